@@ -1,0 +1,40 @@
+# make run: install and train the default. make test: install and test. Needs Python 3.11 or 3.12 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run setup test test-slow lint format figures clean
+run: setup
+	$(BIN)/outdo train
+
+setup: $(VENV)/.done
+
+# torch first and by its pinned version: the constraints file decides which build is taken.
+$(VENV)/.done: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"outdo needs Python 3.11 or 3.12, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement torch.txt --constraint constraints.txt
+	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	touch $@
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m "slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The figures that the README quotes: three seeds of the default run.
+figures: setup
+	$(BIN)/python -m bench.default_run
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

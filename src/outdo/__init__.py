@@ -1,0 +1,55 @@
+"""outdo: GRPO on rewards that a program can check.
+
+Names are imported when first used, so that `import outdo` is quick and the maths needs torch alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "train": "outdo.api",
+    "evaluate": "outdo.api",
+    "GRPOTrainer": "outdo.trainer",
+    "group_advantages": "outdo.algo.advantage",
+    "rloo_advantages": "outdo.algo.advantage",
+    "reinforce_pp_advantages": "outdo.algo.advantage",
+    "grpo_loss": "outdo.algo.losses",
+    "k1_kl": "outdo.algo.divergence",
+    "k2_kl": "outdo.algo.divergence",
+    "k3_kl": "outdo.algo.divergence",
+    "clip_table": "outdo.algo.clip",
+    "pass_at_k": "outdo.evals.estimate",
+    "wilson": "outdo.evals.estimate",
+    "Recipe": "outdo.config",
+    "load_recipe": "outdo.config",
+    "task": "outdo.tasks.task",
+    "belongs": "outdo.tasks.splits",
+    "Prompt": "outdo.types",
+    "Grade": "outdo.types",
+}
+__all__ = sorted([*_WHERE, "__version__"])
+
+if TYPE_CHECKING:
+    from outdo.algo.advantage import group_advantages, reinforce_pp_advantages, rloo_advantages
+    from outdo.algo.clip import clip_table
+    from outdo.algo.divergence import k1_kl, k2_kl, k3_kl
+    from outdo.algo.losses import grpo_loss
+    from outdo.api import evaluate, train
+    from outdo.config import Recipe, load_recipe
+    from outdo.evals.estimate import pass_at_k, wilson
+    from outdo.tasks.splits import belongs
+    from outdo.tasks.task import task
+    from outdo.trainer import GRPOTrainer
+    from outdo.types import Grade, Prompt
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'outdo' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,3 @@
+from outdo.cli import main
+
+main()

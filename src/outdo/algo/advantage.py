@@ -1,0 +1,97 @@
+"""Advantages: how much better an answer did than its siblings. Groups never mix prompts.
+
+Legend: N rewards = P prompts x G answers, in that order; `None` is an answer that nobody could judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Rewards = Sequence[float | None] | Tensor
+
+
+def group_advantages(
+    rewards: Rewards, group_size: int, scale: str = "group", eps: float = 1e-4, correction: int = 0
+) -> Tensor:
+    """`(r - mean) / (std + eps)` inside each group: the advantage of GRPO.
+
+    scale: `group` divides by the group's std, `batch` by the std over all rewards, `none` not at all (Dr. GRPO).
+    correction: 0 is the population std, 1 the sample std.
+    A group with equal rewards gets exactly 0. An unjudged answer (None) gets 0 and its group's statistics leave it
+    out. Raises ValueError for a length that `group_size` does not divide, a group under 2, or a reward not finite.
+    """
+    if scale not in ("group", "batch", "none"):
+        raise ValueError(f"scale={scale!r} is not one of group, batch, none")
+    r_PG, judged_PG = _as_groups(rewards, group_size)
+    centred_PG = _centred(r_PG, judged_PG)
+    if scale == "group":
+        centred_PG = centred_PG / (_std(r_PG, judged_PG, correction) + eps)
+    elif scale == "batch":
+        centred_PG = centred_PG / (_std(r_PG.reshape(1, -1), judged_PG.reshape(1, -1), correction) + eps)
+    return _as_given(centred_PG, rewards)
+
+
+def rloo_advantages(rewards: Rewards, group_size: int) -> Tensor:
+    """RLOO: the reward less the mean of the *other* answers to the same prompt, not divided by anything."""
+    r_PG, judged_PG = _as_groups(rewards, group_size)
+    n_P1 = judged_PG.sum(1, keepdim=True)
+    return _as_given(_centred(r_PG, judged_PG) * n_P1 / (n_P1 - 1).clamp(min=1), rewards)
+
+
+def reinforce_pp_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4, correction: int = 0) -> Tensor:
+    """REINFORCE++: rewards normalised over the whole batch, whichever prompt they answer."""
+    r_PG, judged_PG = _as_groups(rewards, group_size)
+    r_1N, judged_1N = r_PG.reshape(1, -1), judged_PG.reshape(1, -1)
+    return _as_given(_centred(r_1N, judged_1N) / (_std(r_1N, judged_1N, correction) + eps), rewards)
+
+
+# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale).
+ESTIMATORS: dict[str, Callable[[Rewards, int, str], Tensor]] = {
+    "grpo": lambda rewards, group_size, scale: group_advantages(rewards, group_size, scale),
+    "rloo": lambda rewards, group_size, scale: rloo_advantages(rewards, group_size),
+    "reinforce_plus_plus": lambda rewards, group_size, scale: reinforce_pp_advantages(rewards, group_size),
+}
+
+
+def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:
+    """Rewards in double precision as [P, G], and which of them were judged; unjudged ones hold 0."""
+    values = rewards.detach().flatten().tolist() if isinstance(rewards, Tensor) else list(rewards)
+    if group_size < 2:
+        raise ValueError(f"group_size={group_size}: an answer needs at least one sibling, so use 2 or more")
+    if len(values) % group_size:
+        raise ValueError(f"{len(values)} rewards cannot be split into groups of group_size={group_size}")
+    for i, value in enumerate(values):
+        if value is not None and not math.isfinite(value):
+            raise ValueError(
+                f"reward {i} of {len(values)} (group {i // group_size}) is {value}: rewards must be finite numbers, "
+                "or None where the answer cannot be judged"
+            )
+    r_N = torch.tensor([0.0 if v is None else float(v) for v in values], dtype=torch.float64)
+    judged_N = torch.tensor([v is not None for v in values], dtype=torch.bool)
+    return r_N.view(-1, group_size), judged_N.view(-1, group_size)
+
+
+def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
+    """Rewards less their row's mean; exactly 0 for unjudged answers and in rows without spread."""
+    mean_P1 = (r_PG * judged_PG).sum(1, keepdim=True) / judged_PG.sum(1, keepdim=True).clamp(min=1)
+    high_P1 = r_PG.masked_fill(~judged_PG, -math.inf).amax(1, keepdim=True)
+    low_P1 = r_PG.masked_fill(~judged_PG, math.inf).amin(1, keepdim=True)
+    return torch.where(judged_PG & (high_P1 > low_P1), r_PG - mean_P1, 0.0)
+
+
+def _std(r_PG: Tensor, judged_PG: Tensor, correction: int) -> Tensor:
+    n_P1 = judged_PG.sum(1, keepdim=True)
+    squares_P1 = (_centred(r_PG, judged_PG) ** 2).sum(1, keepdim=True)
+    return (squares_P1 / (n_P1 - correction).clamp(min=1)).sqrt()
+
+
+def _as_given(advantages: Tensor, rewards: Rewards) -> Tensor:
+    """Flat, with the dtype and device of the rewards where those were floating-point, else float32."""
+    flat = advantages.flatten()
+    if isinstance(rewards, Tensor):
+        return flat.to(rewards.device, rewards.dtype if rewards.is_floating_point() else torch.float32)
+    return flat.float()

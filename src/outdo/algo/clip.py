@@ -1,0 +1,85 @@
+"""The clipped ratio: how far one batch may move the policy. Each surrogate is a loss to minimise, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A surrogate's token losses, and which tokens its clip took the gradient from."""
+
+    loss_BT: Tensor
+    ratio_BT: Tensor  # [B, 1] where the ratio is one number per answer
+    clipped_BT: Tensor
+
+
+def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float) -> Surrogate:
+    """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`.
+
+    A > 0 clips only above, A < 0 only below; there the gradient is exactly 0.
+    """
+    ratio = log_ratio.exp()
+    bounded = ratio.clamp(1.0 - epsilon, 1.0 + epsilon_high)
+    loss = -torch.minimum(ratio * advantages_B1, bounded * advantages_B1)
+    clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
+    return Surrogate(loss, ratio, clipped)
+
+
+def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor, cap: float) -> Surrogate:
+    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so no token ever loses its gradient.
+
+    `clipped_BT` tells where the cap holds.
+    """
+    ratio = log_ratio.exp()
+    loss = -ratio.clamp(max=cap).detach() * advantages_B1 * logprobs_BT
+    return Surrogate(loss, ratio, (ratio > cap) & (advantages_B1 > 0))
+
+
+def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """GSPO: one ratio for an answer, by the *mean* of its tokens' log-ratios, [B, 1]. (A sum would drift with length.)"""
+    return (log_ratio_BT * mask_BT).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
+
+
+def truncated_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: float) -> Tensor:
+    """Truncated importance sampling: `min(p_learner / p_sampler, cap)` per token, detached, for a sampler that differs."""
+    return (logprobs_BT - sampler_logprobs_BT).exp().clamp(max=cap).detach()
+
+
+@dataclass(frozen=True)
+class ClipCase:
+    """One row of the clip table: at this advantage and ratio, which branch holds, its value and its gradient."""
+
+    advantage: float
+    ratio: float
+    branch: str  # "ratio", or "clipped above" / "clipped below"
+    objective: float
+    gradient: float  # of the objective by the ratio
+
+
+def clip_table(
+    epsilon: float = 0.2,
+    epsilon_high: float | None = None,
+    advantages: Sequence[float] = (1.0, -1.0),
+    ratios: Sequence[float] = (0.5, 0.9, 1.0, 1.1, 1.5),
+) -> list[ClipCase]:
+    """The clip made visible: of the four corners, only two stop learning.
+
+    >>> [(c.ratio, c.branch) for c in clip_table(advantages=[1.0], ratios=[0.5, 1.5])]
+    [(0.5, 'ratio'), (1.5, 'clipped above')]
+    """
+    high = epsilon if epsilon_high is None else epsilon_high
+    cases = []
+    for advantage in advantages:
+        for r in ratios:
+            ratio = torch.tensor([[r]], dtype=torch.float64, requires_grad=True)
+            surrogate = clipped_ratio(ratio.log(), torch.tensor([[advantage]], dtype=torch.float64), epsilon, high)
+            objective = -surrogate.loss_BT
+            (gradient,) = torch.autograd.grad(objective.sum(), ratio)
+            branch = "ratio" if not surrogate.clipped_BT.item() else ("clipped above" if r > 1 else "clipped below")
+            cases.append(ClipCase(advantage, r, branch, objective.item(), gradient.item()))
+    return cases

@@ -1,0 +1,44 @@
+"""From grades to a batch: advantages inside each group, then the rows that the learner trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outdo.algo.advantage import ESTIMATORS
+from outdo.types import Batch, Group, Row
+
+
+def with_advantages(
+    groups: Sequence[Group],
+    estimator: str = "grpo",
+    scale: str = "group",
+    penalties: Sequence[Sequence[float]] | None = None,
+) -> list[Group]:
+    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first."""
+    if not groups:
+        return []
+    sizes = {len(group.grades) for group in groups}
+    assert len(sizes) == 1, f"groups of one batch have one size, not {sorted(sizes)}"
+    rewards = [reward for group in groups for reward in group.rewards]
+    if penalties is not None:
+        flat = [penalty for of_group in penalties for penalty in of_group]
+        rewards = [None if r is None else r - p for r, p in zip(rewards, flat, strict=True)]
+    group_size = sizes.pop()
+    advantages = ESTIMATORS[estimator](rewards, group_size, scale).tolist()
+    return [
+        replace(group, advantages=tuple(advantages[i * group_size : (i + 1) * group_size]))
+        for i, group in enumerate(groups)
+    ]
+
+
+def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
+    """The rows of a batch. Unjudged answers are left out, and with `mask_truncated` those cut off at the limit too."""
+    rows = [
+        Row(p, completion.token_ids, completion.logprobs, advantage)
+        for p, group in enumerate(groups)
+        for completion, grade, advantage in zip(group.completions, group.grades, group.advantages, strict=True)
+        if grade.verdict != "broken" and not (mask_truncated and completion.finish == "length")
+    ]
+    version = min(completion.version for group in groups for completion in group.completions)
+    return Batch(tuple(group.prompt_ids for group in groups), tuple(rows), version)

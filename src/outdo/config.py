@@ -1,0 +1,278 @@
+"""The recipe: one flat, typed model. YAML in, key=value over it, anything unknown refused with the nearest name.
+
+Names are TRL's where TRL has one. A field is documented once, here, beside its default.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from outdo.errors import RecipeError
+
+# Other names that people know for the same knob.
+SYNONYMS = {
+    "group_size": "num_generations",
+    "clip_range": "epsilon",
+    "cliprange": "epsilon",
+    "clip_range_high": "epsilon_high",
+    "kl_coef": "beta",
+    "kl_penalty": "beta",
+    "task": "dataset_name",
+    "model": "model_name_or_path",
+    "lr": "learning_rate",
+    "max_new_tokens": "max_completion_length",
+    "adv_estimator": "advantage_estimator",
+    "eval_every": "eval_steps",
+    "torch_dtype": "dtype",
+    "steps": "max_steps",
+}
+
+# Keys of other trainers that have no counterpart, and what to use instead.
+INSTEAD = {
+    "num_train_epochs": "max_steps counts the steps themselves",
+    "bf16": "use dtype=bfloat16",
+    "fp16": "use dtype=bfloat16 or float32",
+    "use_vllm": "the local sampler shares the learner's weights; there is no engine to switch on",
+    "report_to": "every run writes metrics.jsonl in its folder",
+    "logging_steps": "every step is logged",
+    "trust_remote_code": "code from a model folder is never run",
+}
+
+
+class Recipe(BaseModel):
+    """Everything that decides a run. The defaults suit a small pretrained model; `default.yaml` trains the tiny one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    # --- the model
+    model_name_or_path: str = "tiny"  # a Hugging Face folder, a hub name, or tiny: a million parameters from scratch
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    # --- the task
+    dataset_name: str = "arithmetic"  # a task's name, a .jsonl file, or path/to/file.py:function
+    task_args: dict[str, Any] = {}  # handed to the task's function: task_args.digits=3
+    system_prompt: str | None = None  # put before every prompt
+    # --- the rewards
+    reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
+    reward_weights: list[float] = []  # one for each of reward_funcs; empty: all 1
+    # --- rollouts
+    num_generations: int = Field(8, ge=2)  # G, the answers to one prompt
+    max_completion_length: int = Field(256, ge=1)  # tokens
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)  # 0: no limit
+    sampler: Literal["local", "hf"] = "local"  # hf: transformers' generate, the slow reference
+    rollout_rows: int = Field(512, ge=1)  # answers decoded side by side
+    dynamic_sampling: bool = False  # replace groups without spread by new prompts (DAPO) …
+    max_resample: float = Field(2.0, ge=0)  # … making at most so many times the step's groups again
+    # --- batches, as TRL counts them: answers, not prompts
+    per_device_train_batch_size: int = Field(8, ge=1)  # answers in one forward and backward
+    gradient_accumulation_steps: int = Field(1, ge=1)  # of those in one update of the weights
+    steps_per_generation: int | None = Field(None, ge=1)  # of those in one step; default: gradient_accumulation_steps
+    generation_batch_size: int | None = Field(None, ge=2)  # answers in one step; the other way to say it
+    num_iterations: int = Field(1, ge=1)  # times that a step's answers are gone through
+    max_steps: int = Field(100, ge=1)
+    # --- the objective
+    loss_type: str = "grpo"  # grpo, bnpo, dapo, dr_grpo, gspo, cispo
+    advantage_estimator: str = "grpo"  # grpo, rloo, reinforce_plus_plus
+    scale_rewards: Literal["group", "batch", "none"] = "group"  # what advantages are divided by
+    epsilon: float = Field(0.2, gt=0, le=10)  # how far the ratio may move from 1 before it is clipped, downwards …
+    epsilon_high: float | None = Field(None, gt=0, le=10)  # … and upwards; default: epsilon. For cispo, the cap
+    beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0 needs no reference
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in_reward: bool = False  # take beta x KL off the reward instead of adding it to the loss
+    kl_target: float | None = Field(None, gt=0)  # adapt beta so that KL comes out here
+    kl_limit: float | None = Field(0.1, gt=0)  # halt when the KL of three steps in a row is past this; null: never
+    entropy_coef: float = Field(0.0, ge=0)
+    importance_sampling_cap: float | None = Field(None, gt=0)  # truncated importance sampling against the sampler
+    mask_truncated_completions: bool = False  # answers cut at the limit teach nothing
+    # --- the optimizer
+    learning_rate: float = Field(1e-6, gt=0)
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    # --- the supervised warm-up, on the task's own demonstrations
+    sft_steps: int = Field(0, ge=0)
+    sft_batch_size: int = Field(64, ge=1)
+    sft_learning_rate: float = Field(1e-5, gt=0)
+    # --- the curriculum: an easier task first
+    curriculum_steps: int = Field(0, ge=0)  # at most so many steps
+    curriculum_args: dict[str, Any] = {}  # task_args of the easier task
+    curriculum_informative: float = Field(0.0, ge=0, le=1)  # and no longer than this share of its groups has spread
+    # --- evaluation, on held-out problems
+    eval_steps: int = Field(0, ge=0)  # every so many steps; 0: before and after only
+    eval_size: int = Field(200, ge=1)  # problems in a split
+    eval_samples: int = Field(10, ge=0)  # answers to each, for pass@1 and pass@k; 0: greedy only
+    # --- the run
+    output_dir: str | None = None  # default: runs/TASK-DATE-TIME
+    seed: int = Field(0, ge=0)
+
+    @field_validator("scale_rewards", mode="before")
+    @classmethod
+    def _trl_bool(cls, value: Any) -> Any:
+        return {True: "group", False: "none"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("reward_funcs", "reward_weights", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return [value] if isinstance(value, (int, float)) else value
+
+    @property
+    def answers_per_step(self) -> int:
+        if self.generation_batch_size is not None:
+            return self.generation_batch_size
+        return self.per_device_train_batch_size * (self.steps_per_generation or self.gradient_accumulation_steps)
+
+    @property
+    def answers_per_update(self) -> int:
+        return min(self.per_device_train_batch_size * self.gradient_accumulation_steps, self.answers_per_step)
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.answers_per_step // self.num_generations
+
+    @property
+    def updates_per_step(self) -> int:
+        """Of the weights, in one pass over a step's answers."""
+        return self.answers_per_step // self.answers_per_update
+
+
+def load_recipe(
+    path: str | Path | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> Recipe:
+    """The recipe of a YAML file (none: the embedded default) with `key=value` overrides. Raises RecipeError.
+
+    `say` is told of every synonym that was understood.
+    """
+    over = parse_overrides(overrides) if not isinstance(overrides, Mapping) else dict(overrides)
+    over = _canonical(over, "command line", say)
+    if path is not None:
+        base = _canonical(_read_yaml(Path(path)), str(path), say)
+    elif over.get("model_name_or_path", "tiny") == "tiny":
+        base = yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text())
+    else:
+        base = {}  # the default's rates suit the tiny model only
+    merged = {**base, **over}
+    for name in ("task_args", "curriculum_args"):
+        if isinstance(base.get(name), dict) and isinstance(over.get(name), dict):
+            merged[name] = {**base[name], **over[name]}
+    try:
+        recipe = Recipe(**merged)
+    except ValidationError as error:
+        raise RecipeError("\n".join(_explain(e) for e in error.errors())) from None
+    _refuse_contradictions(recipe)
+    return recipe
+
+
+def _refuse_contradictions(r: Recipe) -> None:
+    """What types cannot say, before anything is loaded."""
+    from outdo.algo import advantage, losses  # registries: the names that exist are those that are registered
+
+    for key, known in (("loss_type", losses.LOSSES), ("advantage_estimator", advantage.ESTIMATORS)):
+        if getattr(r, key) not in known:
+            raise RecipeError(f"{key}={getattr(r, key)!r} is not one of {', '.join(known)}{_nearest(getattr(r, key), known)}")
+    if r.generation_batch_size is not None and r.steps_per_generation is not None:
+        raise RecipeError("generation_batch_size and steps_per_generation say the same thing: give one of them")
+    batch = r.answers_per_step
+    if batch % r.num_generations:
+        fits = [n for n in range(2, batch + 1) if batch % n == 0]
+        below = [n for n in fits if n < r.num_generations][-1:]
+        above = [n for n in fits if n > r.num_generations][:1]
+        use = " or ".join(map(str, below + above)) or "a larger batch"
+        raise RecipeError(f"num_generations={r.num_generations} does not divide the batch of {batch} answers: use {use}")
+    if batch % r.answers_per_update:
+        raise RecipeError(
+            f"a step of {batch} answers does not split into updates of {r.answers_per_update} "
+            "(per_device_train_batch_size x gradient_accumulation_steps): make one a multiple of the other"
+        )
+    if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
+        raise RecipeError(
+            f"reward_weights has {len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}: give one weight each"
+        )
+    for key in ("kl_in_reward", "kl_target"):
+        if getattr(r, key) and not r.beta:
+            raise RecipeError(f"{key}={getattr(r, key)} needs a KL coefficient, and beta is 0: set beta, for example 0.04")
+    if r.curriculum_steps and not r.curriculum_args:
+        raise RecipeError("curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1")
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        raise RecipeError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise RecipeError(f"{path}: a recipe is lines of `key: value`, this is a {type(data).__name__}")
+    return data
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words to values; `task_args.digits=3` reaches inside."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"{pair!r}: expected key=value, such as num_generations=8")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        outer, dot, inner = key.partition(".")
+        if dot:
+            nested = out.setdefault(outer, {})
+            if not isinstance(nested, dict):
+                raise RecipeError(f"{pair!r}: {outer} was already given as {nested!r}")
+            nested[inner] = value
+        else:
+            out[key] = value
+    return out
+
+
+def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """The same values under canonical names. An unknown key is refused here, with the nearest known one."""
+    out: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for key, value in data.items():
+        name = SYNONYMS.get(key, key)
+        if name not in Recipe.model_fields:
+            hint = f": {INSTEAD[key]}" if key in INSTEAD else _nearest(key, [*Recipe.model_fields, *SYNONYMS])
+            raise RecipeError(f"{where}: unknown key {key!r}{hint}")
+        if name in out and out[name] != value:
+            raise RecipeError(f"{where}: {said[name]!r} and {key!r} both set {name}, to {out[name]!r} and {value!r}")
+        if key != name:
+            say(f"{where}: {key} is {name} here")
+        out[name], said[name] = value, key
+    return out
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _explain(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where}={error['input']!r}: {message[0].lower()}{message[1:]}"

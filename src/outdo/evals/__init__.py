@@ -1,0 +1,1 @@
+"""How good a model is on problems it was not trained on."""

@@ -1,0 +1,21 @@
+"""This machine: how much it holds, and keeping hold of it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_memory() -> None:
+    """Asks glibc to reuse freed memory instead of handing it back: a CPU step is about a tenth faster.
+
+    Without it every large activation is mapped, faulted in page by page and unmapped again. Elsewhere: nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

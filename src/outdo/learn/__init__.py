@@ -1,0 +1,1 @@
+"""Learning: packing, log-probabilities in chunks, the update, the supervised warm-up."""

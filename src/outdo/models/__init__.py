@@ -1,0 +1,1 @@
+"""Loading and saving models, and the attention that they all share."""

@@ -1,0 +1,61 @@
+"""Finding what a user names: a built-in, `package.module:function`, `path/to/file.py:function`, or an entry point."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+
+def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:
+    """The thing by that name. Raises `error`, saying what was looked for and where."""
+    if name in builtin:
+        return builtin[name]
+    if ":" in name:
+        return _load(name, error)
+    for entry in entry_points(group=group):
+        if entry.name == name:
+            return entry.load()
+    close = difflib.get_close_matches(name, list(builtin), n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    raise error(
+        f"{name!r} is not known: {meant}Built in are {', '.join(sorted(builtin))}; "
+        "your own is path/to/file.py:function or package.module:function"
+    )
+
+
+def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
+    where, _, attribute = name.rpartition(":")
+    try:
+        module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
+    except error:
+        raise
+    except Exception as cause:  # the user's module runs here: whatever it raises is theirs to read
+        raise error(f"{name}: importing {where} failed: {type(cause).__name__}: {cause}") from cause
+    found = getattr(module, attribute, None)
+    if found is None:
+        close = difflib.get_close_matches(attribute, [n for n in vars(module) if not n.startswith("_")], n=1)
+        raise error(f"{name}: {where} has no {attribute!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    return found
+
+
+def _from_file(path: Path, error: type[Exception]) -> Any:
+    if not path.is_file():
+        raise error(f"{path}: there is no such file")
+    key = f"outdo_plugin_{abs(hash(str(path.resolve())))}"
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[key] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[key]
+            raise
+    return sys.modules[key]

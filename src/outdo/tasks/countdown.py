@@ -1,0 +1,49 @@
+"""Countdown: reach a target from the given numbers, each used exactly once, with + - * and /.
+
+Problems are made backwards from a random expression, so each has a solution. The out-of-distribution split has one
+number more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from outdo.errors import TaskError
+from outdo.seeds import seed_of
+from outdo.tasks.splits import belongs
+from outdo.types import Prompt
+
+
+def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str = "+-*") -> Iterator[Prompt]:
+    """Endless problems, named by their sorted numbers and target."""
+    if numbers < 2 or highest < 2 or not ops or set(ops) - set("+-*"):
+        raise TaskError(f"countdown: needs numbers={numbers} >= 2, highest={highest} >= 2 and ops={ops!r} of + - *")
+    rng = random.Random(seed_of("countdown", split, seed))
+    while True:
+        given = [rng.randint(1, highest) for _ in range(numbers + (split == "ood"))]
+        solution, target = _combine(given, ops, rng)
+        if 0 < target <= 100 and belongs((*sorted(given), target), split):
+            text = f"{' '.join(map(str, given))} -> {target}"
+            content = {"numbers": tuple(given), "target": target, "solution": solution}
+            yield Prompt(text, ({"role": "user", "content": text},), str(target), content)
+
+
+def teacher(prompt: Prompt, rng: random.Random, wrong: float = 0.6) -> str:
+    """The solution, or with probability `wrong` the same numbers and random signs."""
+    solution = prompt.meta["solution"]
+    if rng.random() < wrong:
+        solution = "".join(rng.choice("+-*") if c in "+-*" else c for c in solution)
+    return f"<answer>{solution}</answer>"
+
+
+def _combine(given: list[int], ops: str, rng: random.Random) -> tuple[str, int]:
+    """A random expression over all numbers, and its value."""
+    terms = [(str(n), n) for n in rng.sample(given, len(given))]
+    while len(terms) > 1:
+        (left, x), (right, y) = terms.pop(), terms.pop()
+        op = rng.choice(ops)
+        value = {"+": x + y, "-": x - y, "*": x * y}[op]
+        text = f"{left}{op}{right}"
+        terms.append((f"({text})" if terms else text, value))
+    return terms[0]

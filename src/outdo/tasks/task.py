@@ -1,0 +1,112 @@
+"""What a task is, and finding one by name.
+
+    @task(rewards=["exact"])
+    def shout(split: str, seed: int) -> Iterator[Prompt]: ...
+
+The function yields prompts of a split (`train`, `test`, and `ood` where it has one), endlessly or to an end. What it
+yields for `test` must never come up in `train`: `tasks.splits.belongs(key, split)` decides that by hash.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outdo import plugins
+from outdo.errors import TaskError
+from outdo.seeds import seed_of
+from outdo.tasks import arithmetic, countdown, jsonl
+from outdo.types import Prompt
+
+Teacher = Callable[..., str]  # teacher(prompt, rng) -> an answer to imitate, not always a right one
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    function: Callable[..., Iterator[Prompt]]
+    rewards: tuple[str, ...]  # the first one decides what counts as success; none: the recipe must name one
+    teacher: Teacher | None = None
+    splits: tuple[str, ...] = ("train", "test", "ood")
+    args: dict[str, Any] = field(default_factory=dict)
+    system_prompt: str | None = None
+
+    def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
+        """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
+        if split not in self.splits:
+            raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+        count = 0
+        for count, prompt in enumerate(self._call(split, seed), 1):
+            if not isinstance(prompt, Prompt):
+                raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
+            yield self._framed(prompt)
+        if not count:
+            raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
+
+    def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, str]]:
+        """Training prompts with the teacher's answers, without end."""
+        if self.teacher is None:
+            raise TaskError(f"task {self.name} has no teacher to imitate: set sft_steps=0")
+        rng = random.Random(seed_of("teacher", seed))
+        for epoch in range(2**31):
+            for prompt in self.prompts("train", seed_of("demonstrations", seed, epoch)):
+                yield prompt, self.teacher(prompt, rng)
+
+    def with_args(self, args: dict[str, Any]) -> Task:
+        return replace(self, args={**self.args, **args})
+
+    def _call(self, split: str, seed: int) -> Iterator[Prompt]:
+        known = list(inspect.signature(self.function).parameters)[2:]
+        for key in self.args:
+            if key not in known:
+                raise TaskError(f"task {self.name} takes no {key!r}; it takes {', '.join(known) or 'no arguments'}")
+        try:
+            yield from self.function(split, seed, **self.args)
+        except TaskError:
+            raise
+        except Exception as error:  # a user's task: say whose it is and what it said
+            raise TaskError(f"task {self.name} failed in split {split!r}: {type(error).__name__}: {error}") from error
+
+    def _framed(self, prompt: Prompt) -> Prompt:
+        if self.system_prompt is None:
+            return prompt
+        return replace(prompt, messages=({"role": "system", "content": self.system_prompt}, *prompt.messages))
+
+
+def task(
+    rewards: Sequence[str], teacher: Teacher | None = None, splits: Sequence[str] = ("train", "test"), name: str = ""
+) -> Callable[[Callable[..., Iterator[Prompt]]], Task]:
+    """Makes a task of a function."""
+    return lambda function: Task(name or function.__name__, function, tuple(rewards), teacher, tuple(splits))
+
+
+TASKS: dict[str, Task] = {
+    "arithmetic": Task("arithmetic", arithmetic.prompts, ("numeric",), arithmetic.teacher),
+    "countdown": Task("countdown", countdown.prompts, ("countdown",), countdown.teacher),
+}
+
+
+def find_task(name: str, args: dict[str, Any] | None = None, system_prompt: str | None = None) -> Task:
+    """A task by name, by .jsonl path, or a user's own by `path/to/file.py:function`. Raises TaskError."""
+    if name.endswith(".jsonl"):
+        found = Task(name, jsonl.prompts, (), splits=("train", "test"), args={"path": name})
+    else:
+        found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
+    if not isinstance(found, Task):
+        raise TaskError(f"{name} is a {type(found).__name__}, not a task: put @outdo.task(rewards=[…]) above it")
+    found = replace(found.with_args(args or {}), system_prompt=system_prompt)
+    next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
+    return found
+
+
+def held_out(task: Task, split: str, size: int) -> list[Prompt]:
+    """The first `size` distinct prompts of an evaluation split: the same for every seed, so that runs compare."""
+    found: dict[str, Prompt] = {}
+    for tried, prompt in enumerate(task.prompts(split, seed_of("held out"))):
+        found.setdefault(prompt.id, prompt)
+        if len(found) == size or tried > 50 * size:  # a small space may hold fewer
+            break
+    return list(found.values())

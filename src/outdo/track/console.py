@@ -1,0 +1,143 @@
+"""What a person sees while a run goes on: a live table in a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from outdo.evals.held_out import Evaluation
+
+SIGNALS = {  # metric -> how it is called and written in the table
+    "reward_mean": ("reward", "{:.3f}"),
+    "success_rate": ("success", "{:.3f}"),
+    "kl_mean": ("KL", "{:.4f}"),
+    "entropy_mean": ("entropy", "{:.3f}"),
+    "informative": ("informative", "{:.2f}"),
+    "len_mean": ("length", "{:.1f}"),
+    "tokens_per_s": ("tokens/s", "{:,.0f}"),
+}
+BARS = "▁▂▃▄▅▆▇█"
+LINES = 20  # plain lines a run prints at most
+
+
+class PlainLines:
+    """For logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.start = console, time.monotonic()
+
+    def note(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, phase: str) -> None:
+        self.start = time.monotonic()
+        self.note(phase)
+
+    def warmup(self, step: int, total: int, loss: float) -> None:
+        if _due(step, total, 5):
+            self.note(f"  warm-up {step + 1}/{total}  loss {loss:.3f}")
+
+    def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        if _due(step, total, LINES):
+            shown = "  ".join(f"{name} {_value(row, key)}" for key, (name, _) in SIGNALS.items())
+            self.note(f"  step {step + 1}/{total}  {shown}  left {_left(self.start, step, total)}")
+
+    def close(self) -> None: ...
+
+
+class LiveTable:
+    """For terminals: progress, and each signal at the start, now, and over time."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.start = console, time.monotonic()
+        self.rows: list[Mapping[str, Any]] = []
+        self.live: Live | None = None
+
+    def note(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, phase: str) -> None:
+        self.close()
+        self.start, self.rows = time.monotonic(), []
+        self.note(phase)
+
+    def warmup(self, step: int, total: int, loss: float) -> None:
+        self._show(_progress("warm-up", step, total, self.start, f"loss {loss:.3f}"))
+
+    def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        self.rows.append(row)
+        table = Table("signal", "first", "now", "over the run", box=None, header_style="dim", padding=(0, 2))
+        for key, (name, _) in SIGNALS.items():
+            values = [r[key] for r in self.rows if r.get(key) is not None]
+            table.add_row(name, _value(self.rows[0], key), _value(row, key), Text(_spark(values), style="cyan"))
+        self._show(Group(_progress("step", step, total, self.start), table))
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def _show(self, what: Any) -> None:
+        if self.live is None:
+            self.live = Live(console=self.console, refresh_per_second=8)
+            self.live.start()
+        self.live.update(what)
+
+
+def make_reporter(console: Console | None = None) -> PlainLines | LiveTable:
+    console = console or Console(file=sys.stdout)
+    return LiveTable(console) if console.is_terminal else PlainLines(console)
+
+
+def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
+    """Held-out success before and after, with intervals."""
+    table = Table("held out", "problems", "before", "after", "pass@1", "pass@10", box=None, padding=(0, 2))
+    for old, new in zip(before, after, strict=True):
+        passes = [
+            f"{old.pass_at[k]:.2f} → {new.pass_at[k]:.2f}" if k in old.pass_at and k in new.pass_at else "–"
+            for k in (1, 10)
+        ]
+        table.add_row(new.split, str(new.n), interval(old), interval(new), *passes)
+    return table
+
+
+def interval(e: Evaluation) -> str:
+    return f"{e.success_rate:.3f} [{e.low:.3f}, {e.high:.3f}]"
+
+
+def _progress(name: str, step: int, total: int, start: float, more: str = "") -> Table:
+    line = Table.grid(padding=(0, 2))
+    left = f"{_left(start, step, total)} left"
+    line.add_row(f"{name} {step + 1}/{total}", ProgressBar(total=total, completed=step + 1, width=40), left, more)
+    return line
+
+
+def _value(row: Mapping[str, Any], key: str) -> str:
+    return "–" if row.get(key) is None else SIGNALS[key][1].format(row[key])
+
+
+def _spark(values: Sequence[float], width: int = 32) -> str:
+    """A curve in one line: means of equal stretches, scaled between the least and the most."""
+    if not values:
+        return ""
+    size = max(1, -(-len(values) // width))
+    means = [sum(part) / len(part) for part in (values[i : i + size] for i in range(0, len(values), size))]
+    low, high = min(means), max(means)
+    return "".join(BARS[int((m - low) / (high - low) * (len(BARS) - 1))] if high > low else BARS[0] for m in means)
+
+
+def _left(start: float, step: int, total: int) -> str:
+    seconds = (time.monotonic() - start) / (step + 1) * (total - step - 1)
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _due(step: int, total: int, lines: int) -> bool:
+    return step == 0 or step + 1 == total or (step + 1) % max(1, total // lines) == 0

@@ -1,0 +1,99 @@
+"""Every signal of a step, computed from its groups and what the learner reported. Names are those of metrics.jsonl."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from outdo.types import Completion, Group
+
+_THINKING = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
+
+
+class Clock:
+    """Where the time of a step goes: `with clock("update"): …`"""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[phase] = self.spent.get(phase, 0.0) + time.perf_counter() - start
+
+    def total(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def measure(
+    groups: Sequence[Group], trained: Sequence[Group], learned: Mapping[str, float], clock: Clock
+) -> dict[str, float | None]:
+    """The signals of one step. `groups` are all that were sampled, `trained` those that were kept and have advantages.
+
+    None stands for what was not measured: KL without a reference, a mean over nothing.
+    """
+    answers = [completion for group in groups for completion in group.completions]
+    grades = [grade for group in groups for grade in group.grades]
+    rewards = [grade.reward for grade in grades if grade.reward is not None]
+    advantages = [advantage for group in trained for advantage in group.advantages]
+    tokens = sum(len(answer.token_ids) for answer in answers)
+    seconds = clock.total()
+    row: dict[str, float | None] = {
+        "reward_mean": _mean(rewards),
+        "reward_std": statistics.pstdev(rewards) if rewards else None,
+        "success_rate": _mean([grade.verdict == "right" for grade in grades if grade.verdict != "broken"]),
+        "kl_mean": learned.get("kl"),
+        "entropy_mean": _mean([-logprob for answer in answers for logprob in answer.logprobs]),
+        "clipfrac": learned.get("clipfrac"),
+        "adv_mean": _mean(advantages),
+        "adv_std": statistics.pstdev(advantages) if advantages else None,
+        "group_diversity": _mean([len({c.text for c in g.completions}) / len(g.completions) for g in groups]),
+        **_spread(groups),
+        "len_mean": tokens / max(len(answers), 1),
+        "reasoning_tokens_mean": _mean([_reasoning_tokens(answer) for answer in answers]),
+        "truncated": _mean([answer.finish == "length" for answer in answers]),
+        "grader_broken": _mean([grade.verdict == "broken" for grade in grades]),
+        "mismatch_kl": learned.get("mismatch_kl"),
+        "grad_norm": learned.get("grad_norm"),
+        "lr": learned.get("lr"),
+        "beta": learned.get("beta"),
+        "loss": learned.get("loss"),
+        "ratio_mean": learned.get("ratio_mean"),
+        "skipped_updates": learned.get("skipped_updates"),
+        "tokens": tokens,
+        "tokens_per_s": tokens / seconds,
+        "time/step": seconds,
+        **{f"time/{phase}": spent for phase, spent in clock.spent.items()},
+    }
+    names = dict.fromkeys(name for grade in grades for name in grade.parts)
+    for name in names:
+        row[f"reward/{name}"] = _mean([grade.parts[name] for grade in grades if grade.parts.get(name) is not None])
+    return row
+
+
+def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
+    """The share of groups that teach something; of all groups, those that cannot because all were right, or wrong."""
+    flat = [{grade.verdict for grade in group.grades} - {"broken"} for group in groups if not group.has_spread]
+    count = max(len(groups), 1)
+    return {
+        "informative": 1.0 - len(flat) / count,
+        "all_right": sum(verdicts == {"right"} for verdicts in flat) / count,
+        "all_wrong": sum(verdicts == {"wrong"} for verdicts in flat) / count,
+    }
+
+
+def _reasoning_tokens(answer: Completion) -> float:
+    """Tokens of the thinking part, by its share of the text's characters."""
+    thought = sum(map(len, _THINKING.findall(answer.text)))
+    return len(answer.token_ids) * thought / max(len(answer.text), 1)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    return statistics.fmean(values) if values else None  # type: ignore[arg-type]
