@@ -3,17 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup test test-slow lint format figures clean
+.PHONY: run setup test test-slow lint format docs figures clean
 run: setup
 	$(BIN)/outdo train
 
 setup: $(VENV)/.done
 
-# torch first and by its pinned version: the constraints file decides which build is taken.
+# The constraints decide which build of torch is taken.
 $(VENV)/.done: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"outdo needs Python 3.11 or 3.12, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --requirement torch.txt --constraint constraints.txt
 	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	touch $@
 
@@ -31,6 +30,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup
+	$(BIN)/python docs/generate.py
 
 # The figures that the README quotes: three seeds of the default run.
 figures: setup

@@ -31,20 +31,27 @@ _WHERE = {
     "Prompt": "outdo.types",
     "Grade": "outdo.types",
 }
-__all__ = sorted([*_WHERE, "__version__"])
 
 if TYPE_CHECKING:
-    from outdo.algo.advantage import group_advantages, reinforce_pp_advantages, rloo_advantages
-    from outdo.algo.clip import clip_table
-    from outdo.algo.divergence import k1_kl, k2_kl, k3_kl
-    from outdo.algo.losses import grpo_loss
-    from outdo.api import evaluate, train
-    from outdo.config import Recipe, load_recipe
-    from outdo.evals.estimate import pass_at_k, wilson
-    from outdo.tasks.splits import belongs
-    from outdo.tasks.task import task
-    from outdo.trainer import GRPOTrainer
-    from outdo.types import Grade, Prompt
+    from outdo.algo.advantage import group_advantages as group_advantages
+    from outdo.algo.advantage import reinforce_pp_advantages as reinforce_pp_advantages
+    from outdo.algo.advantage import rloo_advantages as rloo_advantages
+    from outdo.algo.clip import clip_table as clip_table
+    from outdo.algo.divergence import k1_kl as k1_kl
+    from outdo.algo.divergence import k2_kl as k2_kl
+    from outdo.algo.divergence import k3_kl as k3_kl
+    from outdo.algo.losses import grpo_loss as grpo_loss
+    from outdo.api import evaluate as evaluate
+    from outdo.api import train as train
+    from outdo.config import Recipe as Recipe
+    from outdo.config import load_recipe as load_recipe
+    from outdo.evals.estimate import pass_at_k as pass_at_k
+    from outdo.evals.estimate import wilson as wilson
+    from outdo.tasks.splits import belongs as belongs
+    from outdo.tasks.task import task as task
+    from outdo.trainer import GRPOTrainer as GRPOTrainer
+    from outdo.types import Grade as Grade
+    from outdo.types import Prompt as Prompt
 
 
 def __getattr__(name: str) -> Any:
@@ -53,3 +60,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from outdo.loop import Row, run_loop
 from outdo.models.load import Policy, load_policy, save_policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
-from outdo.run import Run, default_folder
+from outdo.run import Run, Status, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task, find_task, held_out
 from outdo.track.console import LiveTable, PlainLines, make_reporter
-from outdo.types import Group, Sampler, SampleParams
+from outdo.types import Group, SampleParams, Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
     "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows),
@@ -101,7 +102,7 @@ def evaluate(
 
 
 class _Session:
-    """One run from the warm-up to the saved model. Whatever ends it, what was learnt is kept and the folder says why."""
+    """One run, from the warm-up to the saved model. Whatever ends it, what was learnt is kept."""
 
     def __init__(
         self, recipe: Recipe, task: Task, rewards: Rewards, policy: Policy, run: Run, reporter: PlainLines | LiveTable
@@ -145,9 +146,8 @@ class _Session:
         self.reporter.begin("before GRPO: held-out problems")
         before = self._evaluate(0)
         self._foothold(before)
-        self.reporter.begin(
-            f"GRPO: {recipe.prompts_per_step} prompts x {recipe.num_generations} answers a step, {recipe.max_steps} steps"
-        )
+        size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
+        self.reporter.begin(f"GRPO: {recipe.max_steps} steps of {size}")
         learner = LocalLearner(self.policy, recipe)
         curriculum = Curriculum(self.task, recipe)
         run_loop(recipe, curriculum, self.sampler, self.rewards, learner, self._record)
@@ -168,9 +168,9 @@ class _Session:
         self.past_limit = self.past_limit + 1 if kl is not None and recipe.kl_limit and kl > recipe.kl_limit else 0
         if self.past_limit >= PATIENCE:
             raise NumericsError(
-                f"halted at step {self.done}: KL to the starting model is {kl:.3f}, past kl_limit={recipe.kl_limit} for "
-                f"{PATIENCE} steps. Raise beta (now {row['beta']:g}), lower learning_rate (now {row['lr']:.2g}), or set "
-                "kl_limit=null to let it go. The model so far is kept"
+                f"halted at step {self.done}: KL to the starting model is {kl:.3f}, past kl_limit={recipe.kl_limit} "
+                f"for {PATIENCE} steps. Raise beta (now {row['beta']:g}), lower learning_rate (now {row['lr']:.2g}), "
+                "or set kl_limit=null to let it go. The model so far is kept"
             )
 
     def _evaluate(self, step: int) -> list[Evaluation]:
@@ -179,9 +179,7 @@ class _Session:
         seed = seed_of("evaluation", recipe.seed, step)
         found = []
         for split, prompts in self.splits.items():
-            result = evaluate_prompts(
-                prompts, split, self.sampler, self.rewards, params, recipe.eval_samples, seed
-            )
+            result = evaluate_prompts(prompts, split, self.sampler, self.rewards, params, recipe.eval_samples, seed)
             self.run.record_eval(result.row(step))
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
             self.reporter.note(
@@ -198,21 +196,20 @@ class _Session:
         if chance < 0.005:
             self.reporter.note(
                 "  warning: the model is right almost never, so every group will be all wrong and nothing is learnt. "
-                "Give it a longer warm-up (sft_steps), an easier start (curriculum_steps, curriculum_args) or a denser reward"
+                "Give it a longer warm-up (sft_steps), an easier start (curriculum_steps, curriculum_args), "
+                "or a reward that also pays for part of the way"
             )
         elif chance > 0.995:
             self.reporter.note("  warning: the model is right almost always; there is nothing left to learn here")
 
-    def _end(self, status: str, why: str) -> None:
+    def _end(self, status: Status, why: str) -> None:
         """The last words of a run that did not finish: keep the model if there is any, never hide the first error."""
         try:
             self._save()
         except OutdoError as error:
             why += f" (and the model could not be saved: {error})"
-        try:
-            self.run.finish(status, why)  # type: ignore[arg-type]
-        except RunError:
-            pass  # the disk that failed the run fails its last line too; the first error is already on its way up
+        with suppress(RunError):  # a disk that failed the run fails its last line too; the first error is on its way
+            self.run.finish(status, why)
 
     def _save(self) -> None:
         try:

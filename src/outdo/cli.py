@@ -1,4 +1,7 @@
-"""The command line: parse, call, print. Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 interrupted."""
+"""The command line: parse, call, print.
+
+Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,10 @@ def tasks() -> None:
         out.print(f"  rewards   {', '.join(task.rewards)}", markup=False)
         out.print(f"  splits    {', '.join(task.splits)}", markup=False)
         out.print(f"  task_args {', '.join(args)}", markup=False)
-    out.print("\nAlso: a .jsonl file with `prompt` and `answer` on each line, or your own: path/to/file.py:function", markup=False)
+    out.print(
+        "\nAlso: a .jsonl file with `prompt` and `answer` on each line, or your own: path/to/file.py:function",
+        markup=False,
+    )
 
 
 @app.command()

@@ -184,7 +184,8 @@ def _refuse_contradictions(r: Recipe) -> None:
 
     for key, known in (("loss_type", losses.LOSSES), ("advantage_estimator", advantage.ESTIMATORS)):
         if getattr(r, key) not in known:
-            raise RecipeError(f"{key}={getattr(r, key)!r} is not one of {', '.join(known)}{_nearest(getattr(r, key), known)}")
+            name = getattr(r, key)
+            raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{_nearest(name, known)}")
     if r.generation_batch_size is not None and r.steps_per_generation is not None:
         raise RecipeError("generation_batch_size and steps_per_generation say the same thing: give one of them")
     batch = r.answers_per_step
@@ -193,21 +194,26 @@ def _refuse_contradictions(r: Recipe) -> None:
         below = [n for n in fits if n < r.num_generations][-1:]
         above = [n for n in fits if n > r.num_generations][:1]
         use = " or ".join(map(str, below + above)) or "a larger batch"
-        raise RecipeError(f"num_generations={r.num_generations} does not divide the batch of {batch} answers: use {use}")
+        raise RecipeError(
+            f"num_generations={r.num_generations} does not divide the batch of {batch} answers: use {use}"
+        )
     if batch % r.answers_per_update:
         raise RecipeError(
             f"a step of {batch} answers does not split into updates of {r.answers_per_update} "
             "(per_device_train_batch_size x gradient_accumulation_steps): make one a multiple of the other"
         )
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
-        raise RecipeError(
-            f"reward_weights has {len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}: give one weight each"
-        )
+        counts = f"{len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}"
+        raise RecipeError(f"reward_weights has {counts}: give one weight each")
     for key in ("kl_in_reward", "kl_target"):
         if getattr(r, key) and not r.beta:
-            raise RecipeError(f"{key}={getattr(r, key)} needs a KL coefficient, and beta is 0: set beta, for example 0.04")
+            raise RecipeError(
+                f"{key}={getattr(r, key)} needs a KL coefficient, and beta is 0: set beta, for example 0.04"
+            )
     if r.curriculum_steps and not r.curriculum_args:
-        raise RecipeError("curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1")
+        raise RecipeError(
+            "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
+        )
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

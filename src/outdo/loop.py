@@ -11,7 +11,7 @@ from outdo.grade.compose import Rewards, grade, raise_if_all_broken
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.track.measure import Clock, measure
-from outdo.types import Group, Learner, Sampler, SampleParams
+from outdo.types import Group, Learner, SampleParams, Sampler
 
 Row = dict[str, float | None]
 

@@ -79,8 +79,8 @@ def describe(recipe: Recipe) -> list[str]:
         f"model     {r.model_name_or_path}: {shape.parameters:,} parameters, {r.dtype}, on {pick_device(r.device)}",
         f"task      {r.dataset_name}, rewarded by {', '.join(r.reward_funcs) or 'its own verifier'}",
         f"run       {warm}{r.max_steps} GRPO steps",
-        f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers x up to {r.max_completion_length} tokens "
-        f"= {r.answers_per_step} answers, up to {r.answers_per_step * r.max_completion_length:,} tokens",
+        f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
+        f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}",

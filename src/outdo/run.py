@@ -117,7 +117,9 @@ class _writing:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, RunError):
             reason = error.strerror or error
-            raise RunError(f"cannot write {self.path}: {reason}; free some space or set output_dir elsewhere") from error
+            raise RunError(
+                f"cannot write {self.path}: {reason}; free some space or set output_dir elsewhere"
+            ) from error
 
 
 def default_folder(task: str) -> Path:

@@ -135,4 +135,4 @@ class Learner(Protocol):
     def weights(self) -> Mapping[str, Any]: ...
 
 
-RewardFunction = Callable[..., "list[float | None] | list[Grade]"]  # reward(completions, **columns)
+RewardFunction = Callable[..., Sequence[Any]]  # reward(completions, **columns) -> a number, None or Grade for each

@@ -51,7 +51,7 @@ def reinforce_pp_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4
 
 # Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale).
 ESTIMATORS: dict[str, Callable[[Rewards, int, str], Tensor]] = {
-    "grpo": lambda rewards, group_size, scale: group_advantages(rewards, group_size, scale),
+    "grpo": group_advantages,
     "rloo": lambda rewards, group_size, scale: rloo_advantages(rewards, group_size),
     "reinforce_plus_plus": lambda rewards, group_size, scale: reinforce_pp_advantages(rewards, group_size),
 }

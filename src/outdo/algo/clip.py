@@ -41,12 +41,12 @@ def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor,
 
 
 def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """GSPO: one ratio for an answer, by the *mean* of its tokens' log-ratios, [B, 1]. (A sum would drift with length.)"""
+    """GSPO: one ratio for an answer, [B, 1], by the *mean* of its tokens' log-ratios; a sum would drift with length."""
     return (log_ratio_BT * mask_BT).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
 
 
 def truncated_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: float) -> Tensor:
-    """Truncated importance sampling: `min(p_learner / p_sampler, cap)` per token, detached, for a sampler that differs."""
+    """Truncated importance sampling: `min(p_learner / p_sampler, cap)` per token, detached."""
     return (logprobs_BT - sampler_logprobs_BT).exp().clamp(max=cap).detach()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from outdo.evals.estimate import pass_at_k, wilson
 from outdo.grade.compose import Rewards, grade, raise_if_all_broken
-from outdo.types import Group, Prompt, Sampler, SampleParams
+from outdo.types import Group, Prompt, SampleParams, Sampler
 
 KS = (1, 10)
 
@@ -40,7 +40,13 @@ class Evaluation:
 
 
 def evaluate_prompts(
-    prompts: Sequence[Prompt], split: str, sampler: Sampler, rewards: Rewards, params: SampleParams, samples: int, seed: int
+    prompts: Sequence[Prompt],
+    split: str,
+    sampler: Sampler,
+    rewards: Rewards,
+    params: SampleParams,
+    samples: int,
+    seed: int,
 ) -> Evaluation:
     """One greedy answer to each prompt, then `samples` at the given temperature."""
     greedy_params = SampleParams(params.max_completion_length, temperature=0.0)

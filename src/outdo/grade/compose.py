@@ -15,7 +15,7 @@ from typing import Any
 from outdo import plugins
 from outdo.errors import GraderError
 from outdo.grade import answer, form, games
-from outdo.types import Completion, Grade, Group, Prompt, RewardFunction
+from outdo.types import Completion, Grade, Group, Prompt, RewardFunction, Verdict
 
 REWARDS: dict[str, RewardFunction] = {
     "numeric": answer.numeric,
@@ -55,14 +55,14 @@ def find_rewards(
     `truth` is added with weight 0 where it is not among the names: success is always measured by it.
     """
 
-    def part(name: str, weight: float) -> Reward:
+    def made(name: str, weight: float) -> Reward:
         function = plugins.find(name, {**REWARDS, **(own or {})}, "outdo.rewards", GraderError)
         return Reward(name.rpartition(":")[2], function, weight)
 
-    parts = [part(name, weight) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    parts = [made(name, weight) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
     short = truth.rpartition(":")[2]
     if short not in [part.name for part in parts]:
-        parts.append(part(truth, 0.0))
+        parts.append(made(truth, 0.0))
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     for part in parts:
@@ -107,7 +107,9 @@ def _called(part: Reward, group: Group, rewards: Rewards) -> list[Grade]:
     values = part.function(**_arguments(part.function, group, rewards))
     if not isinstance(values, (list, tuple)) or len(values) != len(group.completions):
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
-        raise GraderError(f"reward {part.name} returned {got} for {len(group.completions)} completions: return a list of one each")
+        raise GraderError(
+            f"reward {part.name} returned {got} for {len(group.completions)} completions: return a list of one each"
+        )
     return [_as_grade(value, part.name) for value in values]
 
 
@@ -129,7 +131,9 @@ def _arguments(function: RewardFunction, group: Group, rewards: Rewards) -> dict
     missing = [p.name for p in parameters if p.default is p.empty and p.name not in columns]
     if missing:
         name = getattr(function, "__name__", "reward")
-        raise GraderError(f"reward {name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}")
+        raise GraderError(
+            f"reward {name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
+        )
     return {parameter.name: columns[parameter.name] for parameter in parameters if parameter.name in columns}
 
 
@@ -154,12 +158,16 @@ def _combine(rewards: Rewards, judged: Sequence[Grade]) -> Grade:
         part.name: grade.reward for part, grade in zip(rewards.parts, judged, strict=True)
     }
     broken = [grade for grade in judged if grade.verdict == "broken" and not grade.reason.endswith("abstained")]
-    weighed = [part.weight * grade.reward for part, grade in zip(rewards.parts, judged, strict=True) if grade.reward is not None]
+    weighed = [
+        part.weight * grade.reward
+        for part, grade in zip(rewards.parts, judged, strict=True)
+        if grade.reward is not None
+    ]
     if broken or not weighed:
         reason = broken[0].reason if broken else "every reward abstained"
         return Grade(None, "broken", parts, reason)
     truth = next(grade for part, grade in zip(rewards.parts, judged, strict=True) if part.name == rewards.truth)
-    verdict = "right" if truth.verdict == "right" else "wrong"
+    verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
     return Grade(sum(weighed), verdict, parts, truth.reason)
 
 

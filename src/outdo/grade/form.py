@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_FORM = re.compile(r"\s*<think>(?:(?!</?(?:think|answer)>).)*</think>\s*<answer>(?:(?!</?(?:think|answer)>).)*</answer>\s*", re.DOTALL)
+_FORM = re.compile(
+    r"\s*<think>(?:(?!</?(?:think|answer)>).)*</think>\s*<answer>(?:(?!</?(?:think|answer)>).)*</answer>\s*", re.DOTALL
+)
 
 
 def format(completions: list[str], **columns: object) -> list[float]:

@@ -41,7 +41,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
     if len(text) > 500:
         raise ValueError("an expression of over 500 characters")
     tokens, end = [], 0
-    for match in iter(lambda: _TOKEN.match(text, end), None):
+    while match := _TOKEN.match(text, end):
         tokens.append(match[1])
         end = match.end()
     if text[end:].strip() or not tokens:

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 
-def adamw(model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], eps: float = 1e-8) -> torch.optim.AdamW:
+def adamw(
+    model: nn.Module, lr: float, weight_decay: float, betas: tuple[float, float], eps: float = 1e-8
+) -> torch.optim.AdamW:
     """AdamW that decays matrices only: norms and biases are left alone."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [

@@ -48,7 +48,9 @@ def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], pad_id: int, 
     rest_BT = len(prompts) * num_prompt + torch.arange(len(rows) * (num_answer - 1)).view(len(rows), -1)
     return Packed(
         input_ids=torch.cat([prompt_PL.flatten(), targets_BT[:, :-1].flatten()])[None].to(device),
-        position_ids=torch.cat([torch.arange(num_prompt).repeat(len(prompts)), positions_BT.flatten()])[None].to(device),
+        position_ids=torch.cat([torch.arange(num_prompt).repeat(len(prompts)), positions_BT.flatten()])[None].to(
+            device
+        ),
         layout=SharedPrompts(lens_P.to(device), prompt_of_B.to(device), num_prompt, num_answer - 1),
         before_BT=torch.cat([first_B[:, None], rest_BT], dim=1).to(device),
         targets_BT=targets_BT.to(device),

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from outdo.errors import ModelError, TaskError
 from outdo.models import attention
@@ -89,6 +90,7 @@ def load_policy(name: str = TINY, *, dtype: str = "float32", device: str = "auto
 
 def save_policy(policy: Policy, folder: Path) -> None:
     """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads."""
+    disable_progress_bar()  # of transformers: a bar for one file, in the middle of ours
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 

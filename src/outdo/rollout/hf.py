@@ -12,7 +12,7 @@ import torch
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.seeds import seed_of
-from outdo.types import Completion, Group, Prompt, SampleParams
+from outdo.types import Completion, Finish, Group, Prompt, SampleParams
 
 
 class HFSampler:
@@ -59,5 +59,5 @@ class HFSampler:
         ends = [i for i, token in enumerate(ids) if token in self.policy.eos_ids]
         length = ends[0] + 1 if ends else len(ids)
         text = self.policy.decode(tuple(ids[: length - 1] if ends else ids))
-        finish = "stop" if ends else "length"
+        finish: Finish = "stop" if ends else "length"
         return Completion(tuple(ids[:length]), tuple(logprobs[:length]), text, finish, self.version)

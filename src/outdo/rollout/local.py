@@ -17,7 +17,7 @@ from outdo.models.attention import DecodeCache
 from outdo.models.load import Policy
 from outdo.rollout.sampling import pick, uniforms
 from outdo.seeds import seed_of
-from outdo.types import Completion, Group, Prompt, SampleParams
+from outdo.types import Completion, Finish, Group, Prompt, SampleParams
 
 LOOK_EVERY = 4  # decode steps between two looks from the host at who has ended
 SHRINK_AT = 8  # leave ended rows out once more than 1 in 8 has: copying the cache is not free
@@ -103,7 +103,7 @@ class LocalSampler:
             kept = tuple(row_ids[:length])
             stopped = kept[-1] in self.policy.eos_ids
             text = self.policy.decode(kept[:-1] if stopped else kept)
-            finish = "stop" if stopped else "length"
+            finish: Finish = "stop" if stopped else "length"
             completions.append(Completion(kept, tuple(row_logprobs[:length]), text, finish, self.version))
         return Group(prompt, ids, tuple(completions))
 

@@ -31,7 +31,7 @@ def prompts(split: str, seed: int, digits: int = 2, ops: str = "+-") -> Iterator
             yield Prompt(text, ({"role": "user", "content": text},), str(answer), {"a": a, "b": b, "op": op})
 
 
-def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.75, slips: float = 0.15) -> str:
+def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.6, slips: float = 0.15) -> str:
     """A demonstration: forgets every carry with probability `forgets`, is off by one somewhere with `slips`."""
     a, b, op = prompt.meta["a"], prompt.meta["b"], prompt.meta["op"]
     carries = rng.random() >= forgets

@@ -39,7 +39,9 @@ class Curriculum:
                 return list(chosen.values())
         # Fewer problems than a step wants: some come twice, under names of their own so that their answers differ.
         few = list(chosen.values())
-        twice = [replace(few[i % len(few)], id=f"{few[i % len(few)].id}~{i // len(few)}") for i in range(len(few), count)]
+        twice = [
+            replace(few[i % len(few)], id=f"{few[i % len(few)].id}~{i // len(few)}") for i in range(len(few), count)
+        ]
         return few + twice
 
     def observe(self, informative: float) -> None:

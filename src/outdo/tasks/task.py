@@ -38,12 +38,13 @@ class Task:
         """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
         if split not in self.splits:
             raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}")
-        count = 0
-        for count, prompt in enumerate(self._call(split, seed), 1):
+        empty = True
+        for prompt in self._call(split, seed):
+            empty = False
             if not isinstance(prompt, Prompt):
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
             yield self._framed(prompt)
-        if not count:
+        if empty:
             raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
 
     def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, str]]:

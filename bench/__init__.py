@@ -1,0 +1,1 @@
+"""Measurements that can be run again. Each module is a command; `README.md` says which."""

@@ -1,0 +1,81 @@
+"""Our side of the step benchmark: `python -m bench.ours_step WORK_JSON REPORT`. Called by `bench.cpu_step`.
+
+The steps are those of `outdo.loop.run_loop`, with the curriculum, sampler, learner and measuring of any run; only the
+writing of the run folder is left out, as the peer's saving and logging are.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from bench import work as w
+from outdo.config import Recipe
+from outdo.grade.compose import find_rewards
+from outdo.host import keep_memory
+from outdo.learn.learner import LocalLearner
+from outdo.loop import Row, run_loop
+from outdo.models import attention
+from outdo.models.load import Policy
+from outdo.rollout.local import LocalSampler
+from outdo.tasks.curriculum import Curriculum
+from outdo.tasks.task import Task
+from outdo.types import Group, Prompt
+
+NO_TOKEN = -1  # as the end of an answer: never sampled, so every answer has its full length
+
+
+def main(work: w.Work, report: str) -> None:
+    torch.set_num_threads(work.threads)
+    keep_memory()
+    recipe = Recipe(
+        num_generations=work.group,
+        max_completion_length=work.new_tokens,
+        per_device_train_batch_size=work.micro_batch,
+        gradient_accumulation_steps=work.answers // work.micro_batch,
+        max_steps=work.steps,
+        learning_rate=w.LEARNING_RATE,
+    )
+    policy = Policy(
+        w.model(attention.NAME),
+        w.tokenizer(),
+        torch.device("cpu"),
+        (NO_TOKEN,),
+        w.END,
+        w.SHAPE["max_position_embeddings"],
+    )
+    rewards = find_rewards(["spread"], [], "spread", work.new_tokens, {"spread": w.spread})
+    texts = w.prompt_texts(work)
+
+    def words(split: str, seed: int) -> Iterator[Prompt]:
+        yield from (Prompt(f"{i:06d}", ({"role": "user", "content": text},)) for i, text in enumerate(texts))
+
+    curriculum = Curriculum(Task("words", words, ("spread",), splits=("train",)), recipe)
+    steps: list[w.Step] = []
+    start = time.perf_counter()
+
+    def record(step: int, row: Row, groups: Sequence[Group]) -> None:
+        nonlocal start
+        seconds = time.perf_counter() - start
+        answers = [(group, answer) for group in groups for answer in group.completions]
+        steps.append(
+            w.Step(
+                seconds,
+                sum(len(answer.token_ids) for _, answer in answers),
+                sum(len(group.prompt_ids) for group, _ in answers),
+                {phase: float(row[f"time/{phase}"] or 0.0) for phase in ("rollout", "update")},
+            )
+        )
+        start = time.perf_counter()
+
+    run_loop(
+        recipe, curriculum, LocalSampler(policy, recipe.rollout_rows), rewards, LocalLearner(policy, recipe), record
+    )
+    w.write_steps(report, work, steps, w.versions("outdo", "torch", "transformers"))
+
+
+if __name__ == "__main__":
+    main(w.read_work(sys.argv[1]), sys.argv[2])

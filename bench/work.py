@@ -1,0 +1,120 @@
+"""The work that every trainer is timed on, in one place so that it is the same for all: model, prompts and reward.
+
+Random weights and answers of a fixed length: what is timed is the machinery, and no luck of sampling changes its
+amount. Imported on both sides of the benchmark, so it needs nothing but transformers and tokenizers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+VOCAB = 512
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+UNKNOWN, END = 0, 1  # ids; all others are words. Their names share no beginning with a word, else words would be split
+LEARNING_RATE = 1e-6
+
+
+@dataclass(frozen=True)
+class Work:
+    """One update a step, at temperature 1 and without a KL term."""
+
+    prompts: int = 16
+    group: int = 8
+    prompt_tokens: int = 16
+    new_tokens: int = 16
+    micro_batch: int = 64  # answers in one forward and backward
+    steps: int = 8  # in one process; the first warms up and is not counted
+    threads: int = 1
+
+    @property
+    def answers(self) -> int:
+        return self.prompts * self.group
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.answers * self.new_tokens
+
+    @property
+    def prompt_tokens_seen(self) -> int:
+        """Counted once for each answer, as TRL counts them, however often they are computed."""
+        return self.answers * self.prompt_tokens
+
+
+@dataclass(frozen=True)
+class Step:
+    seconds: float
+    completion_tokens: int
+    prompt_tokens: int  # for each answer once
+    parts: dict[str, float] = field(default_factory=dict)  # seconds by phase, where the trainer tells
+
+
+def tokenizer() -> Any:
+    """A word is a token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<unk>", "<end>", *(f"w{i}" for i in range(2, VOCAB))]
+    words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"unk_token": "<unk>", "eos_token": "<end>", "pad_token": "<end>", "bos_token": "<end>"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, padding_side="left", **special)
+
+
+def model(attention: str) -> Any:
+    """A Llama of that shape in float32, the same weights each time."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(**SHAPE, bos_token_id=END, eos_token_id=END, pad_token_id=END)
+    made = LlamaForCausalLM(config).to(torch.float32)
+    made.set_attn_implementation(attention)
+    return made
+
+
+def prompt_texts(work: Work) -> list[str]:
+    """Random words: the prompts of all steps."""
+    rng = random.Random(0)
+    count = work.prompts * work.steps
+    return [" ".join(f"w{rng.randrange(2, VOCAB)}" for _ in range(work.prompt_tokens)) for _ in range(count)]
+
+
+def spread(completions: list[str], **columns: Any) -> list[float]:
+    """A reward that means nothing and differs within nearly every group, so that all of it has to be trained on."""
+    return [float(len(text) % 7) for text in completions]
+
+
+def versions(*packages: str) -> dict[str, str]:
+    return {package: version(package) for package in packages}
+
+
+def read_work(text: str) -> Work:
+    return Work(**json.loads(text))
+
+
+def write_steps(path: str, work: Work, steps: list[Step], packages: dict[str, str]) -> None:
+    """A side's report. Refuses one in which any step did another amount of work than was asked for."""
+    if len(steps) != work.steps:
+        raise SystemExit(f"{len(steps)} steps were taken, and {work.steps} asked for")
+    for step in steps:
+        done, asked = (step.completion_tokens, step.prompt_tokens), (work.completion_tokens, work.prompt_tokens_seen)
+        if done != asked:
+            raise SystemExit(
+                f"a step had {done[0]} completion and {done[1]} prompt tokens; asked: {asked[0]}, {asked[1]}"
+            )
+    Path(path).write_text(json.dumps({"versions": packages, "steps": [asdict(step) for step in steps]}))

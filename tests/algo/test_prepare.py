@@ -1,0 +1,97 @@
+"""From grades to rows: which answers are trained on, and with what advantage."""
+
+import math
+
+import pytest
+
+from outdo.algo.prepare import prepare, with_advantages
+from outdo.types import Completion, Grade, Group, Prompt, Row
+
+
+def completion(index, finish="stop", version=0):
+    return Completion((index, index + 1), (-0.5, -0.25 * index), f"text {index}", finish, version)
+
+
+def group(name, rewards, start=0, finishes=None, versions=None):
+    """Token ids tell the answers apart; a reward of None is an answer that could not be judged."""
+    count = len(rewards)
+    answers = tuple(
+        completion(start + i, (finishes or ["stop"] * count)[i], (versions or [0] * count)[i]) for i in range(count)
+    )
+    grades = tuple(Grade(None, "broken") if r is None else Grade(r, "right" if r >= 1 else "wrong") for r in rewards)
+    return Group(Prompt(name, ({"role": "user", "content": name},)), (start, 7), answers, grades)
+
+
+def test_each_group_is_measured_by_itself_and_keeps_its_rewards():
+    groups = with_advantages([group("a", [0.0, 1.0]), group("b", [10.0, 30.0])])
+    assert groups[0].advantages == pytest.approx((-0.5 / 0.5001, 0.5 / 0.5001))
+    assert groups[1].advantages == pytest.approx((-10 / 10.0001, 10 / 10.0001))
+    assert groups[1].rewards == [10.0, 30.0]
+
+
+def test_the_estimator_and_the_scale_are_obeyed():
+    groups = [group("a", [0.0, 1.0]), group("b", [4.0, 3.0])]
+    assert with_advantages(groups, scale="none")[1].advantages == pytest.approx((0.5, -0.5))
+    assert with_advantages(groups, "rloo")[1].advantages == pytest.approx((1.0, -1.0))
+    std = math.sqrt(10 / 4) + 1e-4  # mean 2, deviations -2 -1 2 1
+    assert with_advantages(groups, "reinforce_plus_plus")[1].advantages == pytest.approx((2 / std, 1 / std))
+
+
+def test_penalties_come_off_the_rewards_and_leave_the_grades_alone():
+    groups = [group("a", [1.0, 1.0]), group("b", [0.0, 2.0])]
+    judged = with_advantages(groups, scale="none", penalties=[[0.5, 0.1], [0.0, 1.0]])
+    assert judged[0].advantages == pytest.approx((-0.2, 0.2))  # .5 and .9
+    assert judged[1].advantages == pytest.approx((-0.5, 0.5))  # 0 and 1
+    assert judged[0].rewards == [1.0, 1.0]
+
+
+def test_a_penalty_on_an_unjudged_answer_changes_nothing():
+    with_none = [group("a", [1.0, None, 0.0])]
+    judged = with_advantages(with_none, scale="none", penalties=[[0.0, 50.0, 0.0]])
+    assert judged[0].advantages == pytest.approx((0.5, 0.0, -0.5))
+
+
+def test_one_penalty_for_each_answer():
+    with pytest.raises(ValueError, match="zip"):
+        with_advantages([group("a", [1.0, 0.0])], penalties=[[0.5]])
+
+
+def test_no_groups_are_no_groups():
+    assert with_advantages([]) == []
+
+
+def test_rows_carry_their_own_tokens_prompt_and_advantage():
+    groups = with_advantages([group("a", [0.0, 1.0]), group("b", [5.0, 3.0], start=10)], scale="none")
+    batch = prepare(groups)
+    assert batch.prompt_ids == ((0, 7), (10, 7))
+    assert batch.rows == (
+        Row(0, (0, 1), (-0.5, 0.0), -0.5),
+        Row(0, (1, 2), (-0.5, -0.25), 0.5),
+        Row(1, (10, 11), (-0.5, -2.5), 1.0),
+        Row(1, (11, 12), (-0.5, -2.75), -1.0),
+    )
+    assert batch.num_tokens == 8
+
+
+def test_unjudged_answers_are_left_out_and_their_siblings_stay():
+    batch = prepare(with_advantages([group("a", [1.0, None, 0.0])], scale="none"))
+    assert [(row.token_ids, row.advantage) for row in batch.rows] == [((0, 1), 0.5), ((2, 3), -0.5)]
+
+
+def test_answers_cut_at_the_limit_are_left_out_on_request_and_count_in_the_mean():
+    groups = with_advantages([group("a", [1.0, 0.0, 2.0], finishes=["stop", "length", "stop"])], scale="none")
+    assert len(prepare(groups).rows) == 3
+    kept = prepare(groups, mask_truncated=True).rows
+    assert [(row.token_ids, row.advantage) for row in kept] == [((0, 1), 0.0), ((2, 3), 1.0)]
+
+
+def test_a_prompt_whose_answers_are_all_left_out_keeps_its_place():
+    groups = with_advantages([group("a", [None, None]), group("b", [0.0, 1.0], start=10)])
+    batch = prepare(groups)
+    assert batch.prompt_ids == ((0, 7), (10, 7))
+    assert [row.prompt for row in batch.rows] == [1, 1]
+
+
+def test_the_batch_is_as_old_as_its_oldest_answer():
+    groups = with_advantages([group("a", [0.0, 1.0], versions=[4, 5]), group("b", [0.0, 1.0], versions=[3, 6])])
+    assert prepare(groups).version == 3

@@ -1,0 +1,142 @@
+"""The command line in real processes: what it prints, what it leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import QUICK
+
+Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_bad_keys_end_with_2_and_name_the_right_ones(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("train", "num_generatoins=8")
+    assert done.returncode == 2 and "did you mean 'num_generations'" in done.stderr
+    done = outdo("train", "num_generations=7")
+    assert done.returncode == 2 and "num_generations=7" in done.stderr and "128 answers" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("train", "--dry-run", "num_generations=4", "kl_coef=0.2")
+    assert done.returncode == 0, done.stderr
+    assert "kl_coef is beta here" in done.stdout
+    assert "32 prompts x 4 answers = 128 answers" in done.stdout and "memory" in done.stdout and "runs/" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_has_examples(outdo: Outdo) -> None:
+    done = outdo("--help")
+    assert done.returncode == 0 and "outdo train recipes/arithmetic.yaml seed=1" in done.stdout
+    assert outdo("train", "--nonsense").returncode == 2
+
+
+def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("train", *QUICK, "output_dir=run")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "held out" in done.stdout
+    assert "outdo eval run/model --task arithmetic" in done.stdout
+    run = tmp_path / "run"
+    manifest = json.loads((run / "run.json").read_text())
+    assert manifest["status"] == "done" and manifest["recipe"]["num_generations"] == 8 and manifest["parameters"] > 10**6
+    metrics = rows(run / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == [0, 1]
+    wanted = """reward_mean reward_std reward/numeric success_rate kl_mean entropy_mean clipfrac adv_mean adv_std
+        group_diversity informative all_right all_wrong len_mean reasoning_tokens_mean truncated grader_broken
+        mismatch_kl grad_norm lr tokens_per_s time/rollout time/grade time/update time/step""".split()
+    assert not set(wanted) - set(metrics[0])
+    assert [(row["step"], row["split"]) for row in rows(run / "evals.jsonl")] == [
+        (0, "test"), (0, "ood"), (2, "test"), (2, "ood"),
+    ]  # fmt: skip
+    groups = rows(run / "groups" / "steps-000000.jsonl")
+    assert len(groups) == 4 and all(len(group["completions"]) == 8 for group in groups)  # type: ignore[arg-type]
+
+    answered = subprocess.run([sys.executable, "-c", PLAIN], cwd=run, capture_output=True, text=True, timeout=120)
+    assert answered.returncode == 0, answered.stderr
+    assert "tokens 8" in answered.stdout
+
+    measured = outdo("eval", "run/model", "--task", "arithmetic", "-n", "5", "--samples", "2", "--max-completion-length", "8")
+    assert measured.returncode == 0, measured.stderr
+    assert "5 problems" in measured.stdout and "pass@1" in measured.stdout
+
+    again = outdo("train", *QUICK, "output_dir=run")
+    assert again.returncode == 2 and "already holds a run" in again.stderr
+
+    drawn = outdo("plot", "run")
+    assert drawn.returncode == 0 and (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+# A stranger's process: transformers alone, no outdo.
+PLAIN = """
+import sys; sys.modules["outdo"] = None
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model, tokenizer = AutoModelForCausalLM.from_pretrained("model"), AutoTokenizer.from_pretrained("model")
+inputs = tokenizer.apply_chat_template([{"role": "user", "content": "12+34"}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+out = model.generate(**inputs, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.decode(out[0])))
+"""
+
+
+def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
+    keys = [*QUICK, "max_steps=100000", "output_dir=run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outdo", "train", *keys], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors and "what was done is kept" in errors
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert manifest["status"] == "stopped" and "interrupted after step" in manifest["why"]
+    assert len(rows(metrics)) >= 3 and (tmp_path / "run" / "model" / "model.safetensors").stat().st_size > 10**6
+
+
+def test_a_full_disk_ends_with_1_and_says_so(outdo: Outdo, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.jsonl").symlink_to("/dev/full")
+    done = outdo("train", *QUICK, "output_dir=run")
+    assert done.returncode == 1 and "No space left on device" in done.stderr and "metrics.jsonl" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+
+
+def test_an_output_dir_that_cannot_be(outdo: Outdo, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = outdo("train", *QUICK, "output_dir=file/run")
+    assert done.returncode == 1 and "file/run" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ("raise KeyError('gold')", "KeyError: 'gold'"),
+        ("return [1.0]", "returned 1 values for 2 completions"),
+        ("return [float('nan')] * len(completions)", "nan, which is no finite number"),
+        ("return ['yes'] * len(completions)", "'yes', which is no finite number"),
+        ("return 1.0", "returned a float"),
+    ],
+)
+def test_a_bad_reward_function_ends_with_2_before_anything_is_loaded(
+    outdo: Outdo, tmp_path: Path, body: str, part: str
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def mine(completions, **columns):\n    {body}\n")
+    done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=run")
+    assert done.returncode == 2 and part in done.stderr and "mine" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,52 @@
+"""Shared pieces: a tiny policy that is made once, and a way to run the command line as a user does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from outdo.models.load import Policy, load_policy
+from outdo.types import Completion, Grade, Group, Prompt
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ["sft_steps=3", "sft_batch_size=8", "max_steps=2", "eval_size=4", "eval_samples=2", "per_device_train_batch_size=16"]
+
+
+@pytest.fixture
+def policy() -> Policy:
+    """A fresh tiny policy with random weights."""
+    return load_policy("tiny", device="cpu", seed=3)
+
+
+@pytest.fixture
+def outdo(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `outdo …` in a real process, in a folder of its own."""
+
+    def run(*words: str, cwd: Path = tmp_path, **more: object) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+        return subprocess.run(
+            [sys.executable, "-m", "outdo", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, **more
+        )
+
+    return run
+
+
+def prompt_of(text: str, answer: str = "0", **meta: object) -> Prompt:
+    return Prompt(text, ({"role": "user", "content": text},), answer, meta)
+
+
+def group_of(prompt: Prompt, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]], rewards: Sequence[float]) -> Group:
+    """A graded group with made-up log-probabilities."""
+    generator = torch.Generator().manual_seed(len(prompt_ids))
+    completions = tuple(
+        Completion(tuple(ids), tuple((-torch.rand(len(ids), generator=generator) - 0.5).tolist()), str(ids), "stop", 0)
+        for ids in answers
+    )
+    grades = tuple(Grade(r, "right" if r >= 1 else "wrong", {"numeric": r}) for r in rewards)
+    return Group(prompt, tuple(prompt_ids), completions, grades)

@@ -1,0 +1,98 @@
+"""Every command and snippet of the README and the docs is run as it stands there.
+
+Blocks marked bash and python are run; console and text are shown only. A training command that names no length is
+given a short one: the words that a reader types stay the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import QUICK, ROOT
+
+from outdo.config import SYNONYMS, Recipe, load_recipe
+from outdo.plan import describe
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """What a reader has: the repository's examples and recipes, and a file of problems."""
+    for folder in ("examples", "recipes"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(60)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def run(words: list[str], cwd: Path) -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def shortened(line: str) -> list[str]:
+    words = shlex.split(line, comments=True)
+    if words[:2] == ["outdo", "train"] and not any(word.startswith("max_steps=") for word in words):
+        given = {word.partition("=")[0] for word in words}
+        extra = [pair for pair in QUICK if pair.partition("=")[0] not in given]
+        words += [pair for pair in extra if not ("problems.jsonl" in line and pair.startswith("sft"))]
+        words += ["sft_steps=0"] if "problems.jsonl" in line else []
+    return words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_snippets_run(page: Path, desk: Path) -> None:
+    for kind, text in BLOCK.findall(page.read_text()):
+        if kind == "bash":
+            for line in text.strip().splitlines():
+                run(shortened(line), desk)
+        elif kind == "python":
+            name = text.splitlines()[0].removeprefix("# ").strip()
+            if name.endswith(".py"):  # a file that later commands use
+                (desk / name).write_text(text)
+            else:
+                run([sys.executable, "-c", text], desk)
+        else:
+            assert kind in ("console", "text", "yaml"), f"{page.name}: a block of {kind!r} is neither run nor marked as shown"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if "://" not in link:
+            assert (page.parent / link).exists(), f"{page.name} links to {link}, which is not there"
+
+
+def test_the_page_of_keys_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    assert text == generate.page(), "run `make docs`"
+    for key in (*Recipe.model_fields, *SYNONYMS):
+        assert f"`{key}`" in text, key
+
+
+def test_every_page_is_on_the_map() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in PAGES[1:]:
+        assert f"docs/{page.name}" in readme, page.name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_can_be_planned(path: Path) -> None:
+    assert any("GRPO steps" in line for line in describe(load_recipe(path)))

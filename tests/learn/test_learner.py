@@ -1,0 +1,210 @@
+"""The learner: packing and micro-batches change no gradient, and an update does what the maths says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from conftest import group_of, prompt_of
+
+from outdo.algo.losses import LOSSES, grpo_loss
+from outdo.algo.prepare import prepare, with_advantages
+from outdo.config import Recipe, load_recipe
+from outdo.errors import NumericsError
+from outdo.learn.learner import LocalLearner
+from outdo.learn.logprobs import token_logprobs
+from outdo.learn.packing import forward, pack, unpack
+from outdo.models.load import Policy, load_policy
+from outdo.rollout.local import LocalSampler
+from outdo.types import Batch, Group, SampleParams
+
+ANSWERS = [[[20, 30, 4], [21, 4], [22, 33, 44, 55, 4], [23, 4]], [[60, 61, 62, 4], [63, 4], [64, 65, 4], [4]]]
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.5]]
+
+
+def groups() -> list[Group]:
+    prompts = [(2, 12, 16, 3), (2, 13, 14, 15, 90, 91, 3)]
+    made = [
+        group_of(prompt_of(f"p{i}"), ids, answers, rewards)
+        for i, (ids, answers, rewards) in enumerate(zip(prompts, ANSWERS, REWARDS, strict=True))
+    ]
+    return with_advantages(made)
+
+
+def batch() -> Batch:
+    return prepare(groups())
+
+
+def recipe(**keys: object) -> Recipe:
+    base = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8}
+    base |= {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_steps": 0, "beta": 0.0}
+    return load_recipe(None, {**base, **keys})
+
+
+def gradients_after(policy: Policy, keys: dict[str, object]) -> list[torch.Tensor]:
+    """The gradient of one update, taken before the optimizer sees it."""
+    learner = LocalLearner(policy, recipe(max_grad_norm=1e9, **keys))
+    caught: list[torch.Tensor] = []
+    learner.optimizer.step = lambda *a: caught.extend(p.grad.clone() for p in policy.model.parameters())  # type: ignore
+    learner.update(batch(), 0)
+    return caught
+
+
+def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
+    """The same loss from one unpadded forward of each answer by transformers' own attention."""
+    b = batch()
+    width = max(len(row.token_ids) for row in b.rows)
+    logprobs_BT = torch.zeros(len(b.rows), width)
+    mask_BT = torch.zeros(len(b.rows), width)
+    policy.model.set_attn_implementation("eager")
+    for i, row in enumerate(b.rows):
+        ids = torch.tensor([[*b.prompt_ids[row.prompt], *row.token_ids]])
+        logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(b.prompt_ids[row.prompt]) - 1 : -1]
+        n = len(row.token_ids)
+        chosen = logits.log_softmax(-1).gather(-1, torch.tensor(row.token_ids)[:, None])[:, 0]
+        logprobs_BT = torch.index_put(logprobs_BT, (torch.tensor([i] * n), torch.arange(n)), chosen)
+        mask_BT[i, :n] = 1
+    policy.model.set_attn_implementation("outdo")
+    advantages_B = torch.tensor([row.advantage for row in b.rows])
+    return grpo_loss(logprobs_BT, logprobs_BT.detach(), advantages_B, mask_BT, max_completion_length=8, **keys)[0]
+
+
+def assert_same(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def test_packed_gradients_equal_those_of_plain_forwards(policy: Policy, loss_type: str) -> None:
+    ours = gradients_after(policy, {"loss_type": loss_type})
+    policy.model.zero_grad()
+    plain_loss(policy, loss_type=loss_type).backward()
+    assert_same(ours, [p.grad for p in policy.model.parameters()])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_micro_batches_leave_gradients_unchanged(policy: Policy, loss_type: str, size: int) -> None:
+    keys: dict[str, object] = {"loss_type": loss_type, "beta": 0.1, "entropy_coef": 0.01}
+    whole = gradients_after(policy, keys)
+    split = gradients_after(
+        policy, {**keys, "per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
+    )
+    assert max(float(g.abs().max()) for g in whole) > 1e-4
+    assert_same(whole, split)
+
+
+def test_groups_without_spread_are_skipped_and_change_no_gradient(policy: Policy) -> None:
+    dead = group_of(prompt_of("dead"), (2, 50, 3), [[7, 8, 4], [9, 4], [10, 4], [4]], [1.0] * 4)
+    learner = LocalLearner(policy, recipe(per_device_train_batch_size=12, max_grad_norm=1e9))
+    packed_rows: list[int] = []
+    original = learner._micro_batches
+    learner._micro_batches = lambda rows: packed_rows.append(len(rows)) or original(rows)  # type: ignore
+    caught: list[torch.Tensor] = []
+    learner.optimizer.step = lambda *a: caught.extend(p.grad.clone() for p in policy.model.parameters())  # type: ignore
+    learner.update(prepare(with_advantages([*groups(), dead])), 0)
+    assert packed_rows == [8]  # twelve answers, four of them from the dead group; the other group has no zero advantage
+    alone = gradients_after(policy, {})
+    assert_same(caught, [g * 8 / 12 for g in alone])  # the denominator still counts the dead
+
+
+def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
+    prompts = [prompt_of(f"{i}+{i * 7}") for i in range(4)]
+    sampled = list(LocalSampler(policy).sample(prompts, 4, SampleParams(8, temperature=0.8), 0))
+    b = prepare(
+        with_advantages([group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.completions], [1, 0, 0, 1]) for g in sampled])
+    )
+    rows = tuple(
+        type(row)(row.prompt, row.token_ids, c.logprobs, row.advantage)
+        for row, c in zip(b.rows, [c for g in sampled for c in g.completions], strict=True)
+    )
+    stats = LocalLearner(policy, recipe(per_device_train_batch_size=16, temperature=0.8)).update(
+        Batch(b.prompt_ids, rows, 0), 0
+    )
+    assert stats["mismatch_kl"] < 1e-10
+    assert stats["ratio_mean"] == 1.0 and stats["clipfrac"] == 0.0
+    assert "kl" not in stats  # no reference, so nothing was measured
+
+
+def test_a_right_answer_becomes_likelier_and_a_wrong_one_less(policy: Policy) -> None:
+    def likelihoods() -> torch.Tensor:
+        packed = pack(batch().prompt_ids, batch().rows, policy.pad_id, policy.device)
+        chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_BT[packed.mask_BT], 1.0)
+        return unpack(chosen, packed).sum(-1).detach()
+
+    before = likelihoods()
+    learner = LocalLearner(policy, recipe())
+    for step in range(5):
+        learner.update(batch(), step)
+    gained = likelihoods() - before
+    advantages = torch.tensor([row.advantage for row in batch().rows])
+    assert float((gained * advantages).sum()) > 1.0
+
+
+def test_kl_is_zero_at_the_start_and_grows(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe(beta=0.05, learning_rate=3e-3))
+    first, second = learner.update(batch(), 0), learner.update(batch(), 1)
+    assert first["kl"] == 0.0 and second["kl"] > 1e-4
+
+
+def test_kl_pulls_back_towards_the_reference(policy: Policy) -> None:
+    moved = []
+    for beta in (0.001, 5.0):
+        fresh = load_policy("tiny", device="cpu", seed=3)
+        learner = LocalLearner(fresh, recipe(beta=beta, learning_rate=1e-3))
+        moved.append([learner.update(batch(), step)["kl"] for step in range(12)][-1])
+    assert moved[1] < moved[0] / 2
+
+
+def test_later_epochs_use_the_samplers_logprobs(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe(num_iterations=3))
+    stats = learner.update(batch(), 0)
+    assert stats["ratio_mean"] != 1.0 and stats["clipfrac"] > 0
+
+
+def test_stale_batches_are_off_policy_from_the_start(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe())
+    learner.version = 3
+    stats = learner.update(batch(), 3)
+    assert "mismatch_kl" not in stats and stats["ratio_mean"] != 1.0
+
+
+def test_several_updates_a_step_see_every_row_once(policy: Policy) -> None:
+    keys = {"per_device_train_batch_size": 4, "steps_per_generation": 2}
+    learner = LocalLearner(policy, recipe(**keys))
+    dealt = learner._updates(batch(), seed=1)
+    assert [len(rows) for rows in dealt] == [4, 4]
+    assert sorted(row.token_ids for rows in dealt for row in rows) == sorted(row.token_ids for row in batch().rows)
+    assert all(len({row.prompt for row in rows}) == 1 for rows in dealt)
+
+
+def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe())
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    poison = policy.model.get_input_embeddings().weight
+    hook = poison.register_hook(lambda grad: grad * math.nan)
+    assert learner.update(batch(), 0)["skipped_updates"] == 1
+    learner.update(batch(), 1)
+    with pytest.raises(NumericsError, match="3 updates in a row"):
+        learner.update(batch(), 2)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    hook.remove()
+
+
+def test_penalties_are_beta_times_the_answers_kl(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe(beta=0.5, kl_in_reward=True))
+    packed = pack(batch().prompt_ids, batch().rows, policy.pad_id, policy.device)
+    chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_BT[packed.mask_BT], 1.0)
+    expected = ((packed.sampler_logprobs_BT - unpack(chosen, packed)) * packed.mask_BT).sum(-1) * 0.5
+    found = learner.penalties(groups())
+    assert found is not None
+    torch.testing.assert_close(torch.tensor(found).flatten(), expected.detach(), atol=1e-5, rtol=1e-5)
+    assert LocalLearner(policy, recipe(beta=0.5)).penalties(groups()) is None
+
+
+def test_the_adaptive_coefficient_follows_its_target(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe(beta=0.1, kl_target=1e-6, learning_rate=3e-3))
+    betas = [learner.update(batch(), step)["beta"] for step in range(3)]
+    assert betas[0] == 0.1 and betas[1] < 0.1 < betas[2] / betas[1] * 0.1

@@ -1,0 +1,165 @@
+"""Whole runs in process: determinism, guards, a user's own parts, and input that cannot work."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import outdo
+from outdo.api import train
+from outdo.errors import GraderError, ModelError, NumericsError, TaskError
+from outdo.track.console import PlainLines
+from outdo.types import Prompt
+
+QUICK = {
+    "sft_steps": 3,
+    "sft_batch_size": 8,
+    "max_steps": 3,
+    "eval_size": 4,
+    "eval_samples": 0,
+    "per_device_train_batch_size": 16,
+    "max_completion_length": 12,
+    "device": "cpu",
+}
+
+
+def quiet() -> PlainLines:
+    return PlainLines(Console(file=io.StringIO()))
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_s"} for row in rows]
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    runs = [train(reporter=quiet(), output_dir=str(tmp_path / name), seed=seed, **QUICK) for name, seed in (("a", 4), ("b", 4), ("c", 5))]
+    a, b, c = (metrics(run.folder) for run in runs)
+    assert a == b and a != c
+    texts = [(run.folder / "groups" / "steps-000000.jsonl").read_text() for run in runs]
+    assert texts[0] == texts[1] != texts[2]
+    weights = [(run.model / "model.safetensors").read_bytes() for run in runs]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_a_users_own_task_and_reward_objects(tmp_path: Path) -> None:
+    @outdo.task(rewards=["exact"])
+    def shout(split: str, seed: int) -> Iterator[Prompt]:
+        for i in range(40):
+            if outdo.belongs(i, split):
+                yield Prompt(f"s{i}", ({"role": "user", "content": f"say {i}"},), "HEY", {"level": i})
+
+    seen: list[int] = []
+
+    def loud(completions: list[str], level: list[int]) -> list[float]:
+        seen.extend(level)
+        return [sum(c.isupper() for c in text) / 10 for text in completions]
+
+    result = train(task=shout, reward_funcs=[loud], reporter=quiet(), output_dir=str(tmp_path / "r"), **{**QUICK, "sft_steps": 0})
+    rows = metrics(result.folder)
+    assert "reward/loud" in rows[0] and "reward/exact" in rows[0]  # success is still measured by the task's verifier
+    assert rows[0]["reward_mean"] == pytest.approx(rows[0]["reward/loud"])
+    assert set(seen) <= {i for i in range(40)} and seen
+    assert [e.split for e in result.after] == ["test"]
+
+
+def test_kl_past_its_limit_halts_and_keeps_the_model(tmp_path: Path) -> None:
+    keys = {**QUICK, "max_steps": 30, "learning_rate": 0.01, "beta": 1e-4, "kl_limit": 0.05, "lr_scheduler_type": "constant"}
+    with pytest.raises(NumericsError, match="past kl_limit=0.05"):
+        train(reporter=quiet(), output_dir=str(tmp_path / "r"), reward_funcs=[by_length], **keys)
+    manifest = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert manifest["status"] == "stopped" and "kl_limit" in manifest["why"]
+    assert (tmp_path / "r" / "model" / "model.safetensors").exists()
+    assert 3 <= len(metrics(tmp_path / "r")) < 30
+
+
+def by_length(completions: list[str], **columns: object) -> list[float]:
+    return [len(text) / 100 for text in completions]
+
+
+def test_dynamic_sampling_refills_within_its_budget(tmp_path: Path) -> None:
+    def never(completions: list[str], **columns: object) -> list[float]:
+        return [0.0] * len(completions)
+
+    keys = {**QUICK, "dynamic_sampling": True, "max_resample": 3.0, "num_generations": 4, "max_steps": 1}
+    for reward, sampled in ((never, 16), (by_length, 4)):
+        result = train(reporter=quiet(), reward_funcs=[reward], output_dir=str(tmp_path / reward.__name__), **keys)
+        (row,) = metrics(result.folder)
+        answers = row["tokens"] / row["len_mean"]
+        assert round(answers) == sampled * 4
+        kept = (result.folder / "groups" / "steps-000000.jsonl").read_text().splitlines()
+        assert len(kept) == 4
+
+
+def test_some_answers_that_break_the_grader_are_counted_not_fatal(tmp_path: Path) -> None:
+    def picky(completions: list[str], **columns: object) -> list[float]:
+        if any(len(text) % 2 for text in completions):
+            raise RuntimeError("odd")
+        return [1.0] * len(completions)
+
+    result = train(reporter=quiet(), reward_funcs=[picky], output_dir=str(tmp_path / "r"), **QUICK)
+    shares = [row["grader_broken"] for row in metrics(result.folder)]
+    assert all(0 < share < 1 for share in shares)
+
+
+@pytest.mark.parametrize("keys", [{"loss_type": name} for name in ("bnpo", "dapo", "dr_grpo", "gspo", "cispo")] + [
+    {"advantage_estimator": "rloo"},
+    {"advantage_estimator": "reinforce_plus_plus"},
+    {"beta": 0.1, "kl_in_reward": True},
+    {"entropy_coef": 0.01},
+    {"importance_sampling_cap": 2.0},
+    {"num_iterations": 2, "steps_per_generation": 2},
+    {"mask_truncated_completions": True},
+    {"top_p": 0.9, "top_k": 20, "temperature": 0.8},
+    {"sampler": "hf"},
+    {"curriculum_steps": 1, "curriculum_args": {"digits": 1}},
+    {"eval_steps": 1},
+])  # fmt: skip
+def test_every_variant_runs(tmp_path: Path, keys: dict[str, object]) -> None:
+    base = {**QUICK, "max_steps": 2, "sft_steps": 0, "reward_funcs": [by_length], "num_generations": 4}
+    result = train(reporter=quiet(), output_dir=str(tmp_path / "r"), **{**base, **keys})
+    rows = metrics(result.folder)
+    assert len(rows) == 2 and rows[0]["grad_norm"] >= 0 and (rows[0]["grad_norm"] > 0 or "mask_truncated_completions" in keys)
+
+
+def test_input_that_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with pytest.raises(ModelError, match="no config.json"):
+        train(reporter=quiet(), output_dir=str(folder), model_name_or_path=str(tmp_path))
+    with pytest.raises(ModelError, match="does not exist"):
+        train(reporter=quiet(), output_dir=str(folder), model_name_or_path="./nowhere")
+    with pytest.raises(GraderError, match="'numeric'"):
+        train(reporter=quiet(), output_dir=str(folder), reward_funcs=["numerik"])
+    with pytest.raises(GraderError, match="no such file"):
+        train(reporter=quiet(), output_dir=str(folder), reward_funcs=["nowhere.py:f"])
+    with pytest.raises(TaskError, match="'arithmetic'"):
+        train(reporter=quiet(), output_dir=str(folder), dataset_name="aritmetic")
+    assert not folder.exists()
+
+
+def test_a_model_folder_whose_weights_are_broken(tmp_path: Path) -> None:
+    result = train(reporter=quiet(), output_dir=str(tmp_path / "r"), **{**QUICK, "max_steps": 1, "sft_steps": 0})
+    (result.model / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        outdo.evaluate(result.model, size=2, samples=0)
+
+
+def test_evaluate_agrees_with_the_run(tmp_path: Path) -> None:
+    result = train(reporter=quiet(), output_dir=str(tmp_path / "r"), **{**QUICK, "sft_steps": 40, "max_steps": 1})
+    found = outdo.evaluate(result.model, "arithmetic", size=4, samples=0, max_completion_length=12)
+    assert found.success_rate == result.after[0].success_rate and found.n == 4
+
+
+def test_public_names() -> None:
+    from outdo import GRPOTrainer, evaluate, group_advantages, grpo_loss, k3_kl, pass_at_k  # noqa: PLC0415
+    from outdo.evals import estimate  # noqa: PLC0415
+
+    assert estimate.pass_at_k is pass_at_k and callable(evaluate) and callable(GRPOTrainer)
+    assert callable(group_advantages) and callable(grpo_loss) and callable(k3_kl)
+    with pytest.raises(AttributeError):
+        outdo.nothing  # noqa: B018
