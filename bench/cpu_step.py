@@ -41,7 +41,10 @@ def main(argv: list[str] | None = None) -> None:
             extra = [json.dumps(dict(map(_pair, args.trl_set)))] if side == "TRL" else []
             report = _measure(command, work, extra)
             reports[side].append(report)
-            print(f"round {number}  {side:6} median step {median(_seconds([report])):.3f} s", flush=True)
+            print(
+                f"round {number}  {side:6} median step {median(_column(_counted([report]), 'seconds')):.3f} s",
+                flush=True,
+            )
     result = summary(reports)
     print("\n" + "\n".join(table(result, work)))
     if args.json:
@@ -59,28 +62,33 @@ def summary(reports: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Best and median over the counted steps of all rounds, and how many times longer TRL's are."""
     out: dict[str, Any] = {}
     for side, of_side in reports.items():
-        seconds = _seconds(of_side)
-        parts = [step["parts"] for step in _counted(of_side)]
+        steps = _counted(of_side)
+        seconds, cpu_seconds = _column(steps, "seconds"), _column(steps, "cpu_seconds")
+        parts = [step["parts"] for step in steps]
         out[side] = {
             "versions": of_side[0]["versions"],
-            "steps": len(seconds),
+            "steps": len(steps),
             "best": min(seconds),
             "median": median(seconds),
+            "cpu_best": min(cpu_seconds),
+            "cpu_median": median(cpu_seconds),
             "parts_median": {name: median(part[name] for part in parts) for name in parts[0]},
         }
-    out["ratio"] = {kind: out["TRL"][kind] / out["outdo"][kind] for kind in ("best", "median")}
+    kinds = ("best", "median", "cpu_best", "cpu_median")
+    out["ratio"] = {kind: out["TRL"][kind] / out["outdo"][kind] for kind in kinds}
     return out
 
 
 def table(result: dict[str, Any], work: Work) -> list[str]:
-    lines = [f"{'':6} {'best step':>11} {'median step':>12} {'completion tokens/s':>20}   versions"]
+    lines = [f"{'':6} {'best step':>11} {'median step':>12} {'median CPU time':>16} {'tokens/s':>9}   versions"]
     for side in ("outdo", "TRL"):
         row = result[side]
         rate = work.completion_tokens / row["median"]
         packages = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
-        lines.append(f"{side:6} {row['best']:9.3f} s {row['median']:10.3f} s {rate:20,.0f}   {packages}")
+        times = f"{row['best']:9.3f} s {row['median']:10.3f} s {row['cpu_median']:14.3f} s"
+        lines.append(f"{side:6} {times} {rate:9,.0f}   {packages}")
     ratio, parts = result["ratio"], result["outdo"]["parts_median"]
-    lines.append(f"{'ratio':6} {ratio['best']:10.2f}x {ratio['median']:11.2f}x")
+    lines.append(f"{'ratio':6} {ratio['best']:10.2f}x {ratio['median']:11.2f}x {ratio['cpu_median']:15.2f}x")
     rest = result["outdo"]["median"] - sum(parts.values())
     told = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items())
     lines.append(f"outdo's median step: {told}, the rest {max(rest, 0.0):.3f} s")
@@ -106,8 +114,8 @@ def _counted(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [step for report in reports for step in report["steps"][1:]]
 
 
-def _seconds(reports: list[dict[str, Any]]) -> list[float]:
-    return [step["seconds"] for step in _counted(reports)]
+def _column(steps: list[dict[str, Any]], name: str) -> list[float]:
+    return [step[name] for step in steps]
 
 
 def _work(args: argparse.Namespace) -> Work:

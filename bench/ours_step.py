@@ -7,7 +7,6 @@ writing of the run folder is left out, as the peer's saving and logging are.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -55,21 +54,21 @@ def main(work: w.Work, report: str) -> None:
 
     curriculum = Curriculum(Task("words", words, ("spread",), splits=("train",)), recipe)
     steps: list[w.Step] = []
-    start = time.perf_counter()
+    start = w.clocks()
 
     def record(step: int, row: Row, groups: Sequence[Group]) -> None:
         nonlocal start
-        seconds = time.perf_counter() - start
+        seconds = w.since(start)
         answers = [(group, answer) for group in groups for answer in group.completions]
         steps.append(
             w.Step(
-                seconds,
+                *seconds,
                 sum(len(answer.token_ids) for _, answer in answers),
                 sum(len(group.prompt_ids) for group, _ in answers),
                 {phase: float(row[f"time/{phase}"] or 0.0) for phase in ("rollout", "update")},
             )
         )
-        start = time.perf_counter()
+        start = w.clocks()
 
     run_loop(
         recipe, curriculum, LocalSampler(policy, recipe.rollout_rows), rewards, LocalLearner(policy, recipe), record

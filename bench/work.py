@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -58,6 +59,7 @@ class Work:
 @dataclass(frozen=True)
 class Step:
     seconds: float
+    cpu_seconds: float  # of the process, all threads together: what other programs on the machine disturb least
     completion_tokens: int
     prompt_tokens: int  # for each answer once
     parts: dict[str, float] = field(default_factory=dict)  # seconds by phase, where the trainer tells
@@ -97,6 +99,16 @@ def prompt_texts(work: Work) -> list[str]:
 def spread(completions: list[str], **columns: Any) -> list[float]:
     """A reward that means nothing and differs within nearly every group, so that all of it has to be trained on."""
     return [float(len(text) % 7) for text in completions]
+
+
+def clocks() -> tuple[float, float]:
+    """Now, on the clock and in the process's CPU time."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(start: tuple[float, float]) -> tuple[float, float]:
+    now = clocks()
+    return now[0] - start[0], now[1] - start[1]
 
 
 def versions(*packages: str) -> dict[str, str]:

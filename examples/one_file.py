@@ -1,31 +1,31 @@
 """GRPO in one file: torch and the standard library, nothing else. Read it from top to bottom.
 
-    python examples/one_file.py                         warm up, then learn from a reward; about a minute on a laptop
-    python examples/one_file.py --mode eval             warm up, then only measure
-    python examples/one_file.py --reward dense          partial credit for each right digit
-    python examples/one_file.py --reward hackable       a reward with a loophole
+    python examples/one_file.py                       warm up, then learn from a reward; about a minute on a laptop
+    python examples/one_file.py --mode eval           warm up, then only measure
+    python examples/one_file.py --reward dense        partial credit, digit by digit
+    python examples/one_file.py --reward hackable     a reward with a loophole
 
-What it shows. A small transformer, written out by hand, first imitates a careless teacher that adds two numbers but
-mostly forgets to carry, and sometimes writes two guesses instead of one answer. Then GRPO takes over: for each problem
-it samples a group of answers, scores each with a program, and makes those that beat their siblings more likely. No
-answer key is ever shown to the model, no critic is trained.
+What it shows. A small transformer imitates a careless teacher, who adds two numbers, mostly forgets to carry, and often
+writes two guesses instead of one answer. Then GRPO takes over: for each problem it samples a group of answers, scores
+each with a program, and makes those that beat their siblings more likely. No answer key, no critic.
 
-What you should see. With `exact`, success on problems never trained on goes from about 0.3 to above 0.9. With
-`hackable`, the reward climbs to about 1 and success falls to about 0: the model has learned to list several guesses,
-because that reward pays for the right number anywhere in the text. That is reward hacking, and only the column
-`success` tells. With `--warmup 0` nothing is ever right, no group is informative, and nothing is learned.
+What you should see.
+    exact       success on problems never trained on goes from about 0.3 to above 0.9.
+    dense       the same; its reward starts higher, for a wrong answer often has a right digit.
+    hackable    the reward climbs above 0.9 and success falls below 0.1: that reward pays for the right number anywhere
+                in the text, so the model lists guesses. The reward alone looks like learning; `success` tells.
+    --warmup 0  nothing is ever right, so no group is informative and nothing is learned: GRPO needs a foothold.
 
-What it leaves out: a key-value cache, prompts of different lengths, micro-batches, other variants of the loss,
-checkpoints, real language models. The package beside this file has them; its maths gives the same numbers.
+What it leaves out: a key-value cache, prompts of different lengths, micro-batches, other losses, checkpoints, language.
+The package beside this file has them, and its `group_advantages`, `k3_kl` and `grpo_loss` give the same numbers.
 
-Axes: N = P prompts x G answers each (a group's answers stand side by side), B rows, T answer tokens, L prompt and
-answer tokens, V vocabulary, D width, H heads.
+Axes: N answers = P prompts x G answers each, siblings side by side; B rows; T answer tokens; L prompt and answer
+tokens; V vocabulary; D width.
 """
 
 import argparse
 import copy
 import hashlib
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -35,18 +35,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The task: two-digit sums. Every prompt has six characters, so nothing needs padding on the left.
+# --- The task: two-digit sums -----------------------------------------------------------------------------------------
 
+Problem = tuple[int, int]
 END = "."
 VOCAB = "0123456789+=," + END
-PROMPT_LEN = len("12+34=")
-ANSWER_LEN = 8  # room for two guesses, "125,115."
-Problem = tuple[int, int]
+PROMPT_LEN = len("57+68=")  # of every prompt, so that none needs padding
+ANSWER_LEN = len("115,125.")  # room for two guesses
 
 
 def is_held_out(problem: Problem) -> bool:
-    """Decided by the problem itself, whatever the seed, so the two sides never meet. a+b and b+a count as one."""
+    """A tenth of all problems, chosen by hash, so that no seed moves them. a+b and b+a count as one problem."""
     return hashlib.sha256(f"{min(problem)}+{max(problem)}".encode()).digest()[0] % 10 == 0
 
 
@@ -55,56 +54,58 @@ TRAIN = [problem for problem in PROBLEMS if not is_held_out(problem)]
 HELD_OUT = [problem for problem in PROBLEMS if is_held_out(problem)]
 
 
-def careless_sum(problem: Problem) -> int:
-    """Column by column, every carry forgotten: 57+68 gives 15."""
-    (a, b) = problem
-    return (a // 10 + b // 10) % 10 * 10 + (a + b) % 10
+def teacher(problem: Problem, rng: random.Random, forgets: float = 0.75, hedges: float = 0.35) -> str:
+    """An answer to imitate: 57+68 gives 15 where every carry is forgotten, 125 where none is, or both in one line."""
+    a, b = problem
+    right, careless = str(a + b), str((a // 10 + b // 10) % 10 * 10 + (a + b) % 10)
+    first, second = (careless, right) if rng.random() < forgets else (right, careless)
+    return f"{second},{first}" if rng.random() < hedges else first
 
 
-def teacher(problem: Problem, rng: random.Random, forgets: float = 0.75, hedges: float = 0.2) -> str:
-    """A demonstration to imitate: the right form, mostly the wrong number, now and then two guesses."""
-    right, careless = str(sum(problem)), str(careless_sum(problem))
-    guesses = [careless, right] if rng.random() < forgets else [right, careless]
-    return (",".join(guesses) if rng.random() < hedges else guesses[0]) + END
+def encode_prompts(problems: Sequence[Problem]) -> Tensor:
+    return torch.tensor([[VOCAB.index(c) for c in f"{a}+{b}="] for a, b in problems])
 
 
-def encode(texts: Sequence[str]) -> Tensor:
-    return torch.tensor([[VOCAB.index(c) for c in text] for text in texts])
+def encode_answers(texts: Sequence[str]) -> Tensor:
+    """From right to left, as on paper: with the ones first, a carry is known before the digit that needs it."""
+    return torch.tensor([[VOCAB.index(c) for c in text[::-1].ljust(ANSWER_LEN, END)] for text in texts])
 
 
-def decode(tokens_BT: Tensor) -> list[str]:
-    """Each row up to its end sign, or all of it where the sign is missing."""
-    return ["".join(VOCAB[i] for i in row).partition(END)[0] for row in tokens_BT.tolist()]
+def decode_answers(tokens_BT: Tensor) -> list[str]:
+    return ["".join(VOCAB[i] for i in row).partition(END)[0][::-1] for row in tokens_BT.tolist()]
 
 
-def prompts_of(problems: Sequence[Problem]) -> Tensor:
-    return encode([f"{a}+{b}=" for a, b in problems])
+# --- Rewards: from a problem and a text to a number. Success is always `exact`, whichever reward is trained on ---------
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rewards: plain functions from a problem and a text to a number. `exact` is also how success is measured, always.
+Reward = Callable[[Problem, str], float]
 
 
 def exact(problem: Problem, text: str) -> float:
-    """One number, the right one, nothing else."""
+    """One number, the right one, and nothing else."""
     return float(text == str(sum(problem)))
 
 
 def dense(problem: Problem, text: str) -> float:
-    """The share of characters that stand where they should; extra ones lower it. Says "warmer" before "right"."""
+    """The share of characters that stand where they should, counted from the ones; whatever is too much lowers it."""
     answer = str(sum(problem))
-    return sum(x == y for x, y in zip(text, answer, strict=False)) / max(len(text), len(answer))
+    return sum(x == y for x, y in zip(text[::-1], answer[::-1], strict=False)) / max(len(text), len(answer))
 
 
 def hackable(problem: Problem, text: str) -> float:
-    """Looks reasonable and is not: whoever lists many numbers is paid if one of them is right."""
+    """Looks reasonable, and pays whoever lists guesses until one is right."""
     return float(str(sum(problem)) in text)
 
 
-REWARDS: dict[str, Callable[[Problem, str], float]] = {"exact": exact, "dense": dense, "hackable": hackable}
+REWARDS: dict[str, Reward] = {"exact": exact, "dense": dense, "hackable": hackable}
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The model: a decoder with pre-norm blocks and learned positions.
+
+def score(reward: Reward, problems: Sequence[Problem], texts: Sequence[str]) -> Tensor:
+    """One reward for each text, where each problem has as many texts, side by side."""
+    group_size = len(texts) // len(problems)
+    return torch.tensor([reward(problems[i // group_size], text) for i, text in enumerate(texts)])
+
+
+# --- The model: a decoder of two blocks, about 100,000 parameters ------------------------------------------------------
 
 
 class Block(nn.Module):
@@ -116,18 +117,16 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
 
     def forward(self, x_BLD: Tensor) -> Tensor:
-        B, L, D = x_BLD.shape
-        q, k, v = self.qkv(self.norm1(x_BLD)).view(B, L, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        mixed_BHLd = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x_BLD = x_BLD + self.out(mixed_BHLd.transpose(1, 2).reshape(B, L, D))
+        q, k, v = self.qkv(self.norm1(x_BLD)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed_BLD = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x_BLD = x_BLD + self.out(mixed_BLD)
         return x_BLD + self.mlp(self.norm2(x_BLD))
 
 
 class Transformer(nn.Module):
     def __init__(self, width: int = 64, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
-        self.token = nn.Embedding(len(VOCAB), width)
-        self.position = nn.Embedding(PROMPT_LEN + ANSWER_LEN, width)
+        self.token, self.position = nn.Embedding(len(VOCAB), width), nn.Embedding(PROMPT_LEN + ANSWER_LEN, width)
         self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, len(VOCAB), bias=False)
 
@@ -137,61 +136,57 @@ class Transformer(nn.Module):
 
 
 def answer_logprobs(model: nn.Module, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the answer's tokens, and the entropy where each was chosen, both [B, T]."""
-    logits_BTV = model(tokens_BL[:, :-1])[:, PROMPT_LEN - 1 :]
-    all_BTV = logits_BTV.log_softmax(-1)
+    """Log-probabilities of the answers' tokens, and the entropy where each was chosen, both [B, T]."""
+    all_BTV = model(tokens_BL[:, :-1])[:, PROMPT_LEN - 1 :].log_softmax(-1)
     logprobs_BT = all_BTV.gather(-1, tokens_BL[:, PROMPT_LEN:, None])[..., 0]
     return logprobs_BT, -(all_BTV.exp() * all_BTV).sum(-1).detach()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sampling.
+# --- Sampling ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Samples:
-    tokens_BL: Tensor  # prompt and answer
-    mask_BT: Tensor  # 1 for the answer's tokens up to and with its end sign
-    logprobs_BT: Tensor  # as they were when sampled: the "old" policy of the ratio
+    tokens_BL: Tensor
+    mask_BT: Tensor  # 1 up to an answer's end sign and with it, 0 after: what follows was never meant
+    logprobs_BT: Tensor  # under the policy that sampled: the "old" one, once the model has moved on
     texts: list[str]
 
 
 @torch.no_grad()
 def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, greedy: bool = False) -> Samples:
-    """`group_size` answers to each problem, a group's side by side."""
-    tokens_BL = prompts_of(problems).repeat_interleave(group_size, dim=0)
-    open_B = torch.ones(len(tokens_BL), dtype=torch.bool)
+    """`group_size` answers to each problem, side by side."""
+    tokens_BL = encode_prompts(problems).repeat_interleave(group_size, dim=0)
+    open_B1 = torch.ones(len(tokens_BL), 1, dtype=torch.bool)
     masks, logprobs = [], []
-    for _ in range(ANSWER_LEN):
+    while open_B1.any() and len(masks) < ANSWER_LEN:
         logprobs_BV = model(tokens_BL)[:, -1].log_softmax(-1)
         next_B1 = logprobs_BV.argmax(-1, keepdim=True) if greedy else logprobs_BV.exp().multinomial(1)
         tokens_BL = torch.cat([tokens_BL, next_B1], dim=1)
         logprobs.append(logprobs_BV.gather(1, next_B1))
-        masks.append(open_B[:, None].float())
-        open_B = open_B & (next_B1[:, 0] != VOCAB.index(END))
-        if not open_B.any():
-            break
-    return Samples(tokens_BL, torch.cat(masks, 1), torch.cat(logprobs, 1), decode(tokens_BL[:, PROMPT_LEN:]))
+        masks.append(open_B1.float())
+        open_B1 = open_B1 & (next_B1 != VOCAB.index(END))
+    texts = decode_answers(tokens_BL[:, PROMPT_LEN:])
+    return Samples(tokens_BL, torch.cat(masks, dim=1), torch.cat(logprobs, dim=1), texts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The method.
+# --- The method: three functions ---------------------------------------------------------------------------------------
 
 
 def group_advantages(rewards_N: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:
-    """How much better each answer did than its siblings, in the group's standard deviations."""
+    """How much better each answer did than its siblings, in units of their standard deviation."""
     rewards_PG = rewards_N.view(-1, group_size)
     centred_PG = rewards_PG - rewards_PG.mean(1, keepdim=True)
-    scaled_PG = centred_PG / (rewards_PG.std(1, keepdim=True, correction=0) + eps)
-    # Equal rewards teach nothing. Rounding in the mean would leave a speck that the division by eps makes large.
+    advantages_PG = centred_PG / (rewards_PG.std(1, keepdim=True, correction=0) + eps)
+    # Equal rewards teach nothing; a mean that is rounded would otherwise leave a speck, made large by the division.
     spread_P1 = rewards_PG.amax(1, keepdim=True) > rewards_PG.amin(1, keepdim=True)
-    return torch.where(spread_P1, scaled_PG, 0.0).flatten()
+    return torch.where(spread_P1, advantages_PG, 0.0).flatten()
 
 
 def k3_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """KL to the reference, estimated from the sampled tokens alone; never negative."""
+    """KL to the reference, estimated from the sampled tokens alone: exp(d) - d - 1, unbiased and never negative."""
     d = ref_logprobs - logprobs
-    return (torch.expm1(d) - d).clamp(min=0.0)  # exp(d) - d - 1, without its rounding error near 0
+    return (torch.expm1(d) - d).clamp(min=0.0)  # for small d, exp(d) - 1 would round to noise
 
 
 def grpo_loss(
@@ -204,57 +199,122 @@ def grpo_loss(
     epsilon: float = 0.2,
     beta: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and the mean KL per token.
+    """The loss, and the mean KL per token. A mask row must not be empty.
 
-    Once a token's probability has moved by more than `epsilon` in the direction that its advantage asks for, its
-    gradient is 0: one batch of samples can only carry so far. The minimum leaves the way back open.
+    A token whose probability has moved by `epsilon` the way its advantage asks has no gradient left, so one batch
+    carries only so far. The minimum spares tokens that moved the other way: those may always come back.
     """
     ratio_BT = (logprobs_BT - old_logprobs_BT.detach()).exp()
-    advantages_B1 = advantages_B[:, None]
-    clipped_BT = ratio_BT.clamp(1 - epsilon, 1 + epsilon) * advantages_B1
-    gain_BT = torch.minimum(ratio_BT * advantages_B1, clipped_BT)
+    bounded_BT = ratio_BT.clamp(1 - epsilon, 1 + epsilon)
+    gain_BT = torch.minimum(ratio_BT * advantages_B[:, None], bounded_BT * advantages_B[:, None])
     kl_BT = k3_kl(logprobs_BT, ref_logprobs_BT)
-    loss_B = ((beta * kl_BT - gain_BT) * mask_BT).sum(1) / mask_BT.sum(1)  # each answer weighs the same
+    loss_B = ((beta * kl_BT - gain_BT) * mask_BT).sum(1) / mask_BT.sum(1)  # answers weigh the same, long or short
     return loss_B.mean(), (kl_BT * mask_BT).sum().detach() / mask_BT.sum()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Warm-up, training, evaluation.
+# --- Warm-up, training, evaluation -------------------------------------------------------------------------------------
 
 
-def warm_up(model: nn.Module, steps: int, rng: random.Random, batch_size: int = 128, lr: float = 3e-3) -> None:
-    """Imitates the teacher: without a first foothold every group is all wrong, and GRPO has nothing to prefer."""
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def warm_up(model: nn.Module, steps: int, rng: random.Random, batch_size: int = 64, lr: float = 8e-3) -> None:
+    """Imitates the teacher, in place. Loss on the answer's tokens only."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, i / 20) * (1 - i / (steps + 1)))
     for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / steps)
         problems = rng.choices(TRAIN, k=batch_size)
-        answers = [teacher(problem, rng) for problem in problems]
-        width = max(map(len, answers))
-        tokens_BL = torch.cat([prompts_of(problems), encode([a.ljust(width, END) for a in answers])], dim=1)
-        mask_BT = torch.tensor([[t < len(answer) for t in range(width)] for answer in answers]).float()
-        logprobs_BT, _ = answer_logprobs(model, tokens_BL)
-        loss = -(logprobs_BT * mask_BT).sum() / mask_BT.sum()
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if (step + 1) % 100 == 0:
-            print(f"warm-up {step + 1}/{steps}  loss {loss.item():.3f}")
+        texts = [teacher(problem, rng) for problem in problems]
+        logprobs_BT, _ = answer_logprobs(model, torch.cat([encode_prompts(problems), encode_answers(texts)], dim=1))
+        mask_BT = torch.arange(ANSWER_LEN) <= torch.tensor([[len(text)] for text in texts])  # the end sign is learned
+        descend(model, optimizer, -logprobs_BT[mask_BT].mean())
+
+
+def train(model: nn.Module, args: argparse.Namespace, rng: random.Random) -> None:
+    """GRPO, in place: sample groups, reward each answer, compare siblings, take a few small steps, and again."""
+    reference = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    for step in range(1, args.steps + 1):
+        problems = rng.choices(TRAIN, k=args.prompts)
+        samples = sample(model, problems, args.group_size)
+        mask_NT, rewards_N = samples.mask_BT, score(REWARDS[args.reward], problems, samples.texts)
+        advantages_N = group_advantages(rewards_N, args.group_size)
+        ref_logprobs_NT, _ = answer_logprobs(reference, samples.tokens_BL)
+        for _ in range(args.epochs):  # in the first the ratio is 1; from the second on the clip has work to do
+            logprobs_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL)
+            loss, kl = grpo_loss(
+                logprobs_NT, samples.logprobs_BT, advantages_N, mask_NT, ref_logprobs_BT=ref_logprobs_NT, beta=args.beta
+            )
+            descend(model, optimizer, loss)
+        if step % 10 == 0 or step in (1, args.steps):
+            success = score(exact, problems, samples.texts).mean()
+            entropy = (entropy_NT * mask_NT).sum() / mask_NT.sum()
+            informative = advantages_N.view(-1, args.group_size).any(1).float().mean()
+            print(
+                f"step {step:3d}/{args.steps}  reward {rewards_N.mean():.3f}  success {success:.3f}  kl {kl:.3f}  "
+                f"entropy {entropy:.3f}  informative {informative:.2f}",
+                flush=True,
+            )
+
+
+def evaluate(model: nn.Module, reward: Reward) -> tuple[dict[str, float], list[str]]:
+    """On all held-out problems: the reward that is trained on, success, and the sampled texts."""
+    greedy, sampled = sample(model, HELD_OUT, greedy=True).texts, sample(model, HELD_OUT).texts
+    scores_N = {
+        "reward, sampled": score(reward, HELD_OUT, sampled),
+        "success, sampled": score(exact, HELD_OUT, sampled),
+        "success, greedy": score(exact, HELD_OUT, greedy),
+    }
+    return {name: values.mean().item() for name, values in scores_N.items()}, sampled
+
+
+def at_least(low: float, kind: type = int) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        if not (value := kind(text)) >= low:
+            raise argparse.ArgumentTypeError(f"{text} is below {low}")
+        return value
+
+    return number
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=("train", "eval"), default="train")
+    parser.add_argument("--reward", choices=tuple(REWARDS), default="exact")
+    parser.add_argument("--steps", type=at_least(1), default=100, help="of GRPO")
+    parser.add_argument("--warmup", type=at_least(0), default=800, help="steps of imitation before")
+    parser.add_argument("--prompts", type=at_least(1), default=16, help="problems a step")
+    parser.add_argument("--group-size", type=at_least(2), default=16, help="answers to each: one alone has no siblings")
+    parser.add_argument("--epochs", type=at_least(1), default=2, help="updates for each batch of answers")
+    parser.add_argument("--beta", type=at_least(0, float), default=0.01, help="weight of the KL to the warmed-up model")
+    parser.add_argument("--lr", type=at_least(0, float), default=6e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)  # at this size threads wait for one another longer than they work
+    torch.manual_seed(args.seed)
+    rng, model, start = random.Random(args.seed), Transformer(), time.perf_counter()
+    print(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps", flush=True)
+    warm_up(model, args.warmup, rng)
+    before, texts_before = evaluate(model, REWARDS[args.reward])
+    after, texts_after = before, texts_before
+    if args.mode == "train":
+        train(model, args, rng)
+        after, texts_after = evaluate(model, REWARDS[args.reward])
+    arrow = args.mode == "train"
+    print(f"held out, reward={args.reward}" + (", before -> after" if arrow else ""))
+    for name in before:
+        print(f"  {name:18}{before[name]:.3f}" + (f" -> {after[name]:.3f}" if arrow else ""))
+    for i in range(0, len(HELD_OUT), len(HELD_OUT) // 4):
+        a, b = HELD_OUT[i]
+        print(f"  {a}+{b}={texts_before[i]:14}" + (f" -> {texts_after[i]}" if arrow else ""))
+    print(f"{time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
-    import sys
-    width, layers, steps, bs, lr = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    m = Transformer(width, layers)
-    t = time.process_time()
-    warm_up(m, steps, random.Random(0), bs, lr)
-    print(time.process_time() - t)
-    for greedy in (True, False):
-        s = sample(m, HELD_OUT, 1, greedy)
-        ok = [exact(p, x) for p, x in zip(HELD_OUT, s.texts)]
-        from collections import Counter
-        c = Counter("right" if x == str(sum(p)) else "careless" if x == str(careless_sum(p)) else "hedge" if sorted(x.split(",")) == sorted([str(sum(p)), str(careless_sum(p))]) else "other" for p, x in zip(HELD_OUT, s.texts))
-        print(greedy, sum(ok) / len(ok), c)
+    main()

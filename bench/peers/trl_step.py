@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -25,19 +24,19 @@ class Meter(TrainerCallback):
     """Seconds of each step and the answers' tokens in it; what the trainer itself counts is in its log."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.seconds: list[tuple[float, float]] = []  # on the clock, and of the CPU
         self.completion_tokens: list[int] = []
-        self._start, self._tokens = 0.0, 0
+        self._start, self._tokens = w.clocks(), 0
 
     def reward(self, completions: list[str], completion_ids: list[list[int]], **columns: Any) -> list[float]:
         self._tokens += sum(map(len, completion_ids))
         return w.spread(completions)
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._start, self._tokens = time.perf_counter(), 0
+        self._start, self._tokens = w.clocks(), 0
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.seconds.append(time.perf_counter() - self._start)
+        self.seconds.append(w.since(self._start))
         self.completion_tokens.append(self._tokens)
 
 
@@ -77,7 +76,7 @@ def main(work: w.Work, report: str, extra: dict[str, Any]) -> None:
     ]  # cumulated, with prompts
     fresh = [int(b - a) for a, b in pairwise(seen)]
     columns = zip(meter.seconds, meter.completion_tokens, fresh, strict=True)
-    steps = [w.Step(seconds, answers, tokens - answers) for seconds, answers, tokens in columns]
+    steps = [w.Step(*seconds, answers, tokens - answers) for seconds, answers, tokens in columns]
     w.write_steps(report, work, steps, w.versions("trl", "torch", "transformers"))
 
 

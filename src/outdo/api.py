@@ -208,6 +208,8 @@ class _Session:
             self._save()
         except OutdoError as error:
             why += f" (and the model could not be saved: {error})"
+        self.reporter.close()
+        self.reporter.note(f"{status}: {self.done} steps are in {self.run.folder}")
         with suppress(RunError):  # a disk that failed the run fails its last line too; the first error is on its way
             self.run.finish(status, why)
 

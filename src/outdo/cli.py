@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
@@ -61,7 +60,11 @@ def train(
     from outdo import api
     from outdo.track.console import make_reporter, summary
 
-    result = api.train(recipe, reporter=make_reporter(out))
+    try:
+        result = api.train(recipe, reporter=make_reporter(out))
+    except KeyboardInterrupt:
+        print("outdo: interrupted; what was done is kept", file=sys.stderr)
+        raise typer.Exit(130) from None
     if result.after:
         out.print()
         out.print(summary(result.before, result.after))
@@ -159,22 +162,16 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def main() -> Any:
+def main() -> None:
     """The `outdo` command. Bad input and failures are told in a sentence; a traceback needs OUTDO_DEBUG=1."""
     debug = bool(os.environ.get("OUTDO_DEBUG"))
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        app()
     except OutdoError as error:
         if debug:
             raise
         print(f"outdo: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        print("outdo: interrupted; what was done is kept", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.exit(1)
     except Exception as error:

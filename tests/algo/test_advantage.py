@@ -46,7 +46,7 @@ def test_the_sample_std_divides_by_one_less():
     )
 
 
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.7, -2.2, 0.0, 1e-12, 1e15 + 0.3, -1e300])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.7, -2.2, 0.0, 1e-12, 1e15 + 0.3, -1e30])
 @pytest.mark.parametrize("size", [2, 3, 7])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_rewards_give_exactly_zero(value, size, scale):

@@ -123,6 +123,7 @@ def test_what_stands_in_the_thinking_part_does_not_count(marked):
     assert verdict(f"<think>{marked}\n</think><answer>6</answer>", "6") == "right"
     assert verdict(f"{marked}\n</think>so <answer>6</answer>", "6") == "right"
     assert final_answers(f"<think>{marked}\n</think>") == []
+    assert final_answers(f"<think>a</think>{marked}\n</think><answer>6</answer>") == ["6"]
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,18 @@ def test_bfloat16_weights_are_summed_in_float32(monkeypatch):
         assert_close(gradient.double(), parts[name].grad, rtol=0.05, atol=0.15)
 
 
+def test_gradients_of_many_chunks_do_not_stall_in_bfloat16(monkeypatch):
+    """Halves added one by one stop growing at 128 in bfloat16; 2,000 of them are 1,000."""
+    monkeypatch.setattr(module, "CHUNK", 2)
+    head = nn.Linear(1, 2, dtype=torch.bfloat16)
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    hidden = torch.ones(2000, 1, dtype=torch.bfloat16)
+    token_logprobs(hidden, head, torch.zeros(2000, dtype=torch.long), 1.0)[0].sum().backward()
+    assert head.weight.grad.flatten().tolist() == [1000.0, -1000.0]
+    assert head.bias.grad.tolist() == [1000.0, -1000.0]
+
+
 def test_no_tokens_at_all():
     hidden, head, _ = made()
     chosen, entropy = token_logprobs(hidden[:0], head, torch.zeros(0, dtype=torch.long), 1.0)

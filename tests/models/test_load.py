@@ -1,0 +1,124 @@
+"""Models of several families, made on the spot, loaded as strangers' folders are; and those that must be refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import prompt_of
+
+from outdo.config import load_recipe
+from outdo.errors import ModelError
+from outdo.learn.learner import LocalLearner
+from outdo.learn.packing import forward, pack
+from outdo.models.load import load_policy, save_policy
+from outdo.models.tiny import tiny_tokenizer
+from outdo.rollout.hf import HFSampler
+from outdo.rollout.local import LocalSampler
+from outdo.types import Row, SampleParams
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma"]
+PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?", "9")]
+
+
+def make(folder: Path, family: str, **more: Any) -> Path:
+    """A folder with random weights and the tiny tokenizer."""
+    tokenizer = tiny_tokenizer()
+    config = getattr(transformers, f"{family}Config")(
+        **{**SHAPE, **more}, vocab_size=len(tokenizer), eos_token_id=4, pad_token_id=0, bos_token_id=None, initializer_range=0.3
+    )
+    torch.manual_seed(1)
+    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str) -> None:
+    policy = load_policy(str(make(tmp_path, family)), device="cpu")
+    params = SampleParams(12, temperature=0.0)
+    ours = {g.prompt.id: g.completions[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.completions[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
+    for key, mine in ours.items():
+        assert mine.token_ids == theirs[key].token_ids
+        torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4)
+    rows = [Row(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
+    packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.pad_id, policy.device)
+    forward(policy, packed).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
+
+
+def test_logits_that_are_capped_or_scaled_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="Gemma2"):
+        load_policy(str(make(tmp_path / "capped", "Gemma2", head_dim=8)), device="cpu")
+    with pytest.raises(ModelError, match="computes its logits"):
+        load_policy(str(make(tmp_path / "scaled", "Granite", logits_scaling=8.0)), device="cpu")
+
+
+def test_a_window_shorter_than_the_text_is_refused(tmp_path: Path) -> None:
+    policy = load_policy(str(make(tmp_path, "Mistral", sliding_window=8)), device="cpu")
+    with pytest.raises(ModelError, match="sliding window of 8"):
+        list(LocalSampler(policy).sample(PROMPTS, 1, SampleParams(12), 0))
+
+
+def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
+    policy = load_policy("tiny", device="cpu", seed=9)
+    save_policy(policy, tmp_path / "m")
+    again = load_policy(str(tmp_path / "m"), device="cpu")
+    assert again.eos_ids == policy.eos_ids and again.pad_id == policy.pad_id
+    assert again.encode(PROMPTS[1]) == policy.encode(PROMPTS[1])
+    for a, b in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives() -> None:
+    policy = load_policy("tiny", device="cpu")
+    assert 0.9e6 < policy.num_parameters < 1.2e6
+    text = "<think>7+6=13 8+5+1=14</think><answer>143</answer>\n~ {x}"
+    ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert policy.decode(ids) == text and len(ids) == len(text) - sum(len(t) - 1 for t in ("<think>", "</think>", "<answer>", "</answer>"))
+
+
+def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
+    folder = make(tmp_path, "Llama")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.pad_token = None
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer.save_pretrained(folder)
+    policy = load_policy(str(folder), device="cpu")
+    assert policy.pad_id == policy.eos_ids[0] == 4
+    groups = list(LocalSampler(policy).sample(PROMPTS, 2, SampleParams(6), 0))
+    assert len(groups) == 3
+
+
+def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ModelError, match="device=cpu"):
+        load_policy("tiny", device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_on_the_gpu(dtype: str) -> None:
+    policy = load_policy("tiny", device="cuda", dtype=dtype)
+    groups = list(LocalSampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
+    rows = [Row(i, c.token_ids, c.logprobs, (-1.0) ** j) for i, g in enumerate(groups) for j, c in enumerate(g.completions)]
+    from outdo.types import Batch
+
+    batch = Batch(tuple(g.prompt_ids for g in groups), tuple(rows), 0)
+    recipe = load_recipe(None, {"per_device_train_batch_size": 12, "num_generations": 4, "beta": 0.01})
+    stats = LocalLearner(policy, recipe).update(batch, 0)
+    assert stats["mismatch_kl"] < (1e-6 if dtype == "float32" else 1e-2) and stats["grad_norm"] > 0
