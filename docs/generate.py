@@ -29,7 +29,13 @@ def rows() -> list[str]:
     lines: list[str] = []
     for line in inspect.getsource(config.Recipe).splitlines():
         if section := SECTION.match(line):
-            lines += ["", f"## {section[1][0].upper()}{section[1][1:]}", "", "| key | default | |", "| --- | --- | --- |"]
+            lines += [
+                "",
+                f"## {section[1][0].upper()}{section[1][1:]}",
+                "",
+                "| key | default | |",
+                "| --- | --- | --- |",
+            ]
         elif (found := FIELD.match(line)) and found[1] in config.Recipe.model_fields:
             default = config.Recipe.model_fields[found[1]].get_default()
             shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else f"{default}"

@@ -1,6 +1,6 @@
 """A task of your own: a function that yields prompts of a split, and the names of its rewards.
 
-    outdo train dataset_name=examples/my_task.py:reverse max_completion_length=16
+outdo train dataset_name=examples/my_task.py:reverse max_completion_length=16
 """
 
 import random

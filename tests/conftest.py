@@ -15,7 +15,14 @@ from outdo.models.load import Policy, load_policy
 from outdo.types import Completion, Grade, Group, Prompt
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = ["sft_steps=3", "sft_batch_size=8", "max_steps=2", "eval_size=4", "eval_samples=2", "per_device_train_batch_size=16"]
+QUICK = [
+    "sft_steps=3",
+    "sft_batch_size=8",
+    "max_steps=2",
+    "eval_size=4",
+    "eval_samples=2",
+    "per_device_train_batch_size=16",
+]
 
 
 @pytest.fixture
@@ -31,7 +38,14 @@ def outdo(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str, cwd: Path = tmp_path, **more: object) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
         return subprocess.run(
-            [sys.executable, "-m", "outdo", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, **more
+            [sys.executable, "-m", "outdo", *words],
+            check=False,
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            **more,
         )
 
     return run
@@ -41,7 +55,9 @@ def prompt_of(text: str, answer: str = "0", **meta: object) -> Prompt:
     return Prompt(text, ({"role": "user", "content": text},), answer, meta)
 
 
-def group_of(prompt: Prompt, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]], rewards: Sequence[float]) -> Group:
+def group_of(
+    prompt: Prompt, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]], rewards: Sequence[float]
+) -> Group:
     """A graded group with made-up log-probabilities."""
     generator = torch.Generator().manual_seed(len(prompt_ids))
     completions = tuple(

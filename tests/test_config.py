@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+from conftest import ROOT
 from outdo.config import INSTEAD, SYNONYMS, Recipe, load_recipe
 from outdo.errors import RecipeError
 
@@ -31,7 +31,9 @@ def test_overrides_win_and_are_typed() -> None:
 def test_synonyms_set_the_canonical_key(other: str, canonical: str) -> None:
     assert canonical in Recipe.model_fields
     said: list[str] = []
-    value = {"num_generations": 4, "dataset_name": "countdown", "model_name_or_path": "tiny", "dtype": "float32"}.get(canonical)
+    value = {"num_generations": 4, "dataset_name": "countdown", "model_name_or_path": "tiny", "dtype": "float32"}.get(
+        canonical
+    )
     value = value or {"advantage_estimator": "rloo"}.get(canonical) or 1
     recipe = load_recipe(None, {other: value}, said.append)
     assert getattr(recipe, canonical) == value
@@ -90,7 +92,9 @@ def test_contradictions_are_refused() -> None:
 
 
 def test_batches_count_as_trl_counts_them() -> None:
-    recipe = load_recipe(None, ["per_device_train_batch_size=8", "gradient_accumulation_steps=4", "steps_per_generation=8"])
+    recipe = load_recipe(
+        None, ["per_device_train_batch_size=8", "gradient_accumulation_steps=4", "steps_per_generation=8"]
+    )
     assert (recipe.answers_per_step, recipe.answers_per_update, recipe.updates_per_step) == (64, 32, 2)
     assert recipe.prompts_per_step == 8
 
@@ -102,7 +106,12 @@ def test_trl_booleans_for_scale_rewards() -> None:
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("a: [1", "not YAML"), ("- 1\n- 2\n", "key: value"), ("3: 4\n", "key: value"), ("nonsense_key: 1\n", "nonsense_key")],
+    [
+        ("a: [1", "not YAML"),
+        ("- 1\n- 2\n", "key: value"),
+        ("3: 4\n", "key: value"),
+        ("nonsense_key: 1\n", "nonsense_key"),
+    ],
 )
 def test_bad_files_name_the_file(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "bad.yaml"

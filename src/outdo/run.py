@@ -77,7 +77,7 @@ class Run:
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         with _writing(path), path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
+            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
     def _write_manifest(self) -> None:
         """Whole or not at all: written beside, then renamed."""

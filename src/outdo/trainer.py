@@ -43,7 +43,7 @@ class GRPOTrainer:
     def compute_advantages(self, rewards: Rewards) -> tuple[Tensor, dict[str, float]]:
         """Each answer against its siblings; neighbours in groups of `group_size`. None: could not be judged."""
         advantages = group_advantages(rewards, self.group_size)
-        values = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
+        values = rewards.flatten().tolist() if isinstance(rewards, Tensor) else list(rewards)
         groups = [values[i : i + self.group_size] for i in range(0, len(values), self.group_size)]
         judged = torch.tensor([value for value in values if value is not None], dtype=torch.float32)
         spread = [len({value for value in group if value is not None}) > 1 for group in groups]
@@ -62,7 +62,10 @@ class GRPOTrainer:
         mask: Tensor | None = None,
         ref_log_probs: Tensor | None = None,
     ) -> Tensor:
-        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer."""
+        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer.
+
+        Without `ref_log_probs` it is the policy's term alone; `train_step` always adds the KL that `kl_coef` asks for.
+        """
         return self._loss(log_probs, old_log_probs, advantages, mask, ref_log_probs)[0]
 
     def train_step(self, batch: Mapping[str, Any], step: int) -> dict[str, float]:
@@ -87,9 +90,12 @@ class GRPOTrainer:
         stats["updated"] = float((step + 1) % self.gradient_accumulation_steps == 0)
         if stats["updated"]:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
             stats["grad_norm"] = float(norm)
+            if not norm.isfinite():
+                stats["updated"] = 0.0  # a step by no number would be the last
+            else:
+                self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         return stats
 
     def _loss(

@@ -110,6 +110,12 @@ class SampleParams:
     top_p: float = 1.0
     top_k: int = 0  # 0: no limit
 
+    def __post_init__(self) -> None:
+        if self.max_completion_length < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(
+                f"{self}: needs max_completion_length >= 1, temperature >= 0, 0 < top_p <= 1 and top_k >= 0"
+            )
+
 
 class Sampler(Protocol):
     """Anything that turns prompts into groups of answers.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from conftest import QUICK
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -50,24 +51,28 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     assert "outdo eval run/model --task arithmetic" in done.stdout
     run = tmp_path / "run"
     manifest = json.loads((run / "run.json").read_text())
-    assert manifest["status"] == "done" and manifest["recipe"]["num_generations"] == 8 and manifest["parameters"] > 10**6
+    assert (
+        manifest["status"] == "done" and manifest["recipe"]["num_generations"] == 8 and manifest["parameters"] > 10**6
+    )
     metrics = rows(run / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [0, 1]
-    wanted = """reward_mean reward_std reward/numeric success_rate kl_mean entropy_mean clipfrac adv_mean adv_std
-        group_diversity informative all_right all_wrong len_mean reasoning_tokens_mean truncated grader_broken
-        mismatch_kl grad_norm lr tokens_per_s time/rollout time/grade time/update time/step""".split()
-    assert not set(wanted) - set(metrics[0])
+    wanted = set(SIGNALS.split())
+    assert not wanted - set(metrics[0])
     assert [(row["step"], row["split"]) for row in rows(run / "evals.jsonl")] == [
         (0, "test"), (0, "ood"), (2, "test"), (2, "ood"),
     ]  # fmt: skip
     groups = rows(run / "groups" / "steps-000000.jsonl")
     assert len(groups) == 4 and all(len(group["completions"]) == 8 for group in groups)  # type: ignore[arg-type]
 
-    answered = subprocess.run([sys.executable, "-c", PLAIN], cwd=run, capture_output=True, text=True, timeout=120)
+    answered = subprocess.run(
+        [sys.executable, "-c", PLAIN], cwd=run, capture_output=True, text=True, timeout=120, check=False
+    )
     assert answered.returncode == 0, answered.stderr
     assert "tokens 8" in answered.stdout
 
-    measured = outdo("eval", "run/model", "--task", "arithmetic", "-n", "5", "--samples", "2", "--max-completion-length", "8")
+    measured = outdo(
+        "eval", "run/model", "--task", "arithmetic", "-n", "5", "--samples", "2", "--max-completion-length", "8"
+    )
     assert measured.returncode == 0, measured.stderr
     assert "5 problems" in measured.stdout and "pass@1" in measured.stdout
 
@@ -78,12 +83,17 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     assert drawn.returncode == 0 and (run / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+SIGNALS = """reward_mean reward_std reward/numeric success_rate kl_mean entropy_mean clipfrac adv_mean adv_std
+group_diversity informative all_right all_wrong len_mean reasoning_tokens_mean truncated grader_broken mismatch_kl
+grad_norm lr tokens_per_s time/rollout time/grade time/update time/step"""
+
 # A stranger's process: transformers alone, no outdo.
 PLAIN = """
 import sys; sys.modules["outdo"] = None
 from transformers import AutoModelForCausalLM, AutoTokenizer
 model, tokenizer = AutoModelForCausalLM.from_pretrained("model"), AutoTokenizer.from_pretrained("model")
-inputs = tokenizer.apply_chat_template([{"role": "user", "content": "12+34"}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+chat = [{"role": "user", "content": "12+34"}]
+inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 out = model.generate(**inputs, max_new_tokens=8, min_new_tokens=8, do_sample=False)
 print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.decode(out[0])))
 """
@@ -92,9 +102,13 @@ print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.deco
 def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     keys = [*QUICK, "max_steps=100000", "output_dir=run"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "outdo", "train", *keys], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "outdo", "train", *keys],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 3):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import group_of, prompt_of
 
+from conftest import group_of, prompt_of
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import prepare, with_advantages
 from outdo.config import Recipe, load_recipe
@@ -114,7 +114,9 @@ def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
     prompts = [prompt_of(f"{i}+{i * 7}") for i in range(4)]
     sampled = list(LocalSampler(policy).sample(prompts, 4, SampleParams(8, temperature=0.8), 0))
     b = prepare(
-        with_advantages([group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.completions], [1, 0, 0, 1]) for g in sampled])
+        with_advantages(
+            [group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.completions], [1, 0, 0, 1]) for g in sampled]
+        )
     )
     rows = tuple(
         type(row)(row.prompt, row.token_ids, c.logprobs, row.advantage)

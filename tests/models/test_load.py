@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import prompt_of
 
+from conftest import prompt_of
 from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.learn.learner import LocalLearner
@@ -36,7 +36,12 @@ def make(folder: Path, family: str, **more: Any) -> Path:
     """A folder with random weights and the tiny tokenizer."""
     tokenizer = tiny_tokenizer()
     config = getattr(transformers, f"{family}Config")(
-        **{**SHAPE, **more}, vocab_size=len(tokenizer), eos_token_id=4, pad_token_id=0, bos_token_id=None, initializer_range=0.3
+        **{**SHAPE, **more},
+        vocab_size=len(tokenizer),
+        eos_token_id=4,
+        pad_token_id=0,
+        bos_token_id=None,
+        initializer_range=0.3,
     )
     torch.manual_seed(1)
     getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
@@ -52,7 +57,9 @@ def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, famil
     theirs = {g.prompt.id: g.completions[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
     for key, mine in ours.items():
         assert mine.token_ids == theirs[key].token_ids
-        torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4
+        )
     rows = [Row(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
     packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.pad_id, policy.device)
     forward(policy, packed).square().mean().backward()
@@ -87,7 +94,9 @@ def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives(
     assert 0.9e6 < policy.num_parameters < 1.2e6
     text = "<think>7+6=13 8+5+1=14</think><answer>143</answer>\n~ {x}"
     ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-    assert policy.decode(ids) == text and len(ids) == len(text) - sum(len(t) - 1 for t in ("<think>", "</think>", "<answer>", "</answer>"))
+    assert policy.decode(ids) == text and len(ids) == len(text) - sum(
+        len(t) - 1 for t in ("<think>", "</think>", "<answer>", "</answer>")
+    )
 
 
 def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
@@ -115,7 +124,9 @@ def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_on_the_gpu(dtype: str) -> None:
     policy = load_policy("tiny", device="cuda", dtype=dtype)
     groups = list(LocalSampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
-    rows = [Row(i, c.token_ids, c.logprobs, (-1.0) ** j) for i, g in enumerate(groups) for j, c in enumerate(g.completions)]
+    rows = [
+        Row(i, c.token_ids, c.logprobs, (-1.0) ** j) for i, g in enumerate(groups) for j, c in enumerate(g.completions)
+    ]
     from outdo.types import Batch
 
     batch = Batch(tuple(g.prompt_ids for g in groups), tuple(rows), 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import prompt_of
 
+from conftest import prompt_of
 from outdo.errors import TaskError
 from outdo.models.load import Policy
 from outdo.rollout.hf import HFSampler

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import prompt_of
 
+from conftest import prompt_of
 from outdo.config import load_recipe
 from outdo.errors import TaskError
 from outdo.grade.answer import numeric

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 Rewards = Sequence[float | None] | Tensor
+_LARGEST = torch.finfo(torch.float32).max  # what advantages are handed on in; its square fits in double
 
 
 def group_advantages(
@@ -29,9 +30,10 @@ def group_advantages(
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_PG = _centred(r_PG, judged_PG)
     if scale == "group":
-        centred_PG = centred_PG / (_std(r_PG, judged_PG, correction) + eps)
+        centred_PG = _divided(centred_PG, _std(r_PG, judged_PG, correction) + eps)
     elif scale == "batch":
-        centred_PG = centred_PG / (_std(r_PG.reshape(1, -1), judged_PG.reshape(1, -1), correction) + eps)
+        std_11 = _std(r_PG.reshape(1, -1), judged_PG.reshape(1, -1), correction)
+        centred_PG = _divided(centred_PG, std_11 + eps)
     return _as_given(centred_PG, rewards)
 
 
@@ -46,7 +48,7 @@ def reinforce_pp_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4
     """REINFORCE++: rewards normalised over the whole batch, whichever prompt they answer."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
     r_1N, judged_1N = r_PG.reshape(1, -1), judged_PG.reshape(1, -1)
-    return _as_given(_centred(r_1N, judged_1N) / (_std(r_1N, judged_1N, correction) + eps), rewards)
+    return _as_given(_divided(_centred(r_1N, judged_1N), _std(r_1N, judged_1N, correction) + eps), rewards)
 
 
 # Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale).
@@ -65,7 +67,7 @@ def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:
     if len(values) % group_size:
         raise ValueError(f"{len(values)} rewards cannot be split into groups of group_size={group_size}")
     for i, value in enumerate(values):
-        if value is not None and not math.isfinite(value):
+        if value is not None and not abs(value) <= _LARGEST:
             raise ValueError(
                 f"reward {i} of {len(values)} (group {i // group_size}) is {value}: rewards must be finite numbers, "
                 "or None where the answer cannot be judged"
@@ -77,10 +79,17 @@ def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:
 
 def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
     """Rewards less their row's mean; exactly 0 for unjudged answers and in rows without spread."""
+    if not r_PG.numel():
+        return r_PG
     mean_P1 = (r_PG * judged_PG).sum(1, keepdim=True) / judged_PG.sum(1, keepdim=True).clamp(min=1)
     high_P1 = r_PG.masked_fill(~judged_PG, -math.inf).amax(1, keepdim=True)
     low_P1 = r_PG.masked_fill(~judged_PG, math.inf).amin(1, keepdim=True)
     return torch.where(judged_PG & (high_P1 > low_P1), r_PG - mean_P1, 0.0)
+
+
+def _divided(centred: Tensor, by: Tensor) -> Tensor:
+    """0 stays exactly 0, also where there is nothing to divide by."""
+    return torch.where(centred == 0, 0.0, centred / by)
 
 
 def _std(r_PG: Tensor, judged_PG: Tensor, correction: int) -> Tensor:

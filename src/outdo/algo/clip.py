@@ -24,9 +24,11 @@ def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsi
     A > 0 clips only above, A < 0 only below; there the gradient is exactly 0.
     """
     ratio = log_ratio.exp()
-    bounded = ratio.clamp(1.0 - epsilon, 1.0 + epsilon_high)
-    loss = -torch.minimum(ratio * advantages_B1, bounded * advantages_B1)
     clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
+    # The clipped branch must not touch exp: an infinite ratio times a gradient of 0 is NaN.
+    stopped = clipped | (advantages_B1 == 0)
+    bound = ratio.detach().clamp(1.0 - epsilon, 1.0 + epsilon_high)
+    loss = -advantages_B1 * torch.where(stopped, bound, torch.where(stopped, 0.0, log_ratio).exp())
     return Surrogate(loss, ratio, clipped)
 
 

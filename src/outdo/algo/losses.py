@@ -89,6 +89,8 @@ def grpo_loss(
     """
     if loss_type not in LOSSES:
         raise ValueError(f"loss_type={loss_type!r} is not one of {', '.join(LOSSES)}")
+    if kl_estimator not in divergence.ESTIMATORS:
+        raise ValueError(f"kl_estimator={kl_estimator!r} is not one of {', '.join(divergence.ESTIMATORS)}")
     if beta and ref_logprobs_BT is None:
         raise ValueError(f"beta={beta} weighs a KL term, which needs ref_logprobs_BT")
     variant, keep_BT = LOSSES[loss_type], mask_BT.bool()
@@ -105,7 +107,7 @@ def grpo_loss(
     surrogate = variant.surrogate(inputs)
     loss_BT = surrogate.loss_BT.expand_as(mask_BT)
     if weights_BT is not None:
-        loss_BT = loss_BT * weights_BT
+        loss_BT = loss_BT * torch.where(keep_BT, weights_BT, 0.0)
     kl_BT = torch.zeros_like(mask_BT)
     if ref_logprobs_BT is not None:
         ref_logprobs_BT = torch.where(keep_BT, ref_logprobs_BT, logprobs_BT.detach())
@@ -115,7 +117,7 @@ def grpo_loss(
     if entropy_coef:
         if entropy_BT is None:
             raise ValueError(f"entropy_coef={entropy_coef} needs entropy_BT")
-        loss = loss - entropy_coef * reduce.per_token(entropy_BT, mask_BT, totals)
+        loss = loss - entropy_coef * reduce.per_token(torch.where(keep_BT, entropy_BT, 0.0), mask_BT, totals)
 
     def mean(x_BT: Tensor) -> Tensor:
         return (x_BT.detach().expand_as(mask_BT) * mask_BT).sum() / mask_BT.sum().clamp(min=1)

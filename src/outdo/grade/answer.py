@@ -24,8 +24,8 @@ def final_answers(text: str) -> list[str]:
     """Every final answer that the text gives, outside its thinking part."""
     if "</think>" in text:
         text = text.rpartition("</think>")[2]
-    elif "<think>" in text:
-        return []  # still thinking when it was cut off
+    if "<think>" in text:
+        return []  # still thinking, or thinking again, when it was cut off
     closed, end, rest = text.rpartition("</answer>")
     blocks = _TAGGED.findall(closed + end)  # up to the last closing tag: nothing scans to the end in vain
     found = [answer for block in blocks for answer in (_marked(block) or [block])]
@@ -52,7 +52,8 @@ def numeric(completions: list[str], answer: list[object], **columns: object) -> 
 
 def exact(completions: list[str], answer: list[object], **columns: object) -> list[Grade]:
     """1 where the final answer is the gold text, outer spaces aside; else 0."""
-    return [_compare(text, str(gold), str.strip) for text, gold in zip(completions, answer, strict=True)]
+    golds = ["" if gold is None else str(gold) for gold in answer]
+    return [_compare(text, gold, str.strip) for text, gold in zip(completions, golds, strict=True)]
 
 
 def gsm8k(completions: list[str], answer: list[object], **columns: object) -> list[Grade]:
@@ -63,14 +64,16 @@ def gsm8k(completions: list[str], answer: list[object], **columns: object) -> li
 
 def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
     want = read(gold)
-    if want is None or want == "":
+    if want is None or want == "" or len(gold.strip()) > _LONGEST:
         return Grade(None, "broken", reason=f"the gold answer {gold[:40]!r} is not one")
     found = final_answers(text)
     if not found:
         return Grade(0.0, "wrong", reason="no final answer")
-    got = {read(answer) for answer in found if len(answer) <= _LONGEST}
-    if len(got) != 1 or len({len(answer) > _LONGEST for answer in found}) > 1:
-        return Grade(0.0, "wrong", reason=f"{len(found)} final answers that disagree, or one too long")
+    got: set[object] = set()
+    for answer in set(found):  # a flood of equal answers is one; of different ones, the second ends it
+        got.add(read(answer) if len(answer) <= _LONGEST else answer)
+        if len(got) > 1:
+            return Grade(0.0, "wrong", reason=f"{len(found)} final answers that disagree")
     if got == {want}:
         return Grade(1.0, "right")
     return Grade(0.0, "wrong", reason=f"answered {found[-1][:40]!r}, not {gold.strip()[:40]!r}")

@@ -90,7 +90,7 @@ def raise_if_all_broken(groups: Sequence[Group]) -> None:
         raise GraderError(f"not one of {len(grades)} answers could be judged; the first: {grades[0].reason}")
 
 
-def _judge(part: Reward, group: Group, rewards: Rewards) -> list[Grade]:
+def _judge(part: Reward, group: Group, rewards: Rewards) -> list[Grade | None]:
     """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
     try:
         return _called(part, group, rewards)
@@ -103,7 +103,7 @@ def _judge(part: Reward, group: Group, rewards: Rewards) -> list[Grade]:
         return [grade for one in alone for grade in _judge(part, one, rewards)]
 
 
-def _called(part: Reward, group: Group, rewards: Rewards) -> list[Grade]:
+def _called(part: Reward, group: Group, rewards: Rewards) -> list[Grade | None]:
     values = part.function(**_arguments(part.function, group, rewards))
     if not isinstance(values, (list, tuple)) or len(values) != len(group.completions):
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
@@ -126,23 +126,22 @@ def _arguments(function: RewardFunction, group: Group, rewards: Rewards) -> dict
         "max_completion_length": rewards.max_completion_length,  # the one number among the lists
     }
     parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return columns
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in columns]
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in columns]
     if missing:
         name = getattr(function, "__name__", "reward")
         raise GraderError(
             f"reward {name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
         )
-    return {parameter.name: columns[parameter.name] for parameter in parameters if parameter.name in columns}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return columns
+    return {p.name: columns[p.name] for p in named if p.name in columns}
 
 
-def _as_grade(value: Any, name: str) -> Grade:
+def _as_grade(value: Any, name: str) -> Grade | None:
     """Numbers as users return them: 1 or more is right, None abstains. Anything else cannot be a reward."""
-    if isinstance(value, Grade):
+    if value is None or (isinstance(value, Grade) and (value.reward is None or math.isfinite(value.reward))):
         return value
-    if value is None:
-        return Grade(None, "broken", reason=f"{name} abstained")
     try:
         number = float(value) if not isinstance(value, (str, bytes)) else math.nan
     except (TypeError, ValueError):
@@ -152,21 +151,22 @@ def _as_grade(value: Any, name: str) -> Grade:
     return Grade(number, "right" if number >= 1.0 else "wrong")
 
 
-def _combine(rewards: Rewards, judged: Sequence[Grade]) -> Grade:
-    """The weighted sum. A part that abstains is left out; one that broke breaks the answer."""
+def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
+    """The weighted sum. A part that abstains (None) is left out, unless it is the truth or the last that is paid."""
     parts: Mapping[str, float | None] = {
-        part.name: grade.reward for part, grade in zip(rewards.parts, judged, strict=True)
+        part.name: grade.reward if grade else None for part, grade in zip(rewards.parts, judged, strict=True)
     }
-    broken = [grade for grade in judged if grade.verdict == "broken" and not grade.reason.endswith("abstained")]
+    broken = [grade for grade in judged if grade and grade.verdict == "broken"]
+    truth = next(grade for part, grade in zip(rewards.parts, judged, strict=True) if part.name == rewards.truth)
     weighed = [
         part.weight * grade.reward
         for part, grade in zip(rewards.parts, judged, strict=True)
-        if grade.reward is not None
+        if part.weight and grade and grade.reward is not None
     ]
-    if broken or not weighed:
-        reason = broken[0].reason if broken else "every reward abstained"
+    if broken or truth is None or not weighed or not math.isfinite(sum(weighed)):
+        why = "every paid reward abstained" if not weighed else f"the rewards sum to {sum(weighed)}"
+        reason = broken[0].reason if broken else f"{rewards.truth} abstained" if truth is None else why
         return Grade(None, "broken", parts, reason)
-    truth = next(grade for part, grade in zip(rewards.parts, judged, strict=True) if part.name == rewards.truth)
     verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
     return Grade(sum(weighed), verdict, parts, truth.reason)
 

@@ -21,6 +21,8 @@ def overlong(
     **columns: object,
 ) -> list[float]:
     """DAPO's soft penalty: 0 up to four fifths of the limit, then falling linearly to -1 at the limit."""
+    if max_completion_length < 1:
+        raise ValueError(f"overlong needs max_completion_length, which is {max_completion_length}")
     buffer = max(1, max_completion_length // 5)
     soft = max_completion_length - buffer
     return [-min(1.0, max(0.0, (len(ids) - soft) / buffer)) for ids in completion_ids]

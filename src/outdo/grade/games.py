@@ -22,11 +22,13 @@ def countdown(
 
 
 def _judge(text: str, given: Sequence[int], target: int) -> Grade:
-    found = final_answers(text)
+    if not isinstance(target, int) or isinstance(given, str) or not all(isinstance(n, int) for n in given):
+        return Grade(None, "broken", reason=f"numbers={given!r:.40} and target={target!r:.40} are not whole numbers")
+    found = set(final_answers(text))
     if len(found) != 1:
         return Grade(0.0, "wrong", reason=f"{len(found)} final answers, not one")
     try:
-        value, used = evaluate(found[0])
+        value, used = evaluate(found.pop())
     except ValueError as error:
         return Grade(0.0, "wrong", reason=str(error))
     if Counter(used) != Counter(given):

@@ -144,7 +144,7 @@ class LocalLearner:
         sampler_BT, tokens = packed.sampler_logprobs_BT, int(packed.mask_BT.sum())
         weights_BT = None
         if on_policy:
-            mismatch = (k3_kl(logprobs_BT.detach(), sampler_BT) * packed.mask_BT).sum()
+            mismatch = (k3_kl(sampler_BT, logprobs_BT.detach()) * packed.mask_BT).sum()
             sums["mismatch"] += float(mismatch)
             sums["fresh_tokens"] += tokens
             if recipe.importance_sampling_cap is not None:

@@ -22,7 +22,8 @@ def uniforms(seeds_B: Tensor, position: int) -> Tensor:
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
     z = z ^ _shift(z, 31)
-    return _shift(z, 40).to(torch.float32) * 2.0**-24  # 24 bits: what float32 holds exactly
+    # 24 bits, what float32 holds exactly; odd, since a draw of 0 would choose the first token however unlikely it is.
+    return (_shift(z, 40) | 1).to(torch.float32) * 2.0**-24
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -43,10 +44,11 @@ def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> tuple[Tens
     if params.temperature == 0:
         tokens_B = logits_BV.argmax(-1)
     else:
-        cdf_BV = _kept(logprobs_BV.exp(), params).cumsum(-1)
+        kept_BV = _kept(logprobs_BV.exp(), params)
+        cdf_BV = kept_BV.cumsum(-1)
         # The first token whose cumulated probability exceeds the draw; one of probability 0 never does.
         draw_B1 = noise_B[:, None] * cdf_BV[:, -1:]
-        tokens_B = (cdf_BV <= draw_B1).sum(-1).clamp(max=cdf_BV.shape[-1] - 1)
+        tokens_B = ((cdf_BV > draw_B1) & (kept_BV > 0)).int().argmax(-1)
     return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
 
 
