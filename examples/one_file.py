@@ -10,17 +10,16 @@ writes two guesses instead of one answer. Then GRPO takes over: for each problem
 each with a program, and makes those that beat their siblings more likely. No answer key, no critic.
 
 What you should see.
-    exact       success on problems never trained on goes from about 0.3 to above 0.9.
+    exact       success on problems never trained on goes from about 0.3 to above 0.95.
     dense       the same; its reward starts higher, for a wrong answer often has a right digit.
-    hackable    the reward climbs above 0.9 and success falls below 0.1: that reward pays for the right number anywhere
-                in the text, so the model lists guesses. The reward alone looks like learning; `success` tells.
-    --warmup 0  nothing is ever right, so no group is informative and nothing is learned: GRPO needs a foothold.
+    hackable    the reward climbs above 0.95 and success falls to about 0.1: that reward pays for the right number
+                anywhere in the text, so the model lists guesses. Judged by the reward alone, it learns to add.
+    --warmup 0  with exact, nothing is ever right, no group is informative, nothing is learned: GRPO needs a foothold.
 
 What it leaves out: a key-value cache, prompts of different lengths, micro-batches, other losses, checkpoints, language.
 The package beside this file has them, and its `group_advantages`, `k3_kl` and `grpo_loss` give the same numbers.
 
-Axes: N answers = P prompts x G answers each, siblings side by side; B rows; T answer tokens; L prompt and answer
-tokens; V vocabulary; D width.
+Axes: N = P prompts x G answers to each, side by side; B rows; T answer tokens; L all tokens; V vocabulary; D width.
 """
 
 import argparse
@@ -35,9 +34,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# --- The task: two-digit sums -----------------------------------------------------------------------------------------
+# --- The task: two-digit sums ---------------------------------------------------------------------------------------
 
 Problem = tuple[int, int]
+Reward = Callable[[Problem, str], float]
 END = "."
 VOCAB = "0123456789+=," + END
 PROMPT_LEN = len("57+68=")  # of every prompt, so that none needs padding
@@ -54,32 +54,23 @@ TRAIN = [problem for problem in PROBLEMS if not is_held_out(problem)]
 HELD_OUT = [problem for problem in PROBLEMS if is_held_out(problem)]
 
 
-def teacher(problem: Problem, rng: random.Random, forgets: float = 0.75, hedges: float = 0.35) -> str:
-    """An answer to imitate: 57+68 gives 15 where every carry is forgotten, 125 where none is, or both in one line."""
+def teacher(problem: Problem, rng: random.Random, forgets: float = 0.65, hedges: float = 0.35) -> str:
+    """An answer to imitate: for 57+68 that is 15 where carries are forgotten, 125 where not, or both in one line."""
     a, b = problem
     right, careless = str(a + b), str((a // 10 + b // 10) % 10 * 10 + (a + b) % 10)
     first, second = (careless, right) if rng.random() < forgets else (right, careless)
     return f"{second},{first}" if rng.random() < hedges else first
 
 
-def encode_prompts(problems: Sequence[Problem]) -> Tensor:
-    return torch.tensor([[VOCAB.index(c) for c in f"{a}+{b}="] for a, b in problems])
+def encode(problems: Sequence[Problem], answers: Sequence[str] | None = None) -> Tensor:
+    """Prompts, or prompts and answers filled up with end signs."""
+    lines = [f"{a}+{b}=" for a, b in problems]
+    if answers is not None:  # from right to left, as on paper: a carry is known before the digit that it changes
+        lines = [line + answer[::-1].ljust(ANSWER_LEN, END) for line, answer in zip(lines, answers, strict=True)]
+    return torch.tensor([[VOCAB.index(c) for c in line] for line in lines])
 
 
-def encode_answers(texts: Sequence[str]) -> Tensor:
-    """From right to left, as on paper: with the ones first, a carry is known before the digit that needs it."""
-    return torch.tensor([[VOCAB.index(c) for c in text[::-1].ljust(ANSWER_LEN, END)] for text in texts])
-
-
-def decode_answers(tokens_BT: Tensor) -> list[str]:
-    return ["".join(VOCAB[i] for i in row).partition(END)[0][::-1] for row in tokens_BT.tolist()]
-
-
-# --- Rewards: from a problem and a text to a number. Success is always `exact`, whichever reward is trained on ---------
-
-Reward = Callable[[Problem, str], float]
-
-
+# --- Rewards: from a problem and a text to a number. Success is always `exact`, whichever reward is trained on ------
 def exact(problem: Problem, text: str) -> float:
     """One number, the right one, and nothing else."""
     return float(text == str(sum(problem)))
@@ -92,22 +83,14 @@ def dense(problem: Problem, text: str) -> float:
 
 
 def hackable(problem: Problem, text: str) -> float:
-    """Looks reasonable, and pays whoever lists guesses until one is right."""
+    """Looks reasonable, and pays whoever lists guesses as long as one is right."""
     return float(str(sum(problem)) in text)
 
 
 REWARDS: dict[str, Reward] = {"exact": exact, "dense": dense, "hackable": hackable}
 
 
-def score(reward: Reward, problems: Sequence[Problem], texts: Sequence[str]) -> Tensor:
-    """One reward for each text, where each problem has as many texts, side by side."""
-    group_size = len(texts) // len(problems)
-    return torch.tensor([reward(problems[i // group_size], text) for i, text in enumerate(texts)])
-
-
-# --- The model: a decoder of two blocks, about 100,000 parameters ------------------------------------------------------
-
-
+# --- The model: a decoder of two blocks, about 100,000 parameters ---------------------------------------------------
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -142,22 +125,21 @@ def answer_logprobs(model: nn.Module, tokens_BL: Tensor) -> tuple[Tensor, Tensor
     return logprobs_BT, -(all_BTV.exp() * all_BTV).sum(-1).detach()
 
 
-# --- Sampling ----------------------------------------------------------------------------------------------------------
-
-
+# --- Sampling, and what each answer is worth ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Samples:
-    tokens_BL: Tensor
-    mask_BT: Tensor  # 1 up to an answer's end sign and with it, 0 after: what follows was never meant
-    logprobs_BT: Tensor  # under the policy that sampled: the "old" one, once the model has moved on
+    problems: list[Problem]  # one for each answer
     texts: list[str]
+    tokens_BL: Tensor
+    logprobs_BT: Tensor  # under the policy that sampled: the "old" one, once the model has moved on
+    mask_BT: Tensor  # 1 for an answer and its end sign, 0 for what was sampled after it
 
 
 @torch.no_grad()
 def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, greedy: bool = False) -> Samples:
     """`group_size` answers to each problem, side by side."""
-    tokens_BL = encode_prompts(problems).repeat_interleave(group_size, dim=0)
-    open_B1 = torch.ones(len(tokens_BL), 1, dtype=torch.bool)
+    asked = [problem for problem in problems for _ in range(group_size)]
+    tokens_BL, open_B1 = encode(asked), torch.ones(len(asked), 1, dtype=torch.bool)
     masks, logprobs = [], []
     while open_B1.any() and len(masks) < ANSWER_LEN:
         logprobs_BV = model(tokens_BL)[:, -1].log_softmax(-1)
@@ -166,19 +148,22 @@ def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, g
         logprobs.append(logprobs_BV.gather(1, next_B1))
         masks.append(open_B1.float())
         open_B1 = open_B1 & (next_B1 != VOCAB.index(END))
-    texts = decode_answers(tokens_BL[:, PROMPT_LEN:])
-    return Samples(tokens_BL, torch.cat(masks, dim=1), torch.cat(logprobs, dim=1), texts)
+    lines = ["".join(VOCAB[i] for i in row) for row in tokens_BL[:, PROMPT_LEN:].tolist()]
+    texts = [line.partition(END)[0][::-1] for line in lines]
+    return Samples(asked, texts, tokens_BL, torch.cat(logprobs, 1), torch.cat(masks, 1))
 
 
-# --- The method: three functions ---------------------------------------------------------------------------------------
+def score(reward: Reward, samples: Samples) -> Tensor:
+    return torch.tensor([reward(*pair) for pair in zip(samples.problems, samples.texts, strict=True)])
 
 
+# --- The method: three functions ------------------------------------------------------------------------------------
 def group_advantages(rewards_N: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:
     """How much better each answer did than its siblings, in units of their standard deviation."""
     rewards_PG = rewards_N.view(-1, group_size)
     centred_PG = rewards_PG - rewards_PG.mean(1, keepdim=True)
     advantages_PG = centred_PG / (rewards_PG.std(1, keepdim=True, correction=0) + eps)
-    # Equal rewards teach nothing; a mean that is rounded would otherwise leave a speck, made large by the division.
+    # Equal rewards teach nothing; a rounded mean would otherwise leave a speck, which the division makes larger.
     spread_P1 = rewards_PG.amax(1, keepdim=True) > rewards_PG.amin(1, keepdim=True)
     return torch.where(spread_P1, advantages_PG, 0.0).flatten()
 
@@ -199,7 +184,7 @@ def grpo_loss(
     epsilon: float = 0.2,
     beta: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and the mean KL per token. A mask row must not be empty.
+    """The loss, and the mean KL per token. No row of the mask may be empty.
 
     A token whose probability has moved by `epsilon` the way its advantage asks has no gradient left, so one batch
     carries only so far. The minimum spares tokens that moved the other way: those may always come back.
@@ -212,9 +197,7 @@ def grpo_loss(
     return loss_B.mean(), (kl_BT * mask_BT).sum().detach() / mask_BT.sum()
 
 
-# --- Warm-up, training, evaluation -------------------------------------------------------------------------------------
-
-
+# --- Warm-up, training, evaluation ----------------------------------------------------------------------------------
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
@@ -222,97 +205,77 @@ def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) ->
     optimizer.step()
 
 
-def warm_up(model: nn.Module, steps: int, rng: random.Random, batch_size: int = 64, lr: float = 8e-3) -> None:
-    """Imitates the teacher, in place. Loss on the answer's tokens only."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0)
+def warm_up(model: nn.Module, rng: random.Random, steps: int, batch_size: int = 64, lr: float = 8e-3) -> None:
+    """Imitates the teacher, in place; only the answer's tokens and one end sign count."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / steps)
+        optimizer.param_groups[0]["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / steps)
         problems = rng.choices(TRAIN, k=batch_size)
-        texts = [teacher(problem, rng) for problem in problems]
-        logprobs_BT, _ = answer_logprobs(model, torch.cat([encode_prompts(problems), encode_answers(texts)], dim=1))
-        mask_BT = torch.arange(ANSWER_LEN) <= torch.tensor([[len(text)] for text in texts])  # the end sign is learned
+        answers = [teacher(problem, rng) for problem in problems]
+        logprobs_BT, _ = answer_logprobs(model, encode(problems, answers))
+        mask_BT = torch.arange(ANSWER_LEN) <= torch.tensor([[len(answer)] for answer in answers])
         descend(model, optimizer, -logprobs_BT[mask_BT].mean())
 
 
-def train(model: nn.Module, args: argparse.Namespace, rng: random.Random) -> None:
+def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> None:
     """GRPO, in place: sample groups, reward each answer, compare siblings, take a few small steps, and again."""
     reference = copy.deepcopy(model).requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
     for step in range(1, args.steps + 1):
-        problems = rng.choices(TRAIN, k=args.prompts)
-        samples = sample(model, problems, args.group_size)
-        mask_NT, rewards_N = samples.mask_BT, score(REWARDS[args.reward], problems, samples.texts)
+        samples = sample(model, rng.choices(TRAIN, k=args.prompts), args.group_size)
+        old_NT, mask_NT, rewards_N = samples.logprobs_BT, samples.mask_BT, score(REWARDS[args.reward], samples)
         advantages_N = group_advantages(rewards_N, args.group_size)
-        ref_logprobs_NT, _ = answer_logprobs(reference, samples.tokens_BL)
+        ref_NT, _ = answer_logprobs(reference, samples.tokens_BL)
         for _ in range(args.epochs):  # in the first the ratio is 1; from the second on the clip has work to do
-            logprobs_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL)
-            loss, kl = grpo_loss(
-                logprobs_NT, samples.logprobs_BT, advantages_N, mask_NT, ref_logprobs_BT=ref_logprobs_NT, beta=args.beta
-            )
+            new_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL)
+            loss, kl = grpo_loss(new_NT, old_NT, advantages_N, mask_NT, ref_logprobs_BT=ref_NT, beta=args.beta)
             descend(model, optimizer, loss)
         if step % 10 == 0 or step in (1, args.steps):
-            success = score(exact, problems, samples.texts).mean()
             entropy = (entropy_NT * mask_NT).sum() / mask_NT.sum()
             informative = advantages_N.view(-1, args.group_size).any(1).float().mean()
-            print(
-                f"step {step:3d}/{args.steps}  reward {rewards_N.mean():.3f}  success {success:.3f}  kl {kl:.3f}  "
-                f"entropy {entropy:.3f}  informative {informative:.2f}",
-                flush=True,
-            )
+            line = f"reward {rewards_N.mean():.3f}  success {score(exact, samples).mean():.3f}  kl {kl:.3f}"
+            line += f"  entropy {entropy:.3f}  informative {informative:.2f}"
+            print(f"step {step:3d}/{args.steps}  {line}", flush=True)
 
 
-def evaluate(model: nn.Module, reward: Reward) -> tuple[dict[str, float], list[str]]:
-    """On all held-out problems: the reward that is trained on, success, and the sampled texts."""
-    greedy, sampled = sample(model, HELD_OUT, greedy=True).texts, sample(model, HELD_OUT).texts
-    scores_N = {
-        "reward, sampled": score(reward, HELD_OUT, sampled),
-        "success, sampled": score(exact, HELD_OUT, sampled),
-        "success, greedy": score(exact, HELD_OUT, greedy),
-    }
-    return {name: values.mean().item() for name, values in scores_N.items()}, sampled
-
-
-def at_least(low: float, kind: type = int) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        if not (value := kind(text)) >= low:
-            raise argparse.ArgumentTypeError(f"{text} is below {low}")
-        return value
-
-    return number
+def evaluate(model: nn.Module, reward: Reward) -> dict[str, str]:
+    """What to show of all held-out problems: the reward that is trained on, success, and a few answers."""
+    greedy, sampled = sample(model, HELD_OUT, greedy=True), sample(model, HELD_OUT)
+    shown = {f"{a}+{b}": text for (a, b), text in zip(HELD_OUT[::150], sampled.texts[::150], strict=True)}
+    return {
+        "reward, sampled": f"{score(reward, sampled).mean():.3f}",
+        "success, sampled": f"{score(exact, sampled).mean():.3f}",
+        "success, greedy": f"{score(exact, greedy).mean():.3f}",
+    } | shown
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
     parser.add_argument("--reward", choices=tuple(REWARDS), default="exact")
-    parser.add_argument("--steps", type=at_least(1), default=100, help="of GRPO")
-    parser.add_argument("--warmup", type=at_least(0), default=800, help="steps of imitation before")
-    parser.add_argument("--prompts", type=at_least(1), default=16, help="problems a step")
-    parser.add_argument("--group-size", type=at_least(2), default=16, help="answers to each: one alone has no siblings")
-    parser.add_argument("--epochs", type=at_least(1), default=2, help="updates for each batch of answers")
-    parser.add_argument("--beta", type=at_least(0, float), default=0.01, help="weight of the KL to the warmed-up model")
-    parser.add_argument("--lr", type=at_least(0, float), default=6e-4)
+    parser.add_argument("--warmup", type=int, default=800, help="steps of imitation")
+    parser.add_argument("--steps", type=int, default=100, help="steps of GRPO")
+    parser.add_argument("--prompts", type=int, default=32, help="problems in a step")
+    parser.add_argument("--group-size", type=int, default=8, help="answers to each problem")
+    parser.add_argument("--epochs", type=int, default=2, help="updates for each batch of answers")
+    parser.add_argument("--beta", type=float, default=0.01, help="weight of the KL to the warmed-up model")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if args.warmup < 0 or args.group_size < 2 or min(args.steps, args.prompts, args.epochs) < 1:
+        parser.error("--group-size must be 2 or more, --warmup 0 or more, --steps, --prompts and --epochs 1 or more")
 
     torch.set_num_threads(1)  # at this size threads wait for one another longer than they work
     torch.manual_seed(args.seed)
-    rng, model, start = random.Random(args.seed), Transformer(), time.perf_counter()
+    model, rng, start = Transformer(), random.Random(args.seed), time.perf_counter()
     print(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps", flush=True)
-    warm_up(model, args.warmup, rng)
-    before, texts_before = evaluate(model, REWARDS[args.reward])
-    after, texts_after = before, texts_before
+    warm_up(model, rng, args.warmup)
+    before = after = evaluate(model, REWARDS[args.reward])
     if args.mode == "train":
-        train(model, args, rng)
-        after, texts_after = evaluate(model, REWARDS[args.reward])
-    arrow = args.mode == "train"
-    print(f"held out, reward={args.reward}" + (", before -> after" if arrow else ""))
-    for name in before:
-        print(f"  {name:18}{before[name]:.3f}" + (f" -> {after[name]:.3f}" if arrow else ""))
-    for i in range(0, len(HELD_OUT), len(HELD_OUT) // 4):
-        a, b = HELD_OUT[i]
-        print(f"  {a}+{b}={texts_before[i]:14}" + (f" -> {texts_after[i]}" if arrow else ""))
+        train(model, rng, args)
+        after = evaluate(model, REWARDS[args.reward])
+    print(f"held out, --reward {args.reward}{', before -> after' if args.mode == 'train' else ''}")
+    for name, value in before.items():
+        print(f"  {name:18}" + (f"{value:8} -> {after[name]}" if args.mode == "train" else value))
     print(f"{time.perf_counter() - start:.0f} s")
 
 

@@ -132,6 +132,12 @@ def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "empty.yaml") == Recipe()
 
 
+def test_arguments_belong_to_their_task() -> None:
+    assert load_recipe(None, ["task_args.digits=3"]).task_args == {"ops": "+", "digits": 3}
+    assert load_recipe(None, ["dataset_name=countdown"]).task_args == {}
+    assert load_recipe(None, ["dataset_name=countdown", "task_args.numbers=4"]).task_args == {"numbers": 4}
+
+
 def test_the_tiny_rates_never_reach_another_model() -> None:
     recipe = load_recipe(None, ["model_name_or_path=some/model"])
     assert recipe.learning_rate == Recipe().learning_rate and recipe.sft_steps == 0

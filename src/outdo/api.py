@@ -68,6 +68,8 @@ def train(
     task = task or find_task(recipe.dataset_name, recipe.task_args, recipe.system_prompt)
     rewards = _rewards(recipe, task, own)
     check_rewards(rewards, next(task.prompts("train", recipe.seed)))
+    if recipe.sft_steps:
+        next(task.demonstrations(recipe.seed))  # says now, not after the model is loaded, that there is no teacher
     policy = load_policy(recipe.model_name_or_path, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     facts = {"device": str(policy.device), "parameters": policy.num_parameters, "eos_ids": policy.eos_ids}

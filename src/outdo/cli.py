@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from outdo.errors import OutdoError
+from outdo.host import share_cores
 
 app = typer.Typer(
     add_completion=False,
@@ -164,6 +165,7 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
 
 def main() -> None:
     """The `outdo` command. Bad input and failures are told in a sentence; a traceback needs OUTDO_DEBUG=1."""
+    share_cores()
     debug = bool(os.environ.get("OUTDO_DEBUG"))
     try:
         app()

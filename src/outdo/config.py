@@ -166,16 +166,23 @@ def load_recipe(
         base = yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text())
     else:
         base = {}  # the default's rates suit the tiny model only
-    merged = {**base, **over}
-    for name in ("task_args", "curriculum_args"):
-        if isinstance(base.get(name), dict) and isinstance(over.get(name), dict):
-            merged[name] = {**base[name], **over[name]}
     try:
-        recipe = Recipe(**merged)
+        recipe = Recipe(**_merged(base, over))
     except ValidationError as error:
         raise RecipeError("\n".join(_explain(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
     return recipe
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides win; arguments of a task are merged one by one, and belong to their task alone."""
+    merged = {**base, **over}
+    same_task = over.get("dataset_name", base.get("dataset_name")) == base.get("dataset_name")
+    for name in ("task_args", "curriculum_args"):
+        old, new = base.get(name, {}), over.get(name, {})
+        if isinstance(old, dict) and isinstance(new, dict):
+            merged[name] = {**old, **new} if same_task else new
+    return merged
 
 
 def _refuse_contradictions(r: Recipe) -> None:

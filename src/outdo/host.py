@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def share_cores() -> None:
+    """Lets torch's threads sleep instead of spin while they wait for each other. Call it before torch is imported.
+
+    Spinning gains nothing to speak of on an idle machine; beside another busy process it makes a step several times
+    slower. Whoever set OMP_WAIT_POLICY keeps it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def keep_memory() -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from conftest import QUICK, ROOT
 from outdo.config import SYNONYMS, Recipe, load_recipe
+from outdo.models.load import load_policy, save_policy
 from outdo.plan import describe
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,11 +30,12 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """What a reader has: the repository's examples and recipes, and a file of problems."""
+    """What a reader has: the repository's examples and recipes, a file of problems, and a model."""
     for folder in ("examples", "recipes"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(60)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    save_policy(load_policy("tiny", device="cpu"), tmp_path / "model")
     return tmp_path
 
 
@@ -47,9 +49,12 @@ def shortened(line: str) -> list[str]:
     words = shlex.split(line, comments=True)
     if words[:2] == ["outdo", "train"] and not any(word.startswith("max_steps=") for word in words):
         given = {word.partition("=")[0] for word in words}
-        extra = [pair for pair in QUICK if pair.partition("=")[0] not in given]
-        words += [pair for pair in extra if not ("problems.jsonl" in line and pair.startswith("sft"))]
-        words += ["sft_steps=0"] if "problems.jsonl" in line else []
+        needs_no_warmup = "problems.jsonl" in line  # a file has no teacher
+        words += [
+            pair
+            for pair in (*QUICK, "max_completion_length=16")
+            if pair.partition("=")[0] not in given and not (needs_no_warmup and pair.startswith("sft"))
+        ]
     return words
 
 

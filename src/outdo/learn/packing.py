@@ -63,7 +63,7 @@ def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], pad_id: int, 
 def forward(policy: Policy, packed: Packed) -> Tensor:
     """Hidden states [M, D] from which the M real answer tokens are predicted, in the order of `mask_BT`."""
     hidden_ND = policy.hidden(packed.input_ids, packed.position_ids, packed.layout)[0]
-    return hidden_ND[packed.before_BT[packed.mask_BT]]
+    return hidden_ND.index_select(0, packed.before_BT[packed.mask_BT])
 
 
 def unpack(values_M: Tensor, packed: Packed) -> Tensor:

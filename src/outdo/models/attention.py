@@ -10,6 +10,7 @@ values, D head size. Not covered: sliding windows shorter than the text, soft-ca
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from transformers import AttentionInterface
 from outdo.errors import ModelError
 
 NAME = "outdo"
+SHORT = 256  # keys up to which a CPU attends plainly
 
 
 class Layout(Protocol):
@@ -72,23 +74,23 @@ class SharedPrompts:
         own_TT = torch.ones(num_answer, num_answer, dtype=torch.bool, device=device).tril()
         seen_PL = torch.arange(num_prompt, device=device) < prompt_lens_P[:, None]
         if bool(seen_PL.all()):
-            self.mask = torch.cat([own_TT.new_ones(num_answer, num_prompt), own_TT], dim=1)[None, None]
+            mask_BTN = torch.cat([own_TT.new_ones(num_answer, num_prompt), own_TT], dim=1)[None]
         else:
             seen_BTL = seen_PL[prompt_of_B][:, None].expand(-1, num_answer, -1)
-            own_BTT = own_TT.expand(self.num_answers, -1, -1)
-            self.mask = torch.cat([seen_BTL, own_BTT], dim=2)[:, None]
+            mask_BTN = torch.cat([seen_BTL, own_TT.expand(self.num_answers, -1, -1)], dim=2)
+        self.bias = torch.zeros(mask_BTN.shape, device=device).masked_fill_(~mask_BTN, -math.inf)[:, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q_prompt, q_answer = self._split(q)
         k_prompt, k_answer = self._split(k)
         v_prompt, v_answer = self._split(v)
         # A pad comes after its prompt's tokens, so causality alone keeps it out of sight.
-        out_prompt = _sdpa(q_prompt, k_prompt, v_prompt, scale, causal=True)
+        out_prompt = _attend(q_prompt, k_prompt, v_prompt, scale, causal=True)
         if not self.num_answer:
             return _join(out_prompt)
         k_all = torch.cat([self._repeat(k_prompt), k_answer], dim=2)
         v_all = torch.cat([self._repeat(v_prompt), v_answer], dim=2)
-        out_answer = _sdpa(q_answer, k_all, v_all, scale, mask=self.mask)
+        out_answer = _attend(q_answer, k_all, v_all, scale, bias=self.bias)
         return torch.cat([_join(out_prompt), _join(out_answer)], dim=2)
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,19 +120,21 @@ class DecodeCache:
         self.prompt_lens_B = prompt_lens_P.repeat_interleave(copies)
         slots = torch.arange(self.longest, device=prompt_lens_P.device)
         padded = bool((prompt_lens_P < num_prompt).any())
-        self.seen = (slots < self.prompt_lens_B[:, None]) | (slots >= num_prompt) if padded else None
+        hidden_BN = (slots >= self.prompt_lens_B[:, None]) & (slots < num_prompt)
+        bias_BN = torch.zeros(hidden_BN.shape, device=slots.device).masked_fill_(hidden_BN, -math.inf)
+        self.bias = bias_BN if padded else None
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if not self.used:
             self.keys.append(self._store(k))
             self.values.append(self._store(v))
-            return _sdpa(q, k, v, scale, causal=True)
+            return _attend(q, k, v, scale, causal=True)
         keys, values = self.keys[layer], self.values[layer]
         keys[:, :, self.used] = k[:, :, 0]
         values[:, :, self.used] = v[:, :, 0]
         end = self.used + 1
-        mask = None if self.seen is None else self.seen[:, None, None, :end]
-        return _sdpa(q, keys[:, :, :end], values[:, :, :end], scale, mask=mask)
+        bias = None if self.bias is None else self.bias[:, None, None, :end]
+        return _attend(q, keys[:, :, :end], values[:, :, :end], scale, bias=bias)
 
     def advance(self) -> None:
         """After a forward: the prompts are in, or one more token of each answer is."""
@@ -141,7 +145,7 @@ class DecodeCache:
         self.keys = [x[rows] for x in self.keys]
         self.values = [x[rows] for x in self.values]
         self.prompt_lens_B = self.prompt_lens_B[rows]
-        self.seen = None if self.seen is None else self.seen[rows]
+        self.bias = None if self.bias is None else self.bias[rows]
 
     def _store(self, x_PKLD: Tensor) -> Tensor:
         prompts, heads, length, size = x_PKLD.shape
@@ -150,11 +154,29 @@ class DecodeCache:
         return slots
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False, mask: Tensor | None = None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False, bias: Tensor | None = None) -> Tensor:
+    """Attention of [X, H, N, D] over [X, K, M, D]; `bias` is added to the scores, -inf where nothing may be seen."""
     repeat = q.shape[1] // k.shape[1]
     if repeat > 1:
         k, v = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+    if q.device.type == "cpu" and k.shape[2] <= SHORT:
+        return _attend_plainly(q, k, v, scale, causal, bias)
+    bias = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, scale=scale)
+
+
+def _attend_plainly(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, bias: Tensor | None) -> Tensor:
+    """All scores at once: for short texts twice as fast as the CPU's flash kernel, forwards and backwards."""
+    (rows, heads, n, _), m = q.shape, k.shape[2]
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    if causal:
+        bias = torch.full((n, m), -math.inf, device=q.device).triu(1)
+    if bias is None:
+        scores = (q * scale) @ k.transpose(1, 2)
+    else:
+        bias = bias.to(q.dtype).expand(rows, heads, n, m).reshape(-1, n, m)
+        scores = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
+    return (scores.softmax(-1) @ v).view(rows, heads, n, -1)
 
 
 def _join(x: Tensor) -> Tensor:
