@@ -23,7 +23,7 @@ from outdo.run import Run, Status, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task, find_task, held_out
-from outdo.track.console import LiveTable, PlainLines, make_reporter
+from outdo.track.console import LiveTable, PlainLines, interval, make_reporter
 from outdo.types import Group, SampleParams, Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
@@ -184,9 +184,7 @@ class _Session:
             result = evaluate_prompts(prompts, split, self.sampler, self.rewards, params, recipe.eval_samples, seed)
             self.run.record_eval(result.row(step))
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
-            self.reporter.note(
-                f"  {split}: success {result.success_rate:.3f} [{result.low:.3f}, {result.high:.3f}]{passes}"
-            )
+            self.reporter.note(f"  {split}: success {interval(result)}{passes}")
             found.append(result)
         return found
 

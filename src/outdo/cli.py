@@ -71,7 +71,8 @@ def train(
         out.print(summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     out.print(f"numbers   {result.folder / 'metrics.jsonl'}", markup=False, soft_wrap=True)
-    out.print(f"next      outdo eval {result.model} --task {recipe.dataset_name}", markup=False, soft_wrap=True)
+    args = "".join(f" --task-arg {key}={value}" for key, value in recipe.task_args.items())
+    out.print(f"next      outdo eval {result.model} --task {recipe.dataset_name}{args}", markup=False, soft_wrap=True)
     out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
 
 

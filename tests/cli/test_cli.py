@@ -48,7 +48,7 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", *QUICK, "output_dir=run")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "held out" in done.stdout
-    assert "outdo eval run/model --task arithmetic" in done.stdout
+    assert "outdo eval run/model --task arithmetic --task-arg ops=+" in done.stdout
     run = tmp_path / "run"
     manifest = json.loads((run / "run.json").read_text())
     assert (

@@ -51,7 +51,7 @@ def reinforce_pp_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4
     return _as_given(_divided(_centred(r_1N, judged_1N), _std(r_1N, judged_1N, correction) + eps), rewards)
 
 
-# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale).
+# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale); only grpo has a use for the scale.
 ESTIMATORS: dict[str, Callable[[Rewards, int, str], Tensor]] = {
     "grpo": group_advantages,
     "rloo": lambda rewards, group_size, scale: rloo_advantages(rewards, group_size),

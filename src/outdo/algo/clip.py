@@ -35,7 +35,7 @@ def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsi
 def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor, cap: float) -> Surrogate:
     """CISPO: REINFORCE weighted by a ratio that is capped and detached, so no token ever loses its gradient.
 
-    `clipped_BT` tells where the cap holds.
+    `clipped_BT` tells where the cap holds a good answer back; it holds for bad ones too, uncounted.
     """
     ratio = log_ratio.exp()
     loss = -ratio.clamp(max=cap).detach() * advantages_B1 * logprobs_BT

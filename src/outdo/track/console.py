@@ -99,18 +99,18 @@ def make_reporter(console: Console | None = None) -> PlainLines | LiveTable:
 
 def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     """Held-out success before and after, with intervals."""
-    table = Table("held out", "problems", "before", "after", "pass@1", "pass@10", box=None, padding=(0, 2))
+    table = Table("held out", "before [95%]", "after [95%]", "pass@1", "pass@10", box=None, padding=(0, 1))
     for old, new in zip(before, after, strict=True):
         passes = [
             f"{old.pass_at[k]:.2f} → {new.pass_at[k]:.2f}" if k in old.pass_at and k in new.pass_at else "–"
             for k in (1, 10)
         ]
-        table.add_row(new.split, str(new.n), interval(old), interval(new), *passes)
+        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *passes)
     return table
 
 
 def interval(e: Evaluation) -> str:
-    return f"{e.success_rate:.3f} [{e.low:.3f}, {e.high:.3f}]"
+    return f"{e.success_rate:.3f} [{e.low:.2f}, {e.high:.2f}]"
 
 
 def _progress(name: str, step: int, total: int, start: float, more: str = "") -> Table:
