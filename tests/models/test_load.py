@@ -28,7 +28,15 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
-FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma"]
+FAMILIES = [
+    ("Llama", {}),
+    ("Llama", {"attention_bias": True, "head_dim": 16}),
+    ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}}),
+    ("Qwen2", {}),
+    ("Qwen3", {}),
+    ("Mistral", {"sliding_window": None}),
+    ("Gemma", {}),
+]
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?", "9")]
 
 
@@ -44,14 +52,18 @@ def make(folder: Path, family: str, **more: Any) -> Path:
         initializer_range=0.3,
     )
     torch.manual_seed(1)
-    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    for parameter in model.parameters():  # norms and biases start as ones and zeros, which would hide a mistake
+        if parameter.ndim == 1:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str) -> None:
-    policy = load_policy(str(make(tmp_path, family)), device="cpu")
+@pytest.mark.parametrize(("family", "more"), FAMILIES)
+def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+    policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     params = SampleParams(12, temperature=0.0)
     ours = {g.prompt.id: g.completions[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
     theirs = {g.prompt.id: g.completions[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outdo.errors import TaskError
 from outdo.models.attention import DecodeCache
+from outdo.models.fused import FusedDecoder, can_fuse
 from outdo.models.load import Policy
 from outdo.rollout.sampling import pick, uniforms
 from outdo.seeds import seed_of
@@ -55,11 +56,12 @@ class LocalSampler:
     ) -> Iterator[Group]:
         policy, device, limit = self.policy, self.policy.device, params.max_completion_length
         policy.model.eval()
+        hidden_of = FusedDecoder(policy.model).hidden if can_fuse(policy.model, device) else policy.hidden
         lens_P = torch.tensor([len(ids) for ids in encoded], device=device)
         width = int(lens_P.max())
         padded = [ids + (policy.pad_id,) * (width - len(ids)) for ids in encoded]
         cache = DecodeCache(lens_P, width, n, limit)
-        hidden = policy.hidden(
+        hidden = hidden_of(
             torch.tensor(padded, device=device), torch.arange(width, device=device).expand(len(prompts), -1), cache
         )
         cache.advance()
@@ -89,7 +91,7 @@ class LocalSampler:
                 if int(done_B.sum()) * SHRINK_AT > len(done_B):
                     rows_B, seeds_B, chosen_B, done_B = _keep(cache, ~done_B, rows_B, seeds_B, chosen_B, done_B)
             positions_B1 = (cache.prompt_lens_B + t)[:, None]
-            logits_BV = policy.head(policy.hidden(chosen_B[:, None], positions_B1, cache)[:, -1])
+            logits_BV = policy.head(hidden_of(chosen_B[:, None], positions_B1, cache)[:, -1])
             cache.advance()
 
     def _group(
