@@ -19,11 +19,13 @@ from typing import Any
 from bench import machine
 from bench.peers import venv
 from bench.work import Work
+from outdo.host import share_cores
 
 
 def main(argv: list[str] | None = None) -> None:
     args = _arguments().parse_args(argv)
     work = _work(args)
+    share_cores()  # as the command line does; both sides inherit it
     found = machine.facts()
     sides = {
         "outdo": [sys.executable, "-m", "bench.ours_step"],
