@@ -124,6 +124,12 @@ def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
     assert len(groups) == 3
 
 
+def test_a_hub_name_without_a_network_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    with pytest.raises(ModelError, match="no network, and it is not in the cache"):
+        load_policy("nobody/nothing", device="cpu")
+
+
 def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="device=cpu"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlparse
 
 import torch
 from torch import Tensor
@@ -101,14 +104,25 @@ def _pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if looks_local and not (folder / "config.json").is_file():
         what = "has no config.json, so it is no model folder" if folder.exists() else "does not exist"
         raise ModelError(f"model_name_or_path={name}: {what}; give a Hugging Face folder, a hub name, or {TINY!r}")
+    where, offline = str(folder) if looks_local else name, looks_local or not _hub_answers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder) if looks_local else name)
-        model = AutoModelForCausalLM.from_pretrained(str(folder) if looks_local else name, dtype="auto")
+        tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=offline)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", local_files_only=offline)
     except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
-        hint = "is the folder whole?" if looks_local else "is the name right, and is there a network?"
+        hint = "there is no network, and it is not in the cache" if offline else "is the name right?"
+        hint = "is the folder whole?" if looks_local else hint
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"model_name_or_path={name} cannot be loaded ({hint}): {reason[0]}") from error
     return model, tokenizer
+
+
+def _hub_answers() -> bool:
+    """Whether the hub's name can be looked up: without that, every request would be tried for a minute."""
+    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except OSError:
+        return False
 
 
 @torch.no_grad()
