@@ -1,70 +1,133 @@
 """The final answer of a text, and whether it is the right one.
 
-An answer counts where a reader would look for it: in `<answer>` tags, after GSM8K's `####`, or in a `\\boxed{}`; what
-stands in the thinking part does not count, and two different final answers are none.
+An answer counts where a reader would look for it: in `<answer>` tags, after GSM8K's `####`, or in a `\\boxed{}`. What
+stands in the thinking part, or in a repetition of the prompt, does not count, and two different final answers are none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from outdo.types import Grade
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _MARKED = re.compile(r"####([^\n]*)")
-_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
-_AROUND = re.compile(r"^(?:[$€£¥]|\\\$)|(?:[%$€£¥]|\\%)$")
+_BRACES = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
+_MARKS = ("####", "<answer>", "\\boxed", "</think>")
+
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?"
+_PLAIN = re.compile(rf"[+-]?{_DIGITS}")
+_DRESSED = re.compile(rf"([+-]?)\s*(?:\\?\$|[€£¥₹]|USD|EUR|GBP)?\s*([+-]?)({_DIGITS})(?=[^0-9,]|$)")
+_WRAPPED = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}")
+_UNIT = re.compile(r"(?:\\?%|\\?\$|[€£¥₹°]|\^?\\circ|\^\{\\circ\}|[A-Za-zµ°][A-Za-zµ°'’/. -]{0,39}[²³]?)")
+_NOT_UNITS = {  # words after a number that change it, or join it to another
+    *("hundred", "hundreds", "thousand", "thousands", "million", "millions", "billion", "billions", "trillion"),
+    *("dozen", "dozens", "score", "half", "halves", "third", "thirds", "quarter", "quarters", "fifth", "fifths"),
+    *("tenth", "tenths", "squared", "cubed", "factorial", "plus", "minus", "times", "over", "by", "mod", "modulo"),
+    *("or", "and", "not", "to", "nor", "no", "isn't", "point", "e", "k", "mn", "bn", "x"),
+}
 _LONGEST = 200  # characters of a final answer; more is no answer
+
+
+def after_thinking(text: str) -> str | None:
+    """What follows the thinking part: all of it where there is none; None where it never ended."""
+    if "</think>" in text:
+        text = text.rpartition("</think>")[2]
+    return None if "<think>" in text else text  # still thinking, or thinking again, when it was cut off
 
 
 def final_answers(text: str) -> list[str]:
     """Every final answer that the text gives, outside its thinking part."""
-    if "</think>" in text:
-        text = text.rpartition("</think>")[2]
-    if "<think>" in text:
-        return []  # still thinking, or thinking again, when it was cut off
-    closed, end, rest = text.rpartition("</answer>")
+    rest = after_thinking(text)
+    if rest is None:
+        return []
+    closed, end, rest = rest.rpartition("</answer>")
+    if not end:
+        return _marked(rest)
     blocks = _TAGGED.findall(closed + end)  # up to the last closing tag: nothing scans to the end in vain
-    found = [answer for block in blocks for answer in (_marked(block) or [block])]
-    return [answer.strip() for answer in found + _marked(_TAGGED.sub("", closed + end) + rest)]
+    found = [answer for block in blocks for answer in (_marked(block) or [block.strip()])]
+    return found + _marked(_TAGGED.sub("", closed + end) + rest)
 
 
 def _marked(text: str) -> list[str]:
-    return _MARKED.findall(text) + _BOXED.findall(text)
+    found = _MARKED.findall(text) if "####" in text else []
+    if "\\boxed" in text:
+        found = [answer for answer in found if "\\boxed" not in answer] + boxed(text)
+    return [answer.strip() for answer in found]
+
+
+def boxed(text: str) -> list[str]:
+    """What the outermost `\\boxed{}` hold, braces inside matched."""
+    found, opened, outer = [], list[int](), -1  # opened: where each open brace's content begins
+    for token in _BRACES.finditer(text):
+        if token[0] == "}":
+            if opened and opened.pop() == outer:
+                found.append(text[outer : token.start()])
+                outer = -1
+        elif token[0][-1] == "{" and token[0] != "\\{":
+            opened.append(token.end())
+            if len(token[0]) > 1 and outer < 0:
+                outer = token.end()
+    return found
 
 
 def number(text: str) -> Fraction | None:
-    """The number that a text is, exactly, or None. `1,234.50`, `$5`, `+7`, `12.` and a Unicode minus are numbers."""
+    """The number that a text is, exactly, or None. `1,234.50`, `$5`, `+7`, `12.`, `5 km` and a Unicode minus are."""
     text = text.strip().replace("\u2212", "-")
-    text = _AROUND.sub("", _AROUND.sub("", text).strip()).strip().removesuffix(".")
-    if len(text) > _LONGEST or not text.isascii() or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
+    if len(text) > _LONGEST:
         return None
-    return Fraction(text.replace(",", ""))
+    bare = text.removesuffix(".")
+    if _PLAIN.fullmatch(bare) and bare[-1:].isdigit():
+        return Fraction(bare.replace(",", ""))
+    dressed = _DRESSED.match(text)
+    if not dressed or not dressed[3] or (dressed[1] and dressed[2]) or not _is_unit(text[dressed.end() :]):
+        return None
+    return Fraction(dressed[1] + dressed[2] + dressed[3].replace(",", ""))
 
 
-def numeric(completions: list[str], answer: list[object], **columns: object) -> list[Grade]:
-    """1 where the final answer is the gold number, however it is written; else 0."""
-    return [_compare(text, str(gold), number) for text, gold in zip(completions, answer, strict=True)]
+def _is_unit(text: str) -> bool:
+    """Whether what follows a number leaves it what it is: nothing, a currency, a percent sign, a unit in words."""
+    text = _WRAPPED.sub(r" \1", text.replace("\\,", " ").replace("\\ ", " ")).strip().removesuffix(".").strip()
+    if not text:
+        return True
+    words = re.split(r"[^a-z']+", text.lower())
+    return bool(_UNIT.fullmatch(text)) and not _NOT_UNITS.intersection(words)
 
 
-def exact(completions: list[str], answer: list[object], **columns: object) -> list[Grade]:
+def numeric(
+    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
+) -> list[Grade]:
+    """1 where the final answer is the gold number, exactly, however it is written; else 0."""
+    return _compared(completions, [str(gold) for gold in answer], messages, number)
+
+
+def exact(
+    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
+) -> list[Grade]:
     """1 where the final answer is the gold text, outer spaces aside; else 0."""
-    golds = ["" if gold is None else str(gold) for gold in answer]
-    return [_compare(text, gold, str.strip) for text, gold in zip(completions, golds, strict=True)]
+    return _compared(completions, ["" if gold is None else str(gold) for gold in answer], messages, str.strip)
 
 
-def gsm8k(completions: list[str], answer: list[object], **columns: object) -> list[Grade]:
+def gsm8k(
+    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
+) -> list[Grade]:
     """As `numeric`; the gold may be a worked solution that ends in `#### N`."""
-    golds = [str(gold).rpartition("####")[2] for gold in answer]
-    return [_compare(text, gold, number) for text, gold in zip(completions, golds, strict=True)]
+    return _compared(completions, [str(gold).rpartition("####")[2] for gold in answer], messages, number)
+
+
+def _compared(
+    completions: list[str], golds: Sequence[str], messages: Sequence[object], read: Callable[[str], object]
+) -> list[Grade]:
+    texts = without_echoes(completions, messages)
+    return [_compare(text, gold, read) for text, gold in zip(texts, golds, strict=True)]
 
 
 def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
-    want = read(gold)
-    if want is None or want == "" or len(gold.strip()) > _LONGEST:
+    want = _gold(gold, read)
+    if want is None or want == "":
         return Grade(None, "broken", reason=f"the gold answer {gold[:40]!r} is not one")
     found = final_answers(text)
     if not found:
@@ -75,5 +138,40 @@ def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
         if len(got) > 1:
             return Grade(0.0, "wrong", reason=f"{len(found)} final answers that disagree")
     if got == {want}:
-        return Grade(1.0, "right")
+        return RIGHT
     return Grade(0.0, "wrong", reason=f"answered {found[-1][:40]!r}, not {gold.strip()[:40]!r}")
+
+
+RIGHT = Grade(1.0, "right")
+
+
+@lru_cache(maxsize=4096)
+def _gold(gold: str, read: Callable[[str], object]) -> object:
+    return read(gold) if len(gold.strip()) <= _LONGEST else None
+
+
+def without_echoes(completions: list[str], messages: Sequence[object]) -> list[str]:
+    """The texts with repetitions of their prompts taken out, where those hold the marks of an answer.
+
+    A piece of the prompt that is repeated word for word is not the model's answer: the whole of a message, and each
+    paragraph and line of it that is long enough not to be an answer by chance.
+    """
+    if not messages:
+        return completions
+    return [_without(text, _marked_pieces(asked)) for text, asked in zip(completions, messages, strict=True)]
+
+
+def _without(text: str, pieces: Sequence[str]) -> str:
+    for piece in pieces:
+        text = text.replace(piece, "\n")
+    return text
+
+
+def _marked_pieces(messages: object) -> list[str]:
+    """Longest first."""
+    if not isinstance(messages, (list, tuple)):
+        return []
+    said = [m["content"] for m in messages if isinstance(m, Mapping) and isinstance(m.get("content"), str)]
+    said = [text for text in said if any(mark in text for mark in _MARKS)]
+    pieces = {piece.strip() for text in said for piece in (text, *text.split("\n\n"), *text.split("\n"))}
+    return sorted((p for p in pieces if len(p) >= 20 and any(mark in p for mark in _MARKS)), key=len, reverse=True)

@@ -1,0 +1,198 @@
+"""The half of the sandbox that runs inside it, beside the code that is judged. Standard library only; run as a file.
+
+Nothing here is trusted by the other half (`sandbox.py`): the code beside it can change or forge all of this. That gains
+it nothing, because what it is compared with is never in here.
+
+A frame is four bytes of length and a message: marshal's on the way in, JSON on the way out, because only what comes
+from the trusted side may be read by something as credulous as marshal. Plain values leave as tagged JSON, of exact
+builtin types only, so a subclass that lies about itself cannot be sent. Starting the interpreter is the cost of a small
+program: hence no imports that can be helped (json brings re).
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+from _json import encode_basestring_ascii as quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LARGEST = 8 * 2**20  # bytes of a frame
+
+_SEQUENCES: dict[str, Any] = {"t": tuple, "s": set, "f": frozenset}
+_TAGS: dict[Any, str] = {kind: tag for tag, kind in _SEQUENCES.items()}
+
+
+def encode(value: Any) -> str:
+    """A plain value as JSON. Raises TypeError for anything that is not exactly a builtin type of data."""
+    kind = type(value)
+    if kind is str:
+        return quoted(value)
+    if kind is int:
+        return int.__repr__(value)
+    if value is None or kind is bool:
+        return {None: "null", True: "true", False: "false"}[value]
+    if kind is float:
+        return {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(repr(value), repr(value))
+    if kind is list:
+        return f"[{','.join(map(encode, value))}]"
+    if kind in _TAGS:
+        return f'{{"{_TAGS[kind]}":{encode(list(value))}}}'
+    if kind is dict:
+        return f'{{"d":{encode([list(item) for item in value.items()])}}}'
+    if kind is bytes:
+        return f'{{"b":"{value.hex()}"}}'
+    if kind is complex:
+        return f'{{"c":{encode([value.real, value.imag])}}}'
+    raise TypeError(f"it returned a {kind.__name__}, which is not a plain value")
+
+
+def decode(data: Any) -> Any:
+    """The plain value again. Raises ValueError or TypeError for JSON that `encode` does not write."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if len(data) != 1:
+        raise ValueError("not a tagged value")
+    ((tag, inside),) = data.items()
+    if tag in _SEQUENCES:
+        return _SEQUENCES[tag](decode(item) for item in inside)
+    if tag == "d":
+        return {decode(key): decode(item) for key, item in inside}
+    if tag == "b":
+        return bytes.fromhex(inside)
+    if tag == "c":
+        return complex(*inside)
+    raise ValueError(f"no such tag: {tag!r:.20}")
+
+
+def limit(user: int, memory_mb: int, seconds: int, processes: int, file_mb: int) -> None:
+    """Hard limits on this process and its children, before any foreign code runs. Nothing in here can raise them."""
+    import resource as r
+
+    if user:  # started by root: go on as a user of its own, with no capability left
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    for what, most in (
+        (r.RLIMIT_AS, memory_mb * 2**20),
+        (r.RLIMIT_CPU, seconds),
+        (r.RLIMIT_NPROC, processes),
+        (r.RLIMIT_FSIZE, file_mb * 2**20),
+        (r.RLIMIT_NOFILE, 64),
+        (r.RLIMIT_CORE, 0),
+    ):
+        r.setrlimit(what, (most, most))
+
+
+class Channel:
+    """Frames to and from the trusted side, on descriptors of their own."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self.source, self.sink = source, sink
+
+    def read(self) -> Any:
+        return marshal.loads(self._exactly(int.from_bytes(self._exactly(4), "big")))
+
+    def write(self, **message: str) -> None:
+        """A frame of values that are JSON already."""
+        body = "{" + ",".join(f'"{key}":{value}' for key, value in message.items()) + "}"
+        data = len(body).to_bytes(4, "big") + body.encode()
+        while data:
+            data = data[os.write(self.sink, data) :]
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = os.read(self.source, min(count - len(data), 2**16))
+            if not piece:
+                os._exit(0)  # the other side has gone
+            data += piece
+        return data
+
+
+def run_program(channel: Channel) -> None:
+    """The source comes first on standard input; the rest of it is the program's own."""
+    source = channel.read()
+    sys.argv = ["main.py"]
+    exec(compile(source, "main.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+
+
+def serve(channel: Channel) -> None:
+    """Loads a source, then answers calls of one of its functions, until the other side goes away."""
+    function: Any = None
+    while True:
+        request = channel.read()
+        reply = {"nonce": quoted(request["nonce"])}
+        try:
+            if request["op"] == "load":
+                function = _load(request["source"], request["name"])
+            elif request["op"] == "check":
+                _check(request, channel)
+            elif request["op"] == "call":
+                reply["value"] = encode(function(*request["args"], **request["kwargs"]))
+        except Exception as error:
+            reply |= {"raised": quoted(type(error).__name__), "words": quoted(_words(error))}
+        channel.write(**reply)
+
+
+def _load(source: str, name: str) -> Any:
+    """The function by that name; `Solution.solve` is a method of a new `Solution()`."""
+    space: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
+    exec(compile(source, "answer.py", "exec"), space)
+    first, _, method = name.partition(".")
+    function = space.get(first)
+    if method and function is not None:
+        function = getattr(function(), method, None)
+    if not callable(function):
+        raise NameError(f"it defines no function {name!r}")
+    return function
+
+
+def _check(request: dict[str, Any], channel: Channel) -> None:
+    """HumanEval's form: `check(candidate)` runs here; the candidate is a stand-in for a function in another sandbox."""
+    import builtins
+
+    def candidate(*args: Any, **kwargs: Any) -> Any:
+        channel.write(call=quoted(request["nonce"]), args=encode(args), kwargs=encode(kwargs))
+        reply = channel.read()
+        if "raised" in reply:
+            kind = getattr(builtins, reply["raised"], None)
+            known = isinstance(kind, type) and issubclass(kind, Exception)
+            raise (kind if known else RuntimeError)(reply["words"])
+        return reply["value"]
+
+    space: dict[str, Any] = {"__name__": "check", "__builtins__": __builtins__}
+    exec(compile(request["prompt"], "prompt.py", "exec"), space)
+    space[request["name"]] = candidate
+    exec(compile(request["test"], "test.py", "exec"), space)
+    space["check"](candidate)
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)[:200]
+    except Exception:
+        return ""
+
+
+def main() -> None:
+    mode, packages = sys.argv[1], sys.argv[7:]
+    sys.path.extend(packages)
+    limit(*map(int, sys.argv[2:7]))
+    if mode == "program":
+        run_program(Channel(0, 1))
+        return
+    channel = Channel(os.dup(0), os.dup(1))
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # what the code prints goes nowhere
+        os.dup2(null, descriptor)
+    serve(channel)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Mathematical equivalence: `\\frac{1}{2}`, `0.5` and `\\dfrac12` are one answer.
+
+What is plainly equal or plainly different is decided here, exactly. The rest goes to math-verify, in processes that
+can be killed: some answers make sympy run for ever. At the deadline such an answer is wrong. A gold answer that cannot
+be read is broken, whatever was answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+
+from outdo.errors import GraderError
+from outdo.grade.answer import boxed, final_answers, without_echoes
+from outdo.grade.pool import Pool, Reply
+from outdo.types import Grade
+
+SECONDS = 5.0  # for one answer
+MEMORY_MB = 128
+_LONGEST = 1000  # characters of an answer
+_MOST = 3  # different spellings of one answer
+
+_SPACE = re.compile(r"\s+|\\[,;:! ]|~|\\(?:left|right|displaystyle|limits)(?![A-Za-z])")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+_FRACTION = re.compile(r"([+-]?)(?:\\frac\{(-?[0-9]+)\}\{(-?[0-9]+)\}|([0-9]+)/([0-9]+))")
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z, ]*\))?'?")
+_DELIMITED = re.compile(r"\$\$?([^$]*)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
+
+
+def math(
+    completions: list[str],
+    answer: Sequence[object],
+    messages: Sequence[object] = (),
+    reward_timeout: float = SECONDS,
+    **columns: object,
+) -> list[Grade]:
+    """1 where the final answer is mathematically the gold one; else 0."""
+    golds = [_gold(gold) for gold in answer]
+    finals = [_finals(text) for text in without_echoes(completions, messages)]
+    undecided = {
+        (gold, final)
+        for gold, found in zip(golds, finals, strict=True)
+        for final in found
+        if gold and len(found) <= _MOST and _plainly(gold, final) is None
+    }
+    seconds = min(reward_timeout, SECONDS)
+    replies = _asked("equal", sorted(undecided), seconds)
+    told = {gold for (gold, _), reply in replies.items() if reply.value is not None}
+    unsure = {(gold,) for gold in golds if gold and gold not in told and _value(gold) is None}
+    replies |= _asked("readable", sorted(unsure), seconds)
+    return [_verdict(gold, found, replies) for gold, found in zip(golds, finals, strict=True)]
+
+
+def _asked(function: str, arguments: Sequence[tuple[str, ...]], seconds: float) -> dict[tuple[str, ...], Reply]:
+    jobs = [(f"outdo.grade.equivalence:{function}", args) for args in arguments]
+    return dict(zip(arguments, _pool().run(jobs, seconds) if jobs else [], strict=True))
+
+
+@cache
+def _pool() -> Pool:
+    try:
+        import math_verify  # noqa: F401
+    except ImportError:
+        raise GraderError("the reward math needs math-verify: pip install math-verify") from None
+    return Pool(["outdo.grade.equivalence"], MEMORY_MB)
+
+
+def _verdict(gold: str, found: list[str], replies: dict[tuple[str, ...], Reply]) -> Grade:
+    about = replies.get((gold,))
+    if not gold or (about and about.value is not True):
+        return Grade(None, "broken", reason=f"the gold answer {gold[:40]!r} cannot be read as mathematics")
+    if not found:
+        return Grade(0.0, "wrong", reason="no final answer")
+    if len(found) > _MOST:
+        return Grade(0.0, "wrong", reason=f"{len(found)} final answers")
+    for final in found:
+        plainly = _plainly(gold, final)
+        reply = replies[gold, final] if plainly is None else Reply("value", plainly)
+        if reply.kind == "died":
+            return Grade(None, "broken", reason=reply.words)
+        if reply.value is not True:
+            several = f"{len(found)} final answers that disagree, or " if len(found) > 1 else ""
+            why = reply.words or f"answered {final[:40]!r}, not {gold[:40]!r}"
+            return Grade(0.0, "wrong", reason=several + why)
+    return Grade(1.0, "right")
+
+
+def _finals(text: str) -> list[str]:
+    """The different final answers, as LaTeX. One that is too long stands as itself, and equals nothing."""
+    return list(dict.fromkeys(_latex(answer) for answer in final_answers(text)))
+
+
+def _gold(answer: object) -> str:
+    """The gold as LaTeX; of a worked solution its last box, or what follows its `####`."""
+    text = "" if answer is None else str(answer)
+    text = (boxed(text) or [text])[-1] if "\\boxed" in text else text.rpartition("####")[2]
+    latex = _latex(text)
+    return latex if len(latex) <= _LONGEST else ""
+
+
+def _latex(text: str) -> str:
+    """One spelling of what is written in many: no dollars, no spacing. A sentence around one formula is left away."""
+    formulas = _DELIMITED.findall(text[: 4 * _LONGEST])
+    if len(formulas) == 1 and not any(c.isdigit() for c in _DELIMITED.sub("", text[: 4 * _LONGEST])):
+        text = "".join(formulas[0])
+    text = text.replace("\\$", "").replace("$", "").replace("\u2212", "-").replace("\\dfrac", "\\frac")
+    text = text.replace("\\tfrac", "\\frac").strip()
+    text = _SPACE.sub(" ", text[: _LONGEST + 1]).strip().removesuffix(".").strip()
+    return re.sub(r"(?<![A-Za-z]) | (?![A-Za-z])", "", text)
+
+
+def _value(latex: str) -> Fraction | None:
+    """The number that is written there, where it is one of the plain kinds."""
+    latex = latex.removesuffix("^\\circ").removesuffix("^{\\circ}")
+    if _NUMBER.fullmatch(latex):
+        return Fraction(latex.replace(",", ""))
+    if fraction := _FRACTION.fullmatch(latex):
+        sign, a, b, c, d = fraction.groups()
+        top, bottom = int(a or c), int(b or d)
+        return None if bottom == 0 else Fraction(-top if sign == "-" else top, bottom)
+    return None
+
+
+def _parts(latex: str) -> list[str]:
+    """The components of a pair, a triple, an interval; nothing where there is a bracket inside."""
+    inner = latex[1:-1]
+    return inner.split(",") if latex[:1] in ("(", "[") and not set(inner) & set("()[]{}") else []
+
+
+def _plainly(gold: str, latex: str) -> bool | None:
+    """Equal or different, where no algebra is needed to see it."""
+    if gold == latex:
+        return True
+    if len(latex) > _LONGEST or not latex:
+        return False
+    x, y = _value(gold), _value(latex)
+    if x is not None and y is not None:
+        return True if x == y else None if "." in gold + latex else False
+    parts = _parts(gold), _parts(latex)
+    if gold[:1] == latex[:1] and gold[-1:] == latex[-1:] and len(parts[0]) == len(parts[1]) > 1:
+        each = [_plainly(*pair) for pair in zip(*parts, strict=True)]
+        return None if None in each else all(each)
+    left, equals, right = latex.partition("=")
+    if equals and "=" not in gold and (not _NAME.fullmatch(left) or "=" in right):
+        return False  # `5=6` is not an answer; `x=6` is
+    return None

@@ -1,0 +1,241 @@
+"""JSON read strictly, and checked against a JSON Schema (draft 2020-12) in bounded time.
+
+Schemas come with the data and values from the model: neither is trusted. Sizes are bounded, nothing is fetched, and a
+check that takes too long is the schema's fault. `format` is an annotation, as the draft has it, and is not checked.
+Not covered: a `$schema` below the root, and `unevaluatedProperties` together with `patternProperties`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+LONGEST = 100_000  # characters of a JSON text
+DEEPEST = 50  # levels below the outermost value
+MOST_VALUES = 5_000  # in one JSON text, containers included
+MOST_DIGITS = 300  # of an integer: what a double can hold
+LONGEST_PATTERN = 500  # characters of a regular expression in a schema
+CPU_SECONDS = 0.5  # for one value against one schema
+
+_DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in this thread's CPU time
+_DOLLAR = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+_NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?![:=!<])")
+
+
+class BadSchema(ValueError):
+    """A schema that is none, that needs something outside itself, or that cannot be checked in bounded time."""
+
+
+def read_json(text: str) -> Any:
+    """The one JSON value that a text is; 1.0 becomes 1. Raises ValueError.
+
+    Refused: a second value, NaN and infinities (also written 1e999), a key twice in one object, an integer of more than
+    300 digits, and texts that are too long, too deep or hold too many values.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text)} characters of JSON, more than {LONGEST}")
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
+        )
+    except RecursionError:
+        raise ValueError(f"JSON nested deeper than {DEEPEST}") from None
+    level, depth, total = [value], 0, 1
+    while level := [child for parent in level for child in _children(parent)]:
+        depth, total = depth + 1, total + len(level)
+        if depth > DEEPEST or total > MOST_VALUES:
+            raise ValueError(f"JSON nested deeper than {DEEPEST}, or of more than {MOST_VALUES} values")
+    return value
+
+
+def canonical(value: Any) -> str:
+    """A text that two values of `read_json` share exactly where JSON calls them equal: 1 is 1.0, and is not true."""
+    return json.dumps(value, sort_keys=True)
+
+
+def violation(value: Any, schema: object) -> str | None:
+    """Where a value of `read_json` breaks a schema, or None. The schema may be JSON text. Raises BadSchema."""
+    validator = _validator(_as_text(schema))
+    if isinstance(validator, str):
+        raise BadSchema(validator)
+    token = _DEADLINE.set(time.thread_time() + CPU_SECONDS)
+    try:
+        error = next(validator.iter_errors(value), None)
+    except BadSchema:
+        raise
+    except RecursionError:
+        raise BadSchema("the schema goes round in circles, or is nested too deep") from None
+    except Exception as cause:  # the value is sound JSON: what fails is a reference into something that is no schema
+        raise BadSchema(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
+    finally:
+        _DEADLINE.reset(token)
+    if error is None:
+        return None
+    place = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"at ${place[:80]}: {error.message[:120]}"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key that stands twice in one object")
+    return made
+
+
+def _integer(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _decimal(text: str) -> int | float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]}, which is no finite number")
+    return int(number) if number.is_integer() else number
+
+
+def _children(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+
+
+def _as_text(schema: object) -> str:
+    if isinstance(schema, str):
+        return schema
+    if not isinstance(schema, (dict, bool)):
+        raise BadSchema(f"a schema is an object, true or false, not a {type(schema).__name__}")
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadSchema(f"the schema is not JSON: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _validator(text: str) -> Any:
+    """What checks a value, or a text that says why there is nothing: both are worth keeping."""
+    try:
+        schema = read_json(text)
+        if isinstance(schema, dict):
+            # A validator picks its class by `$schema`, and would leave ours: there is one draft here.
+            schema.pop("$schema", None)
+            _vet(schema)
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))  # patterns are vetted above
+    except (SchemaError, regex.error) as error:
+        return f"not a schema of draft 2020-12: {str(error).splitlines()[0][:120]}"
+    except (ValueError, RecursionError, OverflowError) as error:
+        return f"the schema cannot be read: {str(error)[:120]}"
+    return _BOUNDED(schema, registry=Registry())
+
+
+def _vet(schema: dict[str, Any]) -> None:
+    """Raises for what must not wait until an answer happens to reach it: outside references and bad patterns."""
+    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(schema))
+    keywords: set[str] = set()
+    level: list[Any] = [schema]
+    while level:
+        for node in level:
+            if not isinstance(node, dict):
+                continue
+            keywords |= node.keys() & {"patternProperties", "unevaluatedProperties"}
+            patterns = node.get("patternProperties")
+            for pattern in [node.get("pattern"), *(patterns if isinstance(patterns, dict) else ())]:
+                if isinstance(pattern, str):
+                    _compiled(pattern)
+            for reference in (node.get("$ref"), node.get("$dynamicRef")):
+                if isinstance(reference, str):
+                    _resolve(resolver, reference)
+            if isinstance(node.get("$schema"), str):
+                raise ValueError("a $schema below its root")
+        level = [child for node in level for child in _children(node)]
+    if len(keywords) > 1:
+        raise ValueError("unevaluatedProperties together with patternProperties")
+
+
+def _resolve(resolver: Any, reference: str) -> None:
+    try:
+        resolver.lookup(reference)
+    except Unresolvable:
+        raise ValueError(f"it refers to {reference[:80]!r}, which it does not hold") from None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    """A pattern as ECMA reads it: `$` is the very end, and `\\d` and `\\w` are ASCII."""
+    if len(pattern) > LONGEST_PATTERN or _NOT_ECMA.search(pattern):
+        raise ValueError(f"the pattern {pattern[:40]!r} is too long, or none of ECMA's")
+    return regex.compile(_DOLLAR.sub(lambda match: match[1] or r"\Z", pattern), regex.ASCII)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    left = _DEADLINE.get() - time.thread_time()
+    try:
+        return _compiled(pattern).search(text, timeout=max(left, 0.001)) is not None
+    except TimeoutError:
+        raise BadSchema(f"the schema's pattern {pattern[:40]!r} takes too long") from None
+
+
+Errors = Iterator[ValidationError]
+Keyword = Callable[[Any, Any, Any, Any], Any]  # (validator, the keyword's value, instance, schema) -> errors
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Errors:
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield ValidationError(f"{instance[:80]!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: dict[str, Any], instance: Any, schema: Any) -> Errors:
+    for key, value in instance.items() if isinstance(instance, dict) else ():
+        for pattern, subschema in patterns.items():
+            if _matches(pattern, key):
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, subschema: Any, instance: Any, schema: Any) -> Errors:
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for key, value in instance.items() if isinstance(instance, dict) else ():
+        if key in known or any(_matches(pattern, key) for pattern in patterns):
+            continue
+        if subschema is False:
+            yield ValidationError(f"the property {key[:80]!r} is not allowed")
+        else:
+            yield from validator.descend(value, subschema, path=key)
+
+
+def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Errors:
+    # The package compares objects pair by pair.
+    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("an item stands there twice")
+
+
+def _timed(keyword: Keyword) -> Keyword:
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        if time.thread_time() > _DEADLINE.get():
+            raise BadSchema(f"the schema takes more than {CPU_SECONDS} seconds to check")
+        return keyword(validator, value, instance, schema)
+
+    return check
+
+
+_OWN: dict[str, Keyword] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
+_BOUNDED: Any = extend(
+    Draft202012Validator, {name: _timed(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()}
+)
