@@ -12,7 +12,7 @@ from rich.console import Console
 
 import outdo
 from outdo.api import train
-from outdo.errors import GraderError, ModelError, NumericsError, TaskError
+from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, TaskError
 from outdo.track.console import PlainLines
 from outdo.types import Prompt
 
@@ -114,9 +114,28 @@ def test_some_answers_that_break_the_grader_are_counted_not_fatal(tmp_path: Path
             raise RuntimeError("odd")
         return [1.0] * len(completions)
 
-    result = train(reporter=quiet(), reward_funcs=[picky], output_dir=str(tmp_path / "r"), **QUICK)
+    keys = {**QUICK, "reward_funcs": [picky], "reporter": quiet()}
+    result = train(output_dir=str(tmp_path / "r"), broken_limit=1.0, **keys)
     shares = [row["grader_broken"] for row in metrics(result.folder)]
     assert all(0 < share < 1 for share in shares)
+    with pytest.raises(BrokenGraders, match="broken_limit=0"):
+        train(output_dir=str(tmp_path / "halts"), broken_limit=0.0, **keys)
+    assert json.loads((tmp_path / "halts" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_a_mix_of_rewards_and_a_gate_train(tmp_path: Path) -> None:
+    keys = {**QUICK, "reward_funcs": ["numeric", "format", "tag_count"], "reward_weights": [1.0, 0.1, 0.05]}
+    mixed = metrics(train(reporter=quiet(), output_dir=str(tmp_path / "mix"), **keys).folder)
+    for row in mixed:
+        total = row["reward/numeric"] + 0.1 * row["reward/format"] + 0.05 * row["reward/tag_count"]
+        assert row["reward_mean"] == pytest.approx(total, abs=1e-6)
+    gated = train(reporter=quiet(), output_dir=str(tmp_path / "gate"), reward_gate="numeric", **keys)
+    paid = [
+        (grade["parts"]["numeric"], grade["reward"])
+        for line in (gated.folder / "groups" / "steps-000000.jsonl").read_text().splitlines()
+        for grade in json.loads(line)["completions"]
+    ]
+    assert all(reward == 0.0 for numeric, reward in paid if numeric == 0.0)
 
 
 @pytest.mark.parametrize("keys", [{"loss_type": name} for name in ("bnpo", "dapo", "dr_grpo", "gspo", "cispo")] + [

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from outdo.config import Recipe, load_recipe
-from outdo.errors import NumericsError, OutdoError, RecipeError, RunError
+from outdo.errors import Halted, NumericsError, OutdoError, RecipeError, RunError
 from outdo.evals.held_out import Evaluation, evaluate_prompts
-from outdo.grade.compose import Rewards, check_rewards, find_rewards
+from outdo.grade.audit import refuse_unfit
+from outdo.grade.compose import Rewards, find_rewards
 from outdo.host import keep_memory
 from outdo.learn.learner import LocalLearner
 from outdo.learn.sft import warm_up
@@ -67,7 +68,8 @@ def train(
     keep_memory()
     task = task or find_task(recipe.dataset_name, recipe.task_args, recipe.system_prompt)
     rewards = _rewards(recipe, task, own)
-    check_rewards(rewards, next(task.prompts("train", recipe.seed)))
+    if recipe.reward_audit:
+        refuse_unfit(rewards, lambda: task.prompts("train", recipe.seed))
     if recipe.sft_steps:
         next(task.demonstrations(recipe.seed))  # says now, not after the model is loaded, that there is no teacher
     policy = load_policy(recipe.model_name_or_path, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
@@ -122,7 +124,7 @@ class _Session:
         except KeyboardInterrupt:
             self._end("stopped", f"interrupted after step {self.done}")
             raise
-        except NumericsError as error:
+        except Halted as error:
             self._end("stopped", str(error))
             raise
         except BaseException as error:
@@ -222,7 +224,15 @@ class _Session:
 
 def _rewards(recipe: Recipe, task: Task, own: Mapping[str, Callable[..., Any]]) -> Rewards:
     names = recipe.reward_funcs or list(task.rewards)
-    return find_rewards(names, recipe.reward_weights, _truth(task, names), recipe.max_completion_length, own)
+    return find_rewards(
+        names,
+        recipe.reward_weights,
+        _truth(task, names),
+        recipe.max_completion_length,
+        own,
+        recipe.reward_gate,
+        recipe.reward_timeout,
+    )
 
 
 def _truth(task: Task, names: Sequence[str]) -> str:

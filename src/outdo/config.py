@@ -62,6 +62,10 @@ class Recipe(BaseModel):
     # --- the rewards
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one for each of reward_funcs; empty: all 1
+    reward_gate: str = ""  # the name of a reward: the others pay only where it is right
+    reward_timeout: float = Field(10.0, gt=0)  # seconds for one answer, or for one call of your own function
+    reward_audit: bool = True  # try the rewards before training, and refuse one that can be fooled
+    broken_limit: float = Field(0.2, ge=0, le=1)  # halt when a larger share of a step's answers cannot be judged
     # --- rollouts
     num_generations: int = Field(8, ge=2)  # G, the answers to one prompt
     max_completion_length: int = Field(256, ge=1)  # tokens

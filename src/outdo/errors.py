@@ -35,10 +35,18 @@ class EngineError(OutdoError, RuntimeError):
     """Sampling or training failed."""
 
 
-class NumericsError(OutdoError, ArithmeticError):
-    """Training was halted by a guard: the numbers went where no learning happens."""
+class Halted(OutdoError):
+    """Training was halted by a guard."""
 
     exit_status = 3
+
+
+class NumericsError(Halted, ArithmeticError):
+    """The numbers went where no learning happens."""
+
+
+class BrokenGraders(Halted, RuntimeError):
+    """Too many answers could not be judged."""
 
 
 class RunError(OutdoError, OSError):

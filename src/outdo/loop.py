@@ -7,7 +7,7 @@ from typing import Protocol
 
 from outdo.algo.prepare import prepare, with_advantages
 from outdo.config import Recipe
-from outdo.grade.compose import Rewards, grade, raise_if_all_broken
+from outdo.grade.compose import Rewards, grade_all, halt_if_broken
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.track.measure import Clock, measure
@@ -55,11 +55,10 @@ def collect(
     while missing:
         prompts = curriculum.draw(missing)
         seed = seed_of(recipe.seed, step, len(tried))
-        with clock("rollout"):
-            for group in sampler.sample(prompts, recipe.num_generations, params, seed):
-                with clock("grade"):  # as soon as a group is done: part of the rollout's time
-                    tried.append(grade(group, rewards))
-        raise_if_all_broken(tried)
+        with clock("rollout"):  # grading goes on beside it, from the first group that is done
+            sampled = sampler.sample(prompts, recipe.num_generations, params, seed)
+            tried += grade_all(sampled, rewards, waiting=clock("grade"))
+        halt_if_broken(tried, recipe.broken_limit)
         alive = sum(group.has_spread for group in tried)
         missing = min(want - alive, budget) if recipe.dynamic_sampling else 0
         budget -= missing

@@ -1,11 +1,12 @@
 """Several rewards into one grade: weights, abstention, and graders that break without breaking the run."""
 
 import math
+import threading
 
 import pytest
 
-from outdo.errors import GraderError
-from outdo.grade.compose import Reward, Rewards, check_rewards, find_rewards, grade, raise_if_all_broken
+from outdo.errors import BrokenGraders, GraderError
+from outdo.grade.compose import Reward, Rewards, find_rewards, grade, grade_all, halt_if_broken
 from outdo.types import Completion, Grade, Group, Prompt
 
 
@@ -120,22 +121,24 @@ def test_grades_pass_through_with_their_reason():
     assert (second.verdict, second.reason) == ("broken", "no gold")
 
 
-@pytest.mark.parametrize("values", [[1.0, 1.0], [], [1.0] * 4])
-def test_a_wrong_number_of_values_is_an_error_that_names_both(values):
+@pytest.mark.parametrize("values", [[1.0, 1.0], [], [1.0] * 4, 1.0, None, "abc", {"a": 1.0}])
+def test_a_wrong_number_of_values_breaks_the_answers_and_says_both_numbers(values):
     def miscounts(completions, **columns):
         return values
 
-    with pytest.raises(GraderError, match=rf"miscounts returned {len(values)} values for 3 completions"):
-        graded(["a", "b", "c"], miscounts)
+    got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+    for judged in graded(["a", "b", "c"], miscounts):
+        assert (judged.verdict, judged.reward) == ("broken", None)
+        assert f"miscounts returned {got} for 3 completions" in judged.reason
 
 
-@pytest.mark.parametrize("value", [1.0, None, "abc", {"a": 1.0}])
-def test_what_is_no_list_is_an_error(value):
-    def scalar(completions, **columns):
-        return value
+def test_where_the_group_fails_the_answers_are_judged_alone():
+    def only_one(completions, answer, **columns):
+        if len(completions) != 1 or len(answer) != 1:
+            raise ValueError("one at a time")
+        return [float(completions[0] == answer[0])]
 
-    with pytest.raises(GraderError, match=f"scalar returned a {type(value).__name__}"):
-        graded(["a", "b", "c"], scalar)
+    assert [g.reward for g in graded(["4", "5"], only_one)] == [1.0, 0.0]
 
 
 def test_a_function_gets_just_what_it_asks_for():
@@ -164,6 +167,8 @@ def test_a_function_with_keywords_gets_everything():
         "completion_ids": [(7, 8), (7, 8)],
         "finish": ["stop", "stop"],
         "max_completion_length": 64,
+        "messages": [({"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"})] * 2,
+        "reward_timeout": 10.0,
     }
 
 
@@ -180,27 +185,69 @@ def test_a_missing_column_is_an_error_that_names_it():
         graded(["a"], wants)
 
 
-def test_all_broken_is_an_error_and_some_broken_is_data():
-    def raises(completions, **columns):
-        raise RuntimeError("no judge here")
-
+def test_too_large_a_share_of_broken_answers_halts():
     def raises_on_x(completions, **columns):
         return [1 / (text != "x") for text in completions]
 
-    def group(texts, function):
-        return grade(group_of(texts), Rewards((Reward("r", function),), "r"))
+    group = grade(group_of(["x", "a", "b", "c"]), Rewards((Reward("r", raises_on_x),), "r"))
+    halt_if_broken([group], limit=0.25)
+    halt_if_broken([], limit=0.0)
+    with pytest.raises(BrokenGraders, match=r"1 of 4 answers.*broken_limit=0.2 .*ZeroDivisionError") as caught:
+        halt_if_broken([group], limit=0.2)
+    assert caught.value.exit_status == 3
 
-    with pytest.raises(GraderError, match=r"not one of 4 answers.*RuntimeError: no judge here"):
-        raise_if_all_broken([group(["a", "b"], raises), group(["a", "b"], raises)])
-    raise_if_all_broken([group(["a", "b"], raises), group(["x", "a"], raises_on_x)])
-    raise_if_all_broken([])
+
+def test_a_gate_lets_the_others_pay_only_where_it_is_right():
+    rewards = find_rewards(["numeric", "format"], [1.0, 0.5], "numeric", gate="numeric")
+    texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>", "<answer>4</answer>"]
+    grades = grade(group_of(texts), rewards).grades
+    assert [g.reward for g in grades] == [1.5, 0.0, 1.0]
+    assert grades[1].parts == {"numeric": 0.0, "format": 1.0}
 
 
-def test_check_rewards_tries_them_before_anything_is_loaded():
-    prompt = group_of([""]).prompt
-    check_rewards(find_rewards(["numeric"], [], "numeric"), prompt)
-    with pytest.raises(GraderError, match="not one of 2 answers"):
-        check_rewards(find_rewards(["numeric"], [], "numeric"), group_of([""], answer="four").prompt)
+def test_a_gate_that_is_not_paid_itself_is_added_with_weight_zero():
+    rewards = find_rewards(["format"], [1.0], "numeric", gate="numeric")
+    assert [(part.name, part.weight) for part in rewards.parts] == [("format", 1.0), ("numeric", 0.0)]
+    texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>"]
+    assert [g.reward for g in grade(group_of(texts), rewards).grades] == [1.0, 0.0]
+
+
+def test_a_shut_gate_takes_penalties_off_too():
+    def penalty(completions, **columns):
+        return [-1.0] * len(completions)
+
+    rewards = find_rewards(["numeric", "penalty"], [], "numeric", own={"penalty": penalty}, gate="numeric")
+    assert [g.reward for g in grade(group_of(["<answer>4</answer>", "5"]), rewards).grades] == [0.0, 0.0]
+
+
+def test_the_others_are_told_the_verdicts_of_the_truth():
+    def told(completions, verdicts):
+        return [{"right": 0.5, "wrong": -0.5}[verdict] for verdict in verdicts]
+
+    grades = graded(["4", "5"], told, right, truth="right")
+    assert [g.parts["told"] for g in grades] == [0.5, -0.5]
+
+
+def test_length_needs_a_reward_that_judges():
+    with pytest.raises(GraderError, match="numeric,length"):
+        grade(group_of(["a"]), find_rewards(["length"], [], "length"))
+
+
+def test_groups_are_graded_while_the_next_are_made():
+    started, made = threading.Event(), []
+
+    def waits(completions, **columns):
+        started.set()
+        return [1.0] * len(completions)
+
+    def groups():
+        yield group_of(["a"])
+        made.append(started.wait(10))  # the first is graded before the second is there
+        yield group_of(["b"])
+
+    done = grade_all(groups(), Rewards((Reward("waits", waits),), "waits"))
+    assert made == [True]
+    assert [group.completions[0].text for group in done] == ["a", "b"]
 
 
 def test_rewards_are_found_by_name_with_weights_and_their_truth():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outdo.errors import BrokenGraders
 from outdo.evals.estimate import pass_at_k, wilson
-from outdo.grade.compose import Rewards, grade, raise_if_all_broken
+from outdo.grade.compose import Rewards, grade_all
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 KS = (1, 10)
@@ -67,8 +68,9 @@ def evaluate_prompts(
 def _judged(
     prompts: Sequence[Prompt], n: int, sampler: Sampler, rewards: Rewards, params: SampleParams, seed: int
 ) -> list[Group]:
-    groups = [grade(group, rewards) for group in sampler.sample(list(prompts), n, params, seed)]
-    raise_if_all_broken(groups)
+    groups = grade_all(sampler.sample(list(prompts), n, params, seed), rewards)
+    if all(grade.verdict == "broken" for group in groups for grade in group.grades):
+        raise BrokenGraders(f"not one of {len(groups) * n} answers could be judged: {groups[0].grades[0].reason}")
     return groups
 
 

@@ -1,30 +1,30 @@
 """Several rewards on each answer, with weights, into one grade. A grader that breaks is broken, never a silent 0.
 
-Every function sees one group at a time: nothing leaks between prompts, and statistics inside it are the group's.
+Every function sees one group at a time: nothing leaks between prompts, and statistics inside it are the group's. The
+one that decides success (the truth) is asked first; the others may take its `verdicts`.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo import plugins
-from outdo.errors import GraderError
-from outdo.grade import answer, form, games
-from outdo.types import Completion, Grade, Group, Prompt, RewardFunction, Verdict
+from outdo.errors import BrokenGraders, GraderError
+from outdo.grade import rft
+from outdo.grade.calls import Failure, Where, call
+from outdo.grade.registry import GRADERS
+from outdo.types import Grade, Group, RewardFunction, Verdict
 
-REWARDS: dict[str, RewardFunction] = {
-    "numeric": answer.numeric,
-    "exact": answer.exact,
-    "gsm8k": answer.gsm8k,
-    "format": form.format,
-    "overlong": form.overlong,
-    "countdown": games.countdown,
-}
+AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
+SECONDS = 10.0
+
+REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Reward:
     name: str
     function: RewardFunction
     weight: float = 1.0
+    where: Where = "here"  # in which thread or process it runs
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Rewards:
     parts: tuple[Reward, ...]
     truth: str
     max_completion_length: int = 0
+    gate: str = ""  # the others pay only where this one is right
+    timeout: float = SECONDS  # for one answer, or one call of a user's function
+
+    def part(self, name: str) -> Reward:
+        return next(part for part in self.parts if part.name == name)
 
 
 def find_rewards(
@@ -49,117 +55,136 @@ def find_rewards(
     truth: str,
     max_completion_length: int = 0,
     own: Mapping[str, RewardFunction] | None = None,
+    gate: str = "",
+    timeout: float = SECONDS,
 ) -> Rewards:
     """The rewards by name, the user's `own` among them. Raises GraderError.
 
-    `truth` is added with weight 0 where it is not among the names: success is always measured by it.
+    `truth` and `gate` are added with weight 0 where they are not among the names.
     """
-
-    def made(name: str, weight: float) -> Reward:
-        function = plugins.find(name, {**REWARDS, **(own or {})}, "outdo.rewards", GraderError)
-        return Reward(name.rpartition(":")[2], function, weight)
-
-    parts = [made(name, weight) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
-    short = truth.rpartition(":")[2]
-    if short not in [part.name for part in parts]:
-        parts.append(made(truth, 0.0))
+    parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    for extra in (truth, gate):
+        if extra and _short(extra) not in [part.name for part in parts]:
+            parts.append(_found(extra, 0.0, own or {}))
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
-    for part in parts:
-        if not callable(part.function):
-            raise GraderError(f"reward {part.name} is a {type(part.function).__name__}, not a function")
-    return Rewards(tuple(parts), short, max_completion_length)
+    return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix(".json") if name.endswith(".json") else name.rpartition(":")[2]
+
+
+def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward:
+    """A reward and where it runs: built-in ones here, a user's by name in a process, a user's object in a thread."""
+    if name in REWARDS and name not in own:
+        return Reward(name, REWARDS[name], weight)
+    if name.endswith(".json"):
+        return Reward(_short(name), rft.load(name)[0], weight)
+    function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
+    if not callable(function):
+        raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
+    return Reward(_short(name), function, weight, "thread" if name in own else name)
+
+
+def grade_all(
+    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
+) -> list[Group]:
+    """Grades groups as they come, so that grading goes on while the next ones are made. In the order they came.
+
+    `waiting` is entered while there is nothing left to do but to wait for grades.
+    """
+    executor = ThreadPoolExecutor(AT_ONCE, "grade")
+    try:
+        grading = [executor.submit(grade, group, rewards) for group in groups]
+        with waiting or nullcontext():
+            return [done.result() for done in grading]
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 def grade(group: Group, rewards: Rewards) -> Group:
     """The same group with its grades."""
-    per_part = [_judge(part, group, rewards) for part in rewards.parts]
+    truth = _judge(rewards.part(rewards.truth), group, rewards, None)
+    verdicts = [grade.verdict if grade else "broken" for grade in truth]
+    per_part = [
+        truth if part.name == rewards.truth else _judge(part, group, rewards, verdicts) for part in rewards.parts
+    ]
     return replace(group, grades=tuple(_combine(rewards, judged) for judged in zip(*per_part, strict=True)))
 
 
-def check_rewards(rewards: Rewards, prompt: Prompt) -> None:
-    """Judges two made-up answers before anything is loaded, so that a reward that cannot run says so at once."""
-    made_up = tuple(Completion((0,), (0.0,), text, "stop", 0) for text in ("", str(prompt.answer)))
-    raise_if_all_broken([grade(Group(prompt, (0,), made_up), rewards)])
-
-
-def raise_if_all_broken(groups: Sequence[Group]) -> None:
-    """A grader that judged not one answer is an error of its own, not data."""
+def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
+    """Raises BrokenGraders where more than that share of the answers could not be judged."""
     grades = [grade for group in groups for grade in group.grades]
-    if grades and all(grade.verdict == "broken" for grade in grades):
-        raise GraderError(f"not one of {len(grades)} answers could be judged; the first: {grades[0].reason}")
-
-
-def _judge(part: Reward, group: Group, rewards: Rewards) -> list[Grade | None]:
-    """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
-    try:
-        return _called(part, group, rewards)
-    except GraderError:
-        raise
-    except Exception as error:
-        if len(group.completions) == 1:
-            return [Grade(None, "broken", reason=f"{part.name} raised {_where(error)}")]
-        alone = [replace(group, completions=(completion,)) for completion in group.completions]
-        return [grade for one in alone for grade in _judge(part, one, rewards)]
-
-
-def _called(part: Reward, group: Group, rewards: Rewards) -> list[Grade | None]:
-    values = part.function(**_arguments(part.function, group, rewards))
-    if not isinstance(values, (list, tuple)) or len(values) != len(group.completions):
-        got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
-        raise GraderError(
-            f"reward {part.name} returned {got} for {len(group.completions)} completions: return a list of one each"
+    broken = [grade for grade in grades if grade.verdict == "broken"]
+    if grades and len(broken) > limit * len(grades):
+        raise BrokenGraders(
+            f"{len(broken)} of {len(grades)} answers could not be judged, more than broken_limit={limit:g} allows; "
+            f"the first: {broken[0].reason}"
         )
-    return [_as_grade(value, part.name) for value in values]
 
 
-def _arguments(function: RewardFunction, group: Group, rewards: Rewards) -> dict[str, Any]:
+def _judge(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> list[Grade | None]:
+    """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
+    n = len(group.completions)
+    columns = _arguments(part, group, rewards, verdicts)
+    (whole,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
+    if not isinstance(whole, Failure):
+        return whole
+    if n == 1 or not whole.alone:
+        return [Grade(None, "broken", reason=whole.words)] * n
+    alone = [_only(columns, index, n) for index in range(n)]
+    each = call(part.name, part.function, part.where, alone, [1] * n, rewards.timeout)
+    return [Grade(None, "broken", reason=one.words) if isinstance(one, Failure) else one[0] for one in each]
+
+
+def _only(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
+    return {
+        key: value[index : index + 1] if isinstance(value, list) and len(value) == n else value
+        for key, value in columns.items()
+    }
+
+
+def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> dict[str, Any]:
     """Every column that the function takes, one value for each answer; all of them where it takes **columns."""
     n = len(group.completions)
     columns: dict[str, Any] = {key: [value] * n for key, value in group.prompt.meta.items()}
     columns |= {
         "completions": [completion.text for completion in group.completions],
         "prompts": [group.prompt.text] * n,
+        "messages": [group.prompt.messages] * n,
         "answer": [group.prompt.answer] * n,
-        "completion_ids": [completion.token_ids for completion in group.completions],
         "finish": [completion.finish for completion in group.completions],
-        "max_completion_length": rewards.max_completion_length,  # the one number among the lists
+        "max_completion_length": rewards.max_completion_length,  # the two numbers among the lists
+        "reward_timeout": rewards.timeout,
     }
-    parameters = inspect.signature(function).parameters.values()
+    if any(completion.token_ids for completion in group.completions):
+        columns["completion_ids"] = [completion.token_ids for completion in group.completions]
+    if verdicts is not None:
+        columns["verdicts"] = list(verdicts)
+    parameters = inspect.signature(part.function).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     missing = [p.name for p in named if p.default is p.empty and p.name not in columns]
+    if "verdicts" in missing:
+        raise GraderError(f"reward {part.name} needs one that judges beside it, named first: numeric,{part.name}")
     if missing:
-        name = getattr(function, "__name__", "reward")
         raise GraderError(
-            f"reward {name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
+            f"reward {part.name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return columns
     return {p.name: columns[p.name] for p in named if p.name in columns}
 
 
-def _as_grade(value: Any, name: str) -> Grade | None:
-    """Numbers as users return them: 1 or more is right, None abstains. Anything else cannot be a reward."""
-    if value is None or (isinstance(value, Grade) and (value.reward is None or math.isfinite(value.reward))):
-        return value
-    try:
-        number = float(value) if not isinstance(value, (str, bytes)) else math.nan
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        return Grade(None, "broken", reason=f"{name} returned {value!r}, which is no finite number (or None)")
-    return Grade(number, "right" if number >= 1.0 else "wrong")
-
-
 def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
     """The weighted sum. A part that abstains (None) is left out, unless it is the truth or the last that is paid."""
-    parts: Mapping[str, float | None] = {
-        part.name: grade.reward if grade else None for part, grade in zip(rewards.parts, judged, strict=True)
-    }
+    by_name = {part.name: grade for part, grade in zip(rewards.parts, judged, strict=True)}
+    parts: Mapping[str, float | None] = {name: grade.reward if grade else None for name, grade in by_name.items()}
     broken = [grade for grade in judged if grade and grade.verdict == "broken"]
-    truth = next(grade for part, grade in zip(rewards.parts, judged, strict=True) if part.name == rewards.truth)
+    truth, gate = by_name[rewards.truth], by_name[rewards.gate or rewards.truth]
+    shut = rewards.gate and not (gate and gate.verdict == "right")
     weighed = [
-        part.weight * grade.reward
+        part.weight * grade.reward * (not shut or part.name == rewards.gate)
         for part, grade in zip(rewards.parts, judged, strict=True)
         if part.weight and grade and grade.reward is not None
     ]
@@ -169,10 +194,3 @@ def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
         return Grade(None, "broken", parts, reason)
     verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
     return Grade(sum(weighed), verdict, parts, truth.reason)
-
-
-def _where(error: Exception) -> str:
-    """What a user's function raised, and in which line of theirs."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
