@@ -1,4 +1,4 @@
-"""Writes docs/recipes.md from the fields and comments of `outdo.config`, so that the two cannot differ: `make docs`."""
+"""Writes docs/recipes.md and docs/graders.md from the code, so that the two cannot differ: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 from outdo import config
+from outdo.grade.registry import GRADERS
 
-PAGE = Path(__file__).with_name("recipes.md")
+HERE = Path(__file__).parent
 FIELD = re.compile(r"    (\w+): (.+?) = (.+?)(?:  # (.*))?$")
 SECTION = re.compile(r"    # --- (.+)$")
 
@@ -60,5 +61,20 @@ def page() -> str:
     return HEAD + "\n".join([*rows(), *synonyms()]) + "\n"
 
 
+GRADERS_HEAD = """# Graders
+
+What is built in, as `outdo graders` prints it. How they run, and your own, is in [rewards.md](rewards.md).
+"""
+
+
+def graders_page() -> str:
+    lines = [GRADERS_HEAD, "| name | pays | needs | refuses |", "| --- | --- | --- | --- |"]
+    for name, grader in GRADERS.items():
+        cells = (f"`{name}`", grader.pays, ", ".join(f"`{need}`" for need in grader.needs), grader.refuses)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    (HERE / "recipes.md").write_text(page())
+    (HERE / "graders.md").write_text(graders_page())

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from outdo.errors import GraderError
+from outdo.grade.sandbox import require_sandbox
 from outdo.models.load import Policy, load_policy
 from outdo.types import Completion, Grade, Group, Prompt
 
@@ -23,6 +25,15 @@ QUICK = [
     "eval_samples=2",
     "per_device_train_batch_size=16",
 ]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of the sandbox are skipped where there is none, except where that must not be."""
+    if item.get_closest_marker("sandbox") and not os.environ.get("OUTDO_NEEDS_SANDBOX"):
+        try:
+            require_sandbox()
+        except GraderError as error:
+            pytest.skip(str(error))
 
 
 @pytest.fixture

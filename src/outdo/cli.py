@@ -154,7 +154,12 @@ def grade_file(
         command.validate(file)
         return
     names = [name.strip() for name in reward.split(",") if name.strip()]
-    options = command.Options(names, weights, gate, timeout, max_completion_length, tokenizer)
+    encode = None
+    if tokenizer:
+        from outdo.models.load import load_encoder
+
+        encode = load_encoder(tokenizer)
+    options = command.Options(names, weights, gate, timeout, max_completion_length, encode)
     raise typer.Exit(command.grade_file(file, out, options))
 
 

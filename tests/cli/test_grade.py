@@ -78,6 +78,15 @@ def test_no_such_file(outdo: Outdo) -> None:
     assert done.returncode == 2 and "nowhere.jsonl: No such file" in done.stderr
 
 
+def test_tokens_are_counted_by_a_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
+    rows = [{"completion": "#### 4" + "0" * n, "answer": "4" + "0" * n} for n in (0, 50)]
+    words = ["--reward", "numeric,overlong", "--max-completion-length", "20", str(written(tmp_path / "a.jsonl", *rows))]
+    done = outdo("grade", *words, "--tokenizer", "tiny")
+    assert [row["reward"] for row in graded(done.stdout)] == [1.0, 0.0], done.stderr
+    done = outdo("grade", *words, "--tokenizer", "./nowhere")
+    assert done.returncode == 2 and "tokenizer ./nowhere cannot be loaded" in done.stderr
+
+
 def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
     rows = [
         {"completion": GOOD, "answer": "4", "completion_ids": [1] * length, "group": group}
@@ -166,5 +175,5 @@ def test_a_grader_that_breaks_in_the_middle_halts_with_3(outdo: Outdo, tmp_path:
     done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=salvaged")
     assert done.returncode == 0, done.stderr  # one by one it can judge them
     done = outdo("train", *QUICK, "reward_funcs=mine.py:alone", "output_dir=run")
-    assert done.returncode == 3 and "could not be judged" in done.stderr and "gone" in done.stderr
+    assert done.returncode == 3 and "be judged" in done.stderr and "gone" in done.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"

@@ -35,6 +35,8 @@ def desk(tmp_path: Path) -> Path:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(60)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answers = [{"completion": f"<answer>{3 * i}</answer>", "answer": str(2 * i)} for i in range(5)]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     save_policy(load_policy("tiny", device="cpu"), tmp_path / "model")
     return tmp_path
 
@@ -83,13 +85,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / link).exists(), f"{page.name} links to {link}, which is not there"
 
 
-def test_the_page_of_keys_is_up_to_date() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None and spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     text = (ROOT / "docs" / "recipes.md").read_text()
     assert text == generate.page(), "run `make docs`"
+    assert (ROOT / "docs" / "graders.md").read_text() == generate.graders_page(), "run `make docs`"
     for key in (*Recipe.model_fields, *SYNONYMS):
         assert f"`{key}`" in text, key
 

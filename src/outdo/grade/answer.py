@@ -76,9 +76,13 @@ def boxed(text: str) -> list[str]:
 
 def number(text: str) -> Fraction | None:
     """The number that a text is, exactly, or None. `1,234.50`, `$5`, `+7`, `12.`, `5 km` and a Unicode minus are."""
-    text = text.strip().replace("\u2212", "-")
-    if len(text) > _LONGEST:
-        return None
+    text = text.strip()
+    return _number(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=2**16)
+def _number(text: str) -> Fraction | None:
+    text = text.replace("\u2212", "-")
     bare = text.removesuffix(".")
     if _PLAIN.fullmatch(bare) and bare[-1:].isdigit():
         return Fraction(bare.replace(",", ""))
@@ -158,12 +162,14 @@ def without_echoes(completions: list[str], messages: Sequence[object]) -> list[s
     """
     if not messages:
         return completions
-    return [_without(text, _marked_pieces(asked)) for text, asked in zip(completions, messages, strict=True)]
+    return [_without_echo(text, asked) for text, asked in zip(completions, messages, strict=True)]
 
 
-def _without(text: str, pieces: Sequence[str]) -> str:
-    for piece in pieces:
-        text = text.replace(piece, "\n")
+def _without_echo(text: str, messages: object) -> str:
+    shown = str(messages)
+    if any(mark in shown for mark in _MARKS):
+        for piece in _marked_pieces(messages):
+            text = text.replace(piece, "\n")
     return text
 
 

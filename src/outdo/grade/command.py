@@ -32,7 +32,7 @@ class Options:
     gate: str = ""
     timeout: float = 10.0
     max_completion_length: int = 0
-    tokenizer: str | None = None
+    encode: Encoder | None = None
 
 
 def validate(path: str) -> None:
@@ -45,12 +45,11 @@ def validate(path: str) -> None:
 def grade_file(path: str, out: Path | None, options: Options) -> int:
     """Grades a file and says how it went; the exit status: 0, or 1 where a line could not be read."""
     rewards = _rewards(options)
-    encode = _encoder(options.tokenizer) if options.tokenizer else None
     counts: Counter[str] = Counter()
     total, first_broken = 0.0, ""
     start = said = time.monotonic()
     with _opened(path) as lines, _sink(out) as sink:
-        for grade in graded_lines(lines, rewards, encode):
+        for grade in graded_lines(lines, rewards, options.encode):
             sink.write(_row(grade) + "\n")
             counts[grade.verdict] += 1
             total += grade.reward or 0.0
@@ -122,16 +121,6 @@ def _sink(out: Path | None) -> Iterator[TextIO]:
         aside.replace(out)
     except OSError as error:
         raise GraderError(f"--out {out}: {error.strerror or error}") from None
-
-
-def _encoder(name: str) -> Encoder:
-    import importlib
-
-    try:
-        tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise GraderError(f"--tokenizer {name}: {str(error).splitlines()[0]}") from None
-    return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any], timeout: float) -> int:

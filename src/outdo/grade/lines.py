@@ -87,8 +87,7 @@ def _line(row: Any, number: int, encode: Encoder | None) -> Line:
         raise ValueError(f"there is no `completion`; there is {', '.join(row) or 'nothing'}")
     said, calls = _said(row.pop("completion"))
     if calls is not None:
-        row.setdefault("output_tools", calls)
-        row.setdefault("tool_calls", calls)
+        row["output_tools"] = calls
     messages = row.pop("messages", None)
     if not messages:
         messages = [{"role": "user", "content": str(row.pop("prompt", ""))}]

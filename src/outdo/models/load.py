@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
@@ -89,6 +90,17 @@ def load_policy(name: str = TINY, *, dtype: str = "float32", device: str = "auto
     policy = Policy(model, tokenizer, target, eos_ids, pad_id, context)
     _check_faithful(policy, name)
     return policy
+
+
+def load_encoder(name: str) -> Callable[[str], list[int]]:
+    """A tokenizer alone, by folder, hub name or `tiny`: text to token ids. Raises ModelError."""
+    try:
+        offline = Path(name).expanduser().exists() or not _hub_answers()
+        tokenizer = tiny_tokenizer() if name == TINY else AutoTokenizer.from_pretrained(name, local_files_only=offline)
+    except Exception as error:  # as below
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"tokenizer {name} cannot be loaded: {reason[0]}") from error
+    return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
