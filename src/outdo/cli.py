@@ -218,10 +218,22 @@ def tasks() -> None:
         out.print(f"  rewards   {', '.join(task.rewards)}", markup=False)
         out.print(f"  splits    {', '.join(task.splits)}", markup=False)
         out.print(f"  task_args {', '.join(args)}", markup=False)
+    out.print("\nreasoning_gym/NAME, the generators of reasoning-gym (pip install 'outdo[gym]'):", markup=False)
+    out.print(f"  {', '.join(_generators()) or 'not installed'}", markup=False)
     out.print(
         "\nAlso: a .jsonl file with `prompt` and `answer` on each line, or your own: path/to/file.py:function",
         markup=False,
     )
+
+
+def _generators() -> list[str]:
+    from outdo.errors import TaskError
+    from outdo.tasks.gym import generators
+
+    try:
+        return sorted(generators())
+    except TaskError:
+        return []
 
 
 @app.command()

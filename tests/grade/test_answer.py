@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from outdo.grade.answer import exact, final_answers, gsm8k, number, numeric
+from outdo.grade.answer import boxed, exact, final_answers, gsm8k, number, numeric, without_echoes
 
 
 def verdict(text, gold, grader=numeric):
@@ -72,7 +72,23 @@ MORE_THAN_ONE = [
     "5 apples 6",
     "5 or 6",
     "5 hundred",
+    "5 thousand",
+    "5 million dollars",
+    "5 dozen eggs",
+    "5 and a half",
+    "5 thirds",
+    "5 to 6",
+    "5 squared",
+    "5 times that",
+    "5 x",
+    "5 e",
     "5k",
+    "5 bn",
+    "5\\text{ hundred}",
+    "5\\text{ or }6",
+    "5; or 7",
+    "5 (6)",
+    "not 5",
 ]
 BAD_GROUPING = ["1,23", "12,34", "1,2345", ",123", "1,,000", "1_000"]
 NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00", "\x005", "5\ud800", "1" * 201]
@@ -195,6 +211,61 @@ def test_answers_that_disagree_lose_whichever_is_right(text):
 def test_the_same_answer_again_passes(text):
     assert verdict(text, "5") == "right"
     assert verdict(text, "6") == "wrong"
+
+
+ASKED = "What is 6 times 7?\n\nEnd with `#### N`, for example:\n#### 42 is what it looks like\n\nThink first."
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        (ASKED, "42", "wrong"),
+        (f"You asked: {ASKED}", "42", "wrong"),
+        ("#### 42 is what it looks like", "42", "wrong"),
+        (f"{ASKED}\n#### 42", "42", "right"),  # said by itself
+        (f"{ASKED}\n#### 43", "43", "right"),  # the example does not disagree
+        (f"{ASKED}\n#### 43", "42", "wrong"),
+        ("<answer>42</answer>", "42", "right"),
+    ],
+)
+@pytest.mark.parametrize("grader", [numeric, exact, gsm8k])
+def test_the_prompt_said_again_is_no_answer(text, gold, expected, grader):
+    (grade,) = grader([text], answer=[gold], messages=[[{"role": "user", "content": ASKED}]])
+    assert grade.verdict == expected
+
+
+def test_echoes_are_taken_out_of_every_message_and_nothing_else_is():
+    messages = [
+        {"role": "system", "content": "Write <answer>N</answer> at the end."},
+        {"role": "user", "content": "Hi."},
+    ]
+    assert without_echoes(["Hi. Write <answer>N</answer> at the end."], [messages]) == ["Hi. \n"]
+    assert without_echoes(["Hi. <answer>N</answer>"], [messages]) == ["Hi. <answer>N</answer>"]
+    assert without_echoes(["#### 5"], [[{"role": "user", "content": "#### 5"}]]) == ["#### 5"]  # too short to tell
+    assert without_echoes(["#### 5"], ["no messages"]) == ["#### 5"]
+    with pytest.raises(ValueError, match="zip"):
+        without_echoes(["a", "b"], [messages])
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("\\boxed{\\frac{1}{2}}", ["\\frac{1}{2}"]),
+        ("\\boxed{a{b{c}d}e} {f} \\boxed{g}", ["a{b{c}d}e", "g"]),
+        ("\\boxed{\\boxed{5} 6}", ["\\boxed{5} 6"]),
+        ("\\boxed{\\{1,2\\}}", ["\\{1,2\\}"]),
+        ("\\boxed{1 \\\\} x}", ["1 \\\\"]),
+        ("{\\boxed{5}}", ["5"]),
+        ("}} \\boxed{5}", ["5"]),
+        ("\\boxed{5", []),
+        ("\\boxed{{5}", []),
+        ("\\boxed {5}", ["5"]),
+        ("\\boxed{}", [""]),
+        ("\\boxedx{5}", []),
+    ],
+)
+def test_braces_inside_a_box(text, held):
+    assert boxed(text) == held
 
 
 def test_the_order_of_rows_is_kept():

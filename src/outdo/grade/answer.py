@@ -23,12 +23,13 @@ _PLAIN = re.compile(rf"[+-]?{_DIGITS}")
 _DRESSED = re.compile(rf"([+-]?)\s*(?:\\?\$|[€£¥₹]|USD|EUR|GBP)?\s*([+-]?)({_DIGITS})(?=[^0-9,]|$)")
 _WRAPPED = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}")
 _UNIT = re.compile(r"(?:\\?%|\\?\$|[€£¥₹°]|\^?\\circ|\^\{\\circ\}|[A-Za-zµ°][A-Za-zµ°'’/. -]{0,39}[²³]?)")
-_NOT_UNITS = {  # words after a number that change it, or join it to another
+CHANGES = {  # words after a number that change it
     *("hundred", "hundreds", "thousand", "thousands", "million", "millions", "billion", "billions", "trillion"),
     *("dozen", "dozens", "score", "half", "halves", "third", "thirds", "quarter", "quarters", "fifth", "fifths"),
     *("tenth", "tenths", "squared", "cubed", "factorial", "plus", "minus", "times", "over", "by", "mod", "modulo"),
-    *("or", "and", "not", "to", "nor", "no", "isn't", "point", "e", "k", "mn", "bn", "x"),
+    *("not", "nor", "no", "isn't", "point", "k", "mn", "bn"),
 }
+_NOT_UNITS = CHANGES | {"or", "and", "to", "e", "x"}  # these join it to another
 _LONGEST = 200  # characters of a final answer; more is no answer
 
 

@@ -19,17 +19,19 @@ import ast
 import math
 import os
 import re
+import reprlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from outdo.grade import inside
 from outdo.grade.answer import after_thinking
 from outdo.grade.jail import Limits
-from outdo.grade.sandbox import Forged, Raised, Sandbox, SandboxFailure, require_sandbox, run_program
+from outdo.grade.sandbox import Forged, Raised, Sandbox, SandboxFailure, printable, require_sandbox, run_program
 from outdo.types import Grade
 
 SECONDS = 10.0  # for all the cases of one answer
@@ -92,36 +94,72 @@ def _outcomes(
     require_sandbox()
     limits = Limits(reward_timeout)
     columns_P = [list(column) or [None] * len(completions) for column in (cases, entry_point, test, prompts)]
-    running: dict[Any, Any] = {}  # equal answers to one problem are run once
-    keys = []
-    for text, given, name, tests, prompt in zip(completions, *columns_P, strict=True):
-        key = (text, id(given), name, tests)
-        keys.append(key)
-        if key not in running:
-            try:
-                running[key] = _runners().submit(_judge, text, _problem(given, name, tests, prompt, limits))
-            except ValueError as error:
-                running[key] = Outcome(0, 0, str(error))
-    return [found if isinstance(found := running[key], Outcome) else found.result() for key in keys]
+    problems: dict[Any, Problem | Outcome] = {}  # the answers to one problem share its columns
+    running: dict[Any, Future[Outcome]] = {}  # equal answers to one problem are run once
+    outcomes: list[Outcome | Future[Outcome]] = []
+    for text, row in zip(completions, zip(*columns_P, strict=True), strict=True):
+        which = tuple(map(id, row))
+        if which not in problems:
+            problems[which] = _problem(row, limits)
+        problem = problems[which]
+        if isinstance(problem, Problem) and (text, which) not in running:
+            running[text, which] = _runners().submit(_judge, text, problem)
+        outcomes.append(running[text, which] if isinstance(problem, Problem) else problem)
+    return [found if isinstance(found, Outcome) else found.result() for found in outcomes]
 
 
-def _problem(cases: Any, entry_point: Any, test: Any, prompt: Any, limits: Limits) -> Problem:
-    """The row's columns in order. Raises ValueError for a row that nothing can be judged by."""
-    if isinstance(test, str) and test.strip():
-        if not isinstance(entry_point, str):
-            raise ValueError("`test` needs `entry_point`, the name of the function that it checks")
-        return Problem((), entry_point, test, _as_python(str(prompt or "")), limits)
-    if not isinstance(cases, Sequence) or isinstance(cases, str) or not cases:
-        raise ValueError("there are no cases: give `cases`, or `test` and `entry_point`")
-    wanted = {"expected"} if entry_point else {"stdin", "stdout"}
-    for i, case in enumerate(cases):
-        if not isinstance(case, Mapping) or not wanted <= case.keys():
-            raise ValueError(f"cases[{i}] needs {' and '.join(sorted(wanted))}; it is {case!r:.60}")
-        if not entry_point and not all(isinstance(case[key], str) for key in wanted):
-            raise ValueError(f"cases[{i}]: stdin and stdout are text")
-        if not isinstance(case.get("args", []), (list, tuple)) or not isinstance(case.get("kwargs", {}), Mapping):
-            raise ValueError(f"cases[{i}]: args is a list and kwargs an object")
-    return Problem(cases, str(entry_point or ""), "", _as_python(str(prompt or "")) if entry_point else "", limits)
+def _problem(row: tuple[Any, ...], limits: Limits) -> Problem | Outcome:
+    """The row's columns in order, or why nothing can be judged by them."""
+    cases, entry_point, test, prompt = row
+    try:
+        name, python = _name(entry_point), _as_python(str(prompt or ""))
+        if isinstance(test, str) and test.strip():
+            if not name:
+                raise ValueError("`test` needs `entry_point`, the name of the function that it checks")
+            return Problem((), name, test, python, limits)
+        if not isinstance(cases, Sequence) or isinstance(cases, (str, bytes)) or not cases:
+            raise ValueError("there are no cases: give `cases`, or `test` and `entry_point`")
+        read = [(_call if name else _run)(case, f"cases[{i}]") for i, case in enumerate(cases)]
+        return Problem(read, name, "", python if name else "", limits)
+    except (ValueError, TypeError, RecursionError) as error:
+        return Outcome(0, 0, str(error))
+
+
+def _name(entry_point: Any) -> str:
+    parts = str(entry_point or "").split(".")
+    if entry_point and (len(parts) > 2 or not all(map(str.isidentifier, parts))):
+        raise ValueError(f"entry_point is the name of a function, or Class.method; it is {entry_point!r:.60}")
+    return str(entry_point or "")
+
+
+def _call(case: Any, where: str) -> Mapping[str, Any]:
+    """One call of a function, read strictly: what is no plain value cannot be sent, nor compared."""
+    if not isinstance(case, Mapping) or "expected" not in case:
+        raise ValueError(f"{where} needs expected; it is {case!r:.60}")
+    args, kwargs = case.get("args") or [], case.get("kwargs") or {}
+    if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping) or not all(map(_is_text, kwargs)):
+        raise ValueError(f"{where}: args is a list and kwargs an object")
+    call = {"args": list(args), "kwargs": dict(kwargs), "expected": case["expected"]}
+    try:
+        size = len(inside.encode(call))
+    except (TypeError, RecursionError):
+        raise ValueError(f"{where} holds something that is not a plain value, or too deep") from None
+    if size > inside.LARGEST:
+        raise ValueError(f"{where} is larger than {inside.LARGEST} bytes")
+    return call
+
+
+def _run(case: Any, where: str) -> Mapping[str, Any]:
+    """One run of a program."""
+    if not isinstance(case, Mapping) or not (_is_text(case.get("stdin")) and _is_text(case.get("stdout"))):
+        raise ValueError(f"{where} needs stdin and stdout, which are text; it is {case!r:.60}")
+    if len(case["stdout"].encode("utf-8", "replace")) > Limits.output:
+        raise ValueError(f"{where}: stdout is more than the {Limits.output} bytes that a program may print")
+    return case
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
 
 
 def _judge(text: str, problem: Problem) -> Outcome:
@@ -142,6 +180,8 @@ def _judge(text: str, problem: Problem) -> Outcome:
         return (_called if problem.entry_point else _printed)(source, problem, ends)
     except Forged as error:
         return Outcome(0, total, str(error))
+    except OSError as error:  # no process, no memory or no descriptor left: not the answer's doing
+        return Outcome(0, 0, f"no sandbox could be started: {error}")
 
 
 def source_of(text: str) -> str:
@@ -194,10 +234,17 @@ def _called(source: str, problem: Problem, ends: float) -> Outcome:
 
 def _failure(sandbox: Sandbox, case: Mapping[str, Any]) -> str:
     try:
-        value = sandbox.call(list(case.get("args", [])), dict(case.get("kwargs", {})))
+        value = sandbox.call(case["args"], case["kwargs"])
     except Raised as error:
         return str(error)
-    return "" if same(case["expected"], value) else f"it returned {value!r:.60}, which is not right"
+    return "" if same(case["expected"], value) else f"it returned {_shown(value)}, which is not right"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{reprlib.repr(value):.60}"
+    except ValueError:  # a number that Python does not write in decimal
+        return "a very long number"
 
 
 def _printed(source: str, problem: Problem, ends: float) -> Outcome:
@@ -206,14 +253,17 @@ def _printed(source: str, problem: Problem, ends: float) -> Outcome:
     for index, case in enumerate(problem.cases):
         try:
             did = run_program(source, case["stdin"], problem.limits, ends)
-            words = did.stderr.strip().splitlines()
-            failure = f"it ended with status {did.status}: {''.join(words[-1:])}" if did.status else ""
+            failure = f"it ended with status {did.status}: {_last_line(did.stderr)}" if did.status else ""
             failure = failure or ("" if _lines(did.stdout) == _lines(case["stdout"]) else "it printed something else")
         except SandboxFailure as error:
             failure = str(error)
         passed += not failure
         reason = reason or (failure and f"cases[{index}]: {failure}")
     return Outcome(passed, len(problem.cases), reason)
+
+
+def _last_line(text: str) -> str:
+    return printable("".join(text.strip().splitlines()[-1:]), 200)
 
 
 def _lines(text: str) -> list[str]:
@@ -234,7 +284,7 @@ def _checked(source: str, problem: Problem, ends: float) -> Outcome:
         try:
             while (message := judge.receive()).get("call") == nonce:
                 calls += 1
-                judge.send(_carried(worker, judge.value(message["args"]), judge.value(message["kwargs"])))
+                judge.send(_carried(worker, judge.value(message.get("args")), judge.value(message.get("kwargs"))))
             judge.result(message, nonce)
             worker.ask(op="done")
         except SandboxFailure as error:
@@ -243,6 +293,8 @@ def _checked(source: str, problem: Problem, ends: float) -> Outcome:
 
 
 def _carried(worker: Sandbox, args: Any, kwargs: Any) -> dict[str, Any]:
+    if not isinstance(args, tuple) or not isinstance(kwargs, dict):
+        raise Forged("a call without arguments")
     try:
         return {"value": worker.call(list(args), kwargs)}
     except Raised as error:
@@ -271,6 +323,9 @@ def _same_number(x: float, y: float) -> bool:
     if isinstance(x, int) and isinstance(y, int):
         return x == y
     try:
-        return math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12) or (math.isnan(x) and math.isnan(y))
+        near = math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12)
+        if isinstance(x, int) or isinstance(y, int):  # a whole number has no last digits to differ in
+            return x == y or (near and 0 < abs(x - y) < 1e-3)
+        return near or (math.isnan(x) and math.isnan(y))
     except OverflowError:  # an integer past every float
         return False

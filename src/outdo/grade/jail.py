@@ -2,9 +2,9 @@
 
 No network, namespaces of its own (processes, users, mounts, IPC, host name), no capability, no new privileges. The
 system is read-only and of it only the interpreter is there; home, data and environment are not. `/tmp` is small and
-private.
+private. Some system calls fail (`syscalls.py`).
 
-Not covered: system calls are not filtered, so a hole in the kernel is a hole here.
+Not covered: a hole in the kernel is a hole here, and memory is limited for each process, not for all of them together.
 """
 
 from __future__ import annotations
@@ -81,10 +81,14 @@ def descriptors(*others: int) -> tuple[int, ...]:
     return others if namespace is None else (*others, namespace)
 
 
-def command(info: int, limits: Limits, mode: str) -> list[str]:
-    """The whole command line: what is there, what is not, and who runs. `info` gets the pid of the first process."""
-    line = ["bwrap", "--unshare-all", "--as-pid-1", "--info-fd", str(info), "--die-with-parent", "--new-session"]
-    line += ["--cap-drop", "ALL"]
+def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
+    """The whole command line: what is there, what is not, and who runs. `info` gets the pid of the first process.
+
+    That one is bubblewrap's own, which nothing inside can reach: what is judged could take back its promise to die with
+    its parent.
+    """
+    line = ["bwrap", "--unshare-all", "--info-fd", str(info), "--die-with-parent", "--new-session"]
+    line += ["--cap-drop", "ALL", "--seccomp", str(rules)]
     user, namespace = 0, _root_namespace()
     if namespace is None:
         line += ["--unshare-user", *(["--disable-userns"] if "--disable-userns" in _options() else [])]
@@ -96,6 +100,7 @@ def command(info: int, limits: Limits, mode: str) -> list[str]:
     line += ["--hostname", "sandbox", "--dev", "/dev"]
     small = ["--size", str(limits.file_mb * 2**20)] if "--size" in _options() else []
     line += ["--perms", "1777", *small, "--tmpfs", "/tmp"]
+    line += ["--perms", "1777", "--size", str(2**20), "--tmpfs", "/dev/shm"] if small else []  # for semaphores
     for path in ("/usr", "/lib", "/lib64", "/bin"):
         if os.path.islink(path):
             line += ["--symlink", os.readlink(path), path]
@@ -103,7 +108,7 @@ def command(info: int, limits: Limits, mode: str) -> list[str]:
             line += ["--ro-bind", path, path]
     packages = _packages() if limits.packages else []
     for path in (sys.base_prefix, *packages):
-        if not path.startswith("/usr/"):
+        if path != "/" and not path.startswith("/usr/"):  # all that an interpreter in / needs is there
             for parent in list(Path(path).parents)[-2::-1]:  # those of a home are closed to other users
                 line += ["--perms", "0755", "--dir", str(parent)]
             line += ["--ro-bind", path, path]

@@ -15,6 +15,10 @@ def tagged(final: object) -> str:
     return f"<think>Step by step.</think><answer>{final}</answer>"
 
 
+def gold(row: Row) -> str | None:
+    return None if row["answer"] is None else tagged(row["answer"])
+
+
 def number(row: Row) -> str:
     return tagged(str(row["answer"]).rpartition("####")[2].strip())
 

@@ -64,7 +64,7 @@ GRADERS: dict[str, Grader] = {
         ("answer",),
         "anything but the very text; answers in the thinking part, two different answers",
         True,
-        lambda row: probes.tagged(row["answer"]),
+        probes.gold,
         lambda row: [probes.tagged(f"{row['answer']}."), probes.tagged(f"{row['answer']} or not")],
         {"prompt": "The capital of France?", "answer": "Paris"},
     ),
@@ -119,19 +119,19 @@ GRADERS: dict[str, Grader] = {
         ("answer", "[labels]"),
         "lists of labels, hedges, look-alike letters, labels in the thinking part",
         True,
-        lambda row: probes.tagged(row["answer"]),
+        probes.gold,
         probes.no_labels,
         {"prompt": "Where does this go?", "answer": "billing", "labels": ["billing", "refund", "tech"]},
     ),
     "reasoning_gym": Grader(
         gym.reasoning_gym,
         ("gym",),
-        "answers that are right in part, code",
+        "answers that are right in part; code, before any scorer sees it",
         True,
-        lambda row: probes.tagged(row["answer"]),
+        probes.gold,
     ),
     "reasoning_gym_partial": Grader(
-        gym.reasoning_gym_partial, ("gym",), "code", True, lambda row: probes.tagged(row["answer"])
+        gym.reasoning_gym_partial, ("gym",), "code, before any scorer sees it", True, probes.gold
     ),
     "format": Grader(form.format, (), "tags twice or out of order, text around them", False, example=_GOOD_FORM),
     "tag_count": Grader(form.tag_count, (), "tags twice or out of order, text at the end", False, example=_GOOD_FORM),

@@ -22,6 +22,7 @@ from typing import Any
 from outdo.errors import GraderError
 from outdo.grade import inside
 from outdo.grade.jail import Limits, command, descriptors
+from outdo.grade.syscalls import rules
 
 INSTALL = "install bubblewrap (apt-get install bubblewrap, or dnf install bubblewrap)"
 
@@ -71,6 +72,13 @@ def _frame(message: Any) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+def printable(text: Any, most: int) -> str:
+    """What may stand in a log: it comes from the code that is judged."""
+    if not isinstance(text, str):
+        raise Forged("a reply that is no text")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:most])
+
+
 class Sandbox:
     """One process in a sandbox, spoken to in frames. Whatever happens, leaving the context leaves no process."""
 
@@ -79,20 +87,28 @@ class Sandbox:
         self.ends = ends or time.monotonic() + limits.seconds
         pipe = subprocess.PIPE
         self._info, told = os.pipe()
-        self.process = subprocess.Popen(
-            command(told, limits, mode),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            bufsize=0,
-            pass_fds=descriptors(told),
-        )
-        os.close(told)
+        filtered, filters = os.pipe()
+        try:
+            os.write(filters, rules())  # fits into the pipe
+            self.process = subprocess.Popen(
+                command(told, filtered, limits, mode),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                pass_fds=descriptors(told, filtered),
+            )
+        except BaseException:
+            os.close(self._info)
+            raise
+        finally:
+            for end in (told, filtered, filters):
+                os.close(end)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self._received = b""
-        for end in (self.stdin, self.stdout, self.stderr):
-            os.set_blocking(end.fileno(), False)
+        for stream in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(stream.fileno(), False)
 
     def __enter__(self) -> Sandbox:
         return self
@@ -106,12 +122,25 @@ class Sandbox:
 
     def _kill(self) -> None:
         """Ends the first process of the namespace, and with it all others; bubblewrap sees that, and ends too."""
-        with suppress(OSError, ValueError, KeyError):
-            os.kill(json.loads(os.read(self._info, 2000))["child-pid"], signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
+        with suppress(OSError):
+            if first := self._first():
+                os.kill(first, signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(5)
         self.process.kill()  # where it has not come so far, or does not go
         self.process.wait()
+
+    def _first(self) -> int | None:
+        """The pid of the first process, once bubblewrap has told all of it; None where there never was one.
+
+        To kill bubblewrap before would leave that process waiting for it, for ever.
+        """
+        told = b""
+        while piece := os.read(self._info, 2000):
+            told += piece
+            with suppress(ValueError):
+                return int(json.loads(told)["child-pid"])
+        return None
 
     def ask(self, **request: Any) -> Any:
         """One request, one reply to it: the value, or None. Raises SandboxFailure for anything else."""
@@ -122,18 +151,26 @@ class Sandbox:
     def call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return self.ask(op="call", args=args, kwargs=kwargs)
 
+    def fork(self, args: list[Any], seconds: float) -> Any:
+        """As `call`, in a fork of the process that is gone afterwards: one call leaves nothing behind for the next.
+
+        Raises Raised of a TimeoutError where it takes longer, and of a ChildProcessError where it dies.
+        """
+        self.ends = time.monotonic() + seconds + 5.0  # for the process to see to its fork
+        return self.ask(op="fork", args=args, seconds=seconds)
+
     def result(self, reply: dict[str, Any], nonce: str) -> Any:
         """What a reply says. An exception of the code is a SandboxFailure too, by its own words."""
         if reply.get("nonce") != nonce or self._received:
             raise Forged("a reply that was not asked for")
         if "raised" in reply:
-            raise Raised(str(reply["raised"])[:60], str(reply.get("words", ""))[:200])
+            raise Raised(printable(reply["raised"], 60), printable(reply.get("words"), 200))
         return self.value(reply.get("value"))
 
     def value(self, data: Any) -> Any:
         try:
             return inside.decode(data)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             raise Forged("a reply that is no plain value") from None
 
     def send(self, message: dict[str, Any]) -> None:
@@ -201,7 +238,7 @@ class Sandbox:
         except subprocess.TimeoutExpired:
             return "it closed its channel"
         words = (self.stderr.read(2000) or b"").decode("utf-8", "replace").strip().splitlines()
-        return f"it ended with status {status}" + (f": {words[-1][:200]}" if words else "")
+        return f"it ended with status {status}" + (f": {printable(words[-1], 200)}" if words else "")
 
 
 @dataclass(frozen=True)

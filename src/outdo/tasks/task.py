@@ -18,7 +18,7 @@ from typing import Any
 from outdo import plugins
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
-from outdo.tasks import arithmetic, countdown, jsonl
+from outdo.tasks import arithmetic, countdown, gym, jsonl
 from outdo.types import Prompt
 
 Teacher = Callable[..., str]  # teacher(prompt, rng) -> an answer to imitate, not always a right one
@@ -60,9 +60,10 @@ class Task:
         return replace(self, args={**self.args, **args})
 
     def _call(self, split: str, seed: int) -> Iterator[Prompt]:
-        known = list(inspect.signature(self.function).parameters)[2:]
+        parameters = inspect.signature(self.function).parameters
+        known, takes_any = list(parameters)[2:], any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for key in self.args:
-            if key not in known:
+            if key not in known and not takes_any:
                 raise TaskError(f"task {self.name} takes no {key!r}; it takes {', '.join(known) or 'no arguments'}")
         try:
             yield from self.function(split, seed, **self.args)
@@ -94,6 +95,9 @@ def find_task(name: str, args: dict[str, Any] | None = None, system_prompt: str 
     """A task by name, by .jsonl path, or a user's own by `path/to/file.py:function`. Raises TaskError."""
     if name.endswith(".jsonl"):
         found = Task(name, jsonl.prompts, (), splits=("train", "test"), args={"path": name})
+    elif name.startswith("reasoning_gym/"):
+        own = {"name": name.partition("/")[2]}
+        found = Task(name, gym.prompts, ("reasoning_gym",), splits=("train", "test"), args=own)
     else:
         found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
     if not isinstance(found, Task):

@@ -290,7 +290,7 @@ def test_the_item_is_the_row_and_the_sample_is_the_answer():
     assert text("{{ sample.output_json.a[1].b }}", want="x") == 1.0
     assert text("{{ sample.choices[0].message.content }}", want='{"a": [1, {"b": "x"}]}') == 1.0
     calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
-    assert text("{{ sample.output_tools[0].function.name }}", tool_calls=calls, want="add") == 1.0
+    assert text("{{ sample.output_tools[0].function.name }}", output_tools=calls, want="add") == 1.0
 
 
 @pytest.mark.parametrize("key", ["gold", "answer", "completion_ids", "finish", "max_completion_length"])

@@ -82,6 +82,7 @@ def rft_reward(spec: Spec, at: Endpoint | None = None, name: str = "rft") -> Rew
             return list(pool.map(lambda case: _judged(spec, case), cases))
 
     reward.__name__ = name
+    reward.costly = _has(spec, ScoreModel, LabelModel)  # type: ignore[attr-defined]  # an audit asks such a judge less
     return reward
 
 
@@ -102,7 +103,7 @@ def _case(text: str, index: int, columns: Mapping[str, Any], at: Endpoint | None
     item = {key: _plain(value) for key, value in row.items() if key not in _NOT_ITEM}
     if item.get("answer", 0) is None:
         del item["answer"]
-    tools = item["tool_calls"] if isinstance(item.get("tool_calls"), list) else []
+    tools = item["output_tools"] if isinstance(item.get("output_tools"), list) else []
     message = {"role": "assistant", "content": text, "tool_calls": tools}
     choices = [{"index": 0, "message": message, "finish_reason": row.get("finish", "stop")}]
     sample: dict[str, Any] = {"output_text": text, "output_tools": tools, "choices": choices}

@@ -1,0 +1,197 @@
+"""Judges one answer by reasoning-gym's own scorer, without taking its word for it. Runs inside the sandbox only.
+
+The library's scorers are kind: some evaluate the answer as Python or hand it to sympy, which does; some give full marks
+to any text that holds the right number somewhere, to four other numbers that make 24, or to any answer at all. So each
+of them has a rule here: the form that an answer must have before the scorer sees it, which leaves no way to write code,
+and a check of what the scorer calls right. A generator without a rule (of a later version of the library) is judged by
+its gold answer alone.
+
+Stands alone: this file's text is sent into the sandbox, where the rest of the package is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+Entry = dict[str, Any]
+
+_DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_NUMBER = rf"[-+]?{_DECIMAL}(?:[eE][-+]?[0-9]+)?"
+_SUM = r"(?!.*(?:\*\s*\*|/\s*/))[-+*/() 0-9]+"  # no powers, no whole divisions
+_LIST = r"[\[\]0-9,\s-]*"
+_TIME = r"[0-9]+:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
+_FUNCTIONS = {
+    *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+    *("exp", "log", "ln", "sqrt", "Abs", "pi", "E", "C"),
+}
+_BOX_MOVE = r"move\(box_\w+, (?:square\[[0-9.]+, [0-9.]+\]|target_\w+)\)"
+_JUG_MOVE = r"(?:fill|empty) [A-Z]|pour [A-Z]->[A-Z]"
+
+# Whose scorers read any text with care: no form is asked for.
+ANY_TEXT = {
+    *("ab", "arc_agi", "bitwise_arithmetic", "boxnet", "calendar_arithmetic", "chain_sum", "circuit_logic", "codeio"),
+    *("coin_flip", "color_cube_rotation", "cryptarithm", "decimal_arithmetic", "dice", "decimal_chain_sum"),
+    *("emoji_mystery", "family_relationships", "figlet_font", "futoshiki", "game_of_life_halting", "graph_color"),
+    *("group_anagrams", "jugs", "knight_swap", "knights_knaves", "letter_jumble", "manipulate_matrix", "mini_sudoku"),
+    *("needle_haystack", "number_format", "number_sorting", "palindrome_generation", "palindrome_partitioning"),
+    *("path_star", "power_function", "prime_factorization", "products", "rearc", "rectangle_count", "self_reference"),
+    *("sentence_reordering", "shortest_path", "spell_backward", "sudoku", "tsumego", "word_ladder", "word_sorting"),
+    *("zebra_puzzles",),
+}
+
+# The form that an answer must have before the scorer sees it.
+FORMS: dict[str, str] = {
+    "advanced_geometry": rf"\(?\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*)?\)?\s*°?",
+    "binary_matrix": _LIST,
+    "complex_arithmetic": r"[-+0-9.eij()\s]+",
+    "countdown": _SUM,
+    "fraction_simplification": r"\$?\s*(?:\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+)\s*\$?",
+    "game_of_life": r"[\[\]01,\s]+",
+    "gsm_symbolic": _NUMBER,
+    "intermediate_integration": "sympy",
+    "kakurasu": r"[01\s]+",
+    "n_queens": r"[\[\]'\"Q_,\s]*",
+    "polynomial_equations": rf"{_NUMBER}(?:\s*,\s*{_NUMBER})*",
+    "polynomial_multiplication": "sympy",
+    "pool_matrix": r"[-0-9.\s]+",
+    "propositional_logic": r"[A-Z∨∧→↔¬()\s]+",
+    "puzzle24": _SUM,
+    "quantum_lock": r"[A-Ca-c](?:[\s→,>-]*[A-Ca-c])*",
+    "rubiks_cube": r"[UDLRFBMESudlrfbxyzw'0-9\s]+",
+    "rush_hour": r"(?:[A-Z][+-][0-9]{1,2}[\s,]*)+",
+    "simple_integration": "sympy",
+    "sokoban": r"[UDLR]+",
+    "spiral_matrix": _LIST,
+    "string_insertion": r"[\[\]'\"A-E,\s]*",
+    "survo": r"[-0-9\s]+",
+    "time_intervals": rf"-?[0-9]+(?: days?(?:, {_TIME})?)?|{_TIME}",
+    "tower_of_hanoi": r"(?:\s*Move disk [0-9]+ from Peg [0-9]+ to Peg [0-9]+\s*(?:\n|$))+",
+}
+
+
+def _chance(answer: str, gold: str, entry: Entry) -> bool:
+    """A prefix of the right digits is enough for it, and 0 for any small chance."""
+    want, got = float(gold), float(Fraction(answer.replace(",", "")))
+    return abs(got - want) <= min(1e-4, 0.01 * want)
+
+
+def _boxes(answer: str, gold: str, entry: Entry) -> bool:
+    """It lets targets be moved, too."""
+    moves = [move for step in json.loads(answer) for move in step.values()]
+    return all(re.fullmatch(_BOX_MOVE, move) for move in moves)
+
+
+def _coloring(answer: str, gold: str, entry: Entry) -> bool:
+    colors = json.loads(answer)
+    return isinstance(colors, dict) and set(colors) == {str(v) for v in entry["metadata"]["puzzle"]["vertices"]}
+
+
+def _pours(answer: str, gold: str, entry: Entry) -> bool:
+    moves = json.loads(answer)
+    return isinstance(moves, list) and all(re.fullmatch(_JUG_MOVE, move) for move in moves)
+
+
+def _roles(answer: str, gold: str, entry: Entry) -> bool:
+    words = {*re.findall(r"\w+", gold.lower()), "is", "a", "an", "and"}
+    return words.issuperset(re.findall(r"\w+", answer.lower()))
+
+
+def _conclusion(answer: str, gold: str, entry: Entry) -> bool:
+    """It takes a premise for a conclusion, or one with anything added by `or`."""
+    said = re.sub(r"[\s()]", "", answer)
+    given = [re.sub(r"[\s()]", "", premise) for premise in entry["metadata"]["premises"]]
+    return not any(len(premise) > 2 and premise in said for premise in given)
+
+
+def _sorted(answer: str, gold: str, entry: Entry) -> bool:
+    """It forgives a difference of 1."""
+    both = [[float(n) for n in json.loads(text.replace("'", '"'))] for text in (answer, gold)]
+    return both[0] == both[1]
+
+
+def _pooled(answer: str, gold: str, entry: Entry) -> bool:
+    both = [[float(n) for n in text.split()] for text in (answer, gold)]
+    return all(abs(x - y) <= 0.0101 for x, y in zip(*both, strict=True))
+
+
+def _makes(answer: str, numbers: list[int], target: int) -> bool:
+    """An expression of `_SUM`'s form, exactly."""
+    from sympy.parsing.sympy_parser import parse_expr
+
+    used = sorted(map(int, re.findall("[0-9]+", answer)))
+    return used == sorted(numbers) and bool(parse_expr(answer) == target)
+
+
+def _letters(answer: str, gold: str, entry: Entry) -> bool:
+    return len(re.findall("=", answer)) == len(set(re.findall(r"\w(?=\s*=)", answer)))
+
+
+# Whether an answer that the scorer gives full marks deserves them: (answer, gold, entry) -> bool.
+CHECKS: dict[str, Any] = {
+    "boxnet": _boxes,
+    "codeio": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
+    "coin_flip": _chance,
+    "countdown": lambda answer, gold, entry: _makes(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
+    "cryptarithm": _letters,
+    "figlet_font": lambda answer, gold, entry: answer.replace(" ", "").lower() == gold.lower(),
+    "game_of_life": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
+    "game_of_life_halting": lambda answer, gold, entry: answer.lower() == gold.lower(),
+    "graph_color": _coloring,
+    "gsm_symbolic": lambda answer, gold, entry: float(answer) == float(gold),
+    "jugs": _pours,
+    "knights_knaves": _roles,
+    "letter_jumble": lambda answer, gold, entry: answer.lower().split() == gold.lower().split(),
+    "number_sorting": _sorted,
+    "pool_matrix": _pooled,
+    "propositional_logic": _conclusion,
+    "puzzle24": lambda answer, gold, entry: _makes(answer, entry["metadata"]["numbers"], 24),
+    "spell_backward": lambda answer, gold, entry: answer.lower() == gold.lower(),
+    "word_sorting": lambda answer, gold, entry: re.split(r"\s*,\s*", answer) == entry["metadata"]["sorted_words"],
+}
+
+_made: dict[str, Any] = {}  # generators by name and options: some take long to make
+
+
+def referee(name: str, options: Entry, entry: Entry, gold: str | None, answer: str | None) -> list[Any]:
+    """A score from 0 to 1, and a reason. Without an answer it only makes ready what judges the next one."""
+    from reasoning_gym.factory import create_dataset
+
+    key = repr((name, options))
+    if key not in _made:
+        _made[key] = create_dataset(name, size=1, seed=0, **options)
+    if answer is None:
+        return [0.0, ""]
+    if gold is not None and answer.strip() == gold.strip():
+        return [1.0, ""]
+    return _scored(_made[key], name, entry, gold or "", answer.strip())
+
+
+def _scored(dataset: Any, name: str, entry: Entry, gold: str, answer: str) -> list[Any]:
+    from reasoning_gym.dataset import ProceduralDataset
+
+    own = type(dataset).score_answer is not ProceduralDataset.score_answer
+    if own and name not in FORMS and name not in ANY_TEXT:
+        return [0.0, "not the gold answer, and its scorer is not known to be safe"]
+    form = FORMS.get(name, "") if own else ""
+    if form and not (_is_formula(answer, gold) if form == "sympy" else re.fullmatch(form, answer)):
+        return [0.0, "not of the form that an answer has"]
+    try:
+        score = float(dataset.score_answer(answer, entry))
+        if not math.isfinite(score) or score < 1:
+            return [max(0.0, score) if math.isfinite(score) else 0.0, "not the whole answer"]
+        if name in CHECKS and not CHECKS[name](answer, gold, entry):
+            return [0.0, "not the answer, though its scorer takes it for one"]
+    except Exception as error:
+        return [0.0, f"not an answer that can be read ({type(error).__name__})"]
+    return [1.0, ""]
+
+
+def _is_formula(text: str, gold: str) -> bool:
+    """Whether sympy may read it: numbers, signs, brackets, common functions, and the names that the gold has."""
+    names = {*_FUNCTIONS, *re.findall(r"[A-Za-z]\w*", gold)}
+    tokens = re.findall(r"[A-Za-z_]\w*|[0-9.]+|\S", text)
+    return all(token in names or token in "+-*/()" or re.fullmatch(_DECIMAL, token) for token in tokens)

@@ -1,0 +1,305 @@
+"""Mathematical equivalence: what is the same answer, what is not, what pretends to be, and what never ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from processes import left_running, running
+
+from outdo.grade import maths
+from outdo.grade.maths import math
+
+PLACES = ["main thread", "worker thread"]
+TOWERS = [
+    "9^{9^{9^{9^{9}}}}",
+    "(10^{10})!",
+    "((((7!)!)!)!)!",
+    "\\binom{10^{9}}{5\\cdot 10^{8}}",
+    "2^{2^{2^{2^{2^{2^{2}}}}}}",
+    "\\sum_{k=1}^{10^{12}}\\frac{1}{k^{3}+\\sin k}",
+    "\\int_0^{10}\\sin(x^{x^{x}})\\,dx",
+    "(x+y+z+1)^{3000}",
+]
+
+
+def called(where, function, *args, **kwargs):
+    if where == "main thread":
+        return function(*args, **kwargs)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function, *args, **kwargs).result()
+
+
+def verdicts(pairs, **more):
+    found = math([text for text, _ in pairs], answer=[gold for _, gold in pairs], **more)
+    assert all(grade.reward == {"right": 1.0, "wrong": 0.0, "broken": None}[grade.verdict] for grade in found)
+    return [grade.verdict for grade in found]
+
+
+def boxed(*pairs):
+    return [(f"So it is $\\boxed{{{answer}}}$.", gold) for answer, gold in pairs]
+
+
+def unexpected(pairs, verdict, **more):
+    return [pair for pair, found in zip(pairs, verdicts(pairs, **more), strict=True) if found != verdict]
+
+
+SAME = boxed(
+    ("\\frac{1}{2}", "0.5"),
+    ("0.5", "\\frac{1}{2}"),
+    ("\\dfrac12", "\\frac{1}{2}"),
+    ("\\tfrac{2}{4}", "\\frac12"),
+    ("1/2", "0.5"),
+    ("-\\frac{3}{4}", "\\frac{-3}{4}"),
+    ("0.333333", "\\frac13"),
+    ("1,234", "1234"),
+    ("1{,}234", "1234"),
+    ("12.50", "12.5"),
+    ("\\$5", "5"),
+    ("5\\text{ cm}", "5"),
+    ("5", "5\\text{ cm}"),
+    ("90^\\circ", "90"),
+    ("25\\%", "25"),
+    ("x=5", "5"),
+    ("5", "x=5"),
+    ("f(x)=x^2", "x^2"),
+    ("1+x^2", "x^2+1"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("\\frac{\\sqrt{8}}{2}", "\\sqrt{2}"),
+    ("\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}"),
+    ("13\\pi", "\\pi\\cdot 13"),
+    ("3\\times10^{6}", "3000000"),
+    ("2^{10}", "1024"),
+    ("\\left(3, 4\\right)", "(3,4)"),
+    ("\\{2,1\\}", "\\{1,2\\}"),
+    ("1, 2", "2,1"),
+    ("[0, 1)", "[0,1)"),
+    ("(-\\infty, 3)\\cup(5, \\infty)", "(-\\infty,3)\\cup(5,\\infty)"),
+    ("\\pm 2", "\\{-2,2\\}"),
+    ("2+3i", "3i+2"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"),
+    ("\\text{even}", "even"),
+    ("\\sin x\\cos x", "\\cos x\\sin x"),
+    ("\u22123", "-3"),
+    ("\\approx 3.14", "3.14"),
+    ("3\\frac{1}{2}", "\\frac{7}{2}"),
+)
+DIFFERENT = boxed(
+    ("\\frac{1}{2}", "0.25"),
+    ("0.33", "\\frac13"),
+    ("0.3334", "\\frac13"),
+    ("5.0000001", "5"),
+    ("0.0000001", "0.0000004"),
+    ("10^{-8}", "0.0000004"),
+    ("0", "0.0000004"),
+    ("123", "1234"),
+    ("(4,3)", "(3,4)"),
+    ("(3,4,5)", "(3,4)"),
+    ("[0,1]", "[0,1)"),
+    ("(0,1)", "[0,1]"),
+    ("\\{1,2,3\\}", "\\{1,2\\}"),
+    ("x^2+2", "x^2+1"),
+    ("y^2+1", "x^2+1"),
+    ("x^3", "x^2"),
+    ("-5", "5"),
+    ("5", "-5"),
+    ("x<3", "x>3"),
+    ("x\\le 3", "x<3"),
+    ("2-3i", "2+3i"),
+    ("\\begin{pmatrix}1&3\\\\2&4\\end{pmatrix}", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
+    ("odd", "\\text{even}"),
+    ("\\infty", "5"),
+    ("\\emptyset", "5"),
+    ("", "5"),
+    ("\\frac{1}{0}", "5"),
+    ("\\text{five}", "5"),
+    ("5x", "5"),
+)
+SEVERAL = boxed(
+    *(
+        (text, gold)
+        for gold in ("5", "6", "x=5")
+        for text in (
+            "5,6",
+            "5 or 6",
+            "5\\text{ or }6",
+            "5\\text{ and }6",
+            "5\\mbox{ or }6",
+            "5;6",
+            "5/6",
+            "5=6",
+            "6=5",
+            "x=5=6",
+            "x=6=x=5",
+            "x=5,x=6",
+            "x=5\\text{ or }x=6",
+            "x=6\\lor x=5",
+            "x=6\\Rightarrow x=5",
+            "x=6\\quad x=5",
+            "x=6\\\\x=5",
+            "5\\approx 6",
+            "6\\equiv 5",
+            "5\\neq 6",
+            "5\\pm 1",
+            "\\pm 5",
+            "\\{5,6\\}",
+            "(5,6)",
+            "[5,6]",
+            "x\\in\\{5,6\\}",
+            "5\\le x\\le 6",
+            "5\\quad 6",
+            "5\\to 6",
+            "5\\text{ (or 6)}",
+            "\\text{5 or 6}",
+            "5\\boxed{6}",
+            "6\\boxed 5",
+            "5?6",
+            "5\\cup 6",
+            "\\begin{cases}5\\\\6\\end{cases}",
+            "5$ or $6",
+            "\\text{not }5",
+            "5\\text{ hundred}",
+            "5\\text{ thousand}",
+        )
+    )
+)
+PLACED = [
+    ("<think>\\boxed{5}</think>", "5"),
+    ("<think>\\boxed{5}", "5"),
+    ("\\boxed{5}</think>", "5"),
+    ("<think>\\boxed{5}</think>\\boxed{6}", "5"),
+    ("\\boxed{5}\\boxed{6}", "5"),
+    ("\\boxed{6} or \\boxed{5}", "5"),
+    ("<answer>6</answer> \\boxed{5}", "5"),
+    ("#### 5\n#### 6", "5"),
+    (" ".join(f"\\boxed{{{n}}}" for n in range(100)), "5"),
+    ("5", "5"),
+    ("The answer is 5.", "5"),
+    ("\\boxed{5", "5"),
+    ("\\boxed5", "5"),
+    ("\\boxed{\\boxed{5} 6}", "5"),
+    ("\\boxed{" + "5" * 2000 + "}", "5" * 900),
+    ("", "5"),
+]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [(SAME, "right"), (DIFFERENT, "wrong"), (SEVERAL, "wrong"), (PLACED, "wrong")],
+    ids=["same", "different", "several answers", "not where an answer stands"],
+)
+def test_equivalence(pairs, verdict, where):
+    assert called(where, unexpected, pairs, verdict) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("\\boxed{\\frac{1}{2}} and again \\boxed{0.5}", "\\frac12"),
+        ("\\boxed{5}, so <answer>5</answer>", "5"),
+        ("<think>\\boxed{6}</think> \\boxed{5}", "5"),
+        ("#### 5", "so it is\n#### 5"),
+        ("\\boxed{5}", "We get $3+2=5$, so \\boxed{5}."),
+        ("<answer>The area is $13\\pi$.</answer>", "13\\pi"),
+        ("\\boxed{\\frac{\\sqrt{3}}{2}}", "\\frac{\\sqrt{3}}{2}"),
+        ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the answer that is asked for
+    ],
+)
+def test_right_answers_wherever_they_stand(text, gold):
+    assert verdicts([(text, gold)]) == ["right"]
+
+
+def test_the_prompt_said_again_is_no_answer():
+    asked = "Give your answer as \\boxed{42} if there is none."
+    messages = [[{"role": "user", "content": asked}]]
+    assert verdicts([(asked, "42")], messages=messages) == ["wrong"]
+    assert verdicts([(asked + "\nIt is \\boxed{7}.", "7")], messages=messages) == ["right"]
+    assert verdicts([("None: \\boxed{42}.", "42")], messages=messages) == ["right"]
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("gold", [None, "", "  ", "$$", "\\frac{1}{", "}{", "\\begin{matrix}", "1" * 1001, "\\boxed{}"])
+def test_a_gold_that_cannot_be_read_is_broken_not_wrong(gold, where):
+    answers = ["\\boxed{5}", "\\boxed{\\frac{1}{3}}", "no answer"]
+    assert called(where, verdicts, [(text, gold) for text in answers], reward_timeout=2.0) == ["broken"] * 3
+
+
+HOSTILE = [
+    "(" * 400 + "1" + ")" * 400,
+    "\\frac{1}{" * 90 + "2" + "}" * 90,
+    "\\sqrt{" * 120 + "2" + "}" * 120,
+    "{" * 900,
+    "^" * 900,
+    "1" * 999,
+    "x_{" * 300 + "}" * 300,
+    "\\text{" * 100,
+    "5\x00",
+    "\ud800",
+    "\\input{/etc/passwd}",
+    "__import__('os').system('id')",
+    "\\left(" * 160,
+]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_hostile_answers_are_wrong_in_time(where):
+    pairs = boxed(*((text, "5") for text in [*HOSTILE, *TOWERS])) + boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
+    began = time.monotonic()
+    found = called(where, verdicts, pairs, reward_timeout=1.0)
+    assert found == ["wrong"] * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
+    assert time.monotonic() - began < 12
+
+
+def test_a_few_that_hang_do_not_hold_up_the_many_that_do_not():
+    verdicts(boxed(("2x+x", "3x")))  # the pool has started
+    hanging = [(f"\\boxed{{\\sin({tower}+{i})}}", "x+1") for i, tower in enumerate(["9^{9^{9^{9}}}"] * 16)]
+    good = [(f"\\boxed{{(x+{i})^2}}", f"x^2+{2 * i}x+{i * i}") for i in range(2, 114)]
+    pairs = [pair for i in range(16) for pair in (hanging[i], *good[7 * i : 7 * i + 7])]
+    assert len(pairs) == 128
+    began = time.monotonic()
+    found = verdicts(pairs, reward_timeout=3.0)
+    took = time.monotonic() - began
+    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in good] == ["right"] * 112
+    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in hanging] == ["wrong"] * 16
+    assert took < 2 * 3.0 + 1
+
+
+def test_rows_and_golds_are_zipped_strictly():
+    with pytest.raises(ValueError, match="zip"):
+        math(["\\boxed{1}"], answer=["1", "2"])
+
+
+def test_no_process_is_left_when_the_pool_is_closed():
+    verdicts(boxed(("2x+x", "3x")))
+    maths._pool().close()
+    assert left_running() == []
+    assert verdicts(boxed(("2y+y", "3y"))) == ["right"]  # and it starts again
+
+
+def test_no_process_is_left_when_the_parent_is_killed():
+    before = running()
+    source = (
+        "from outdo.grade.maths import math\n"
+        "math(['\\\\boxed{2x+x}'], answer=['3x'])\nprint('started', flush=True)\n"
+        "math(['\\\\boxed{\\\\sin(9^{9^{9^{9}}})}'] * 4, answer=['x', 'y', 'z', 't'], reward_timeout=60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "started\n"
+        time.sleep(0.5)
+        os.kill(parent.pid, signal.SIGKILL)
+    assert left_running(but=before) == []
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_an_expression_of_the_question_is_not_its_answer(where):
+    asked = ({"role": "user", "content": "Compute $17 \\cdot 23$."},)
+    texts = [f"\\boxed{{{answer}}}" for answer in ("17 \\cdot 23", "17\\cdot 23", "391", "23 \\cdot 17")]
+    found = called(where, math, texts, answer=["391"] * 4, messages=[asked] * 4)
+    assert [grade.verdict for grade in found] == ["wrong", "wrong", "right", "right"]
+    assert math(texts[:1], answer=["391"])[0].verdict == "right"  # equal is equal
