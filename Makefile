@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox test test-slow lint format docs figures clean
+.PHONY: run setup sandbox test test-slow faults lint format docs figures clean
 run: setup
 	$(BIN)/outdo train
 
@@ -25,7 +25,11 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-slow: setup
-	$(BIN)/python -m pytest -m "slow"
+	$(BIN)/python -m pytest -m "slow" --ignore=tests/faults
+
+# Runs that are killed, starved of disk and fed nonsense, the long ones too.
+faults: setup
+	$(BIN)/python -m pytest tests/faults -m "slow" -s
 
 lint: setup
 	$(BIN)/ruff check .

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 from outdo.errors import GraderError
 from outdo.grade.sandbox import require_sandbox
 from outdo.models.load import Policy, load_policy
@@ -42,22 +42,20 @@ def policy() -> Policy:
     return load_policy("tiny", device="cpu", seed=3)
 
 
-@pytest.fixture
-def outdo(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `outdo …` in a real process, in a folder of its own."""
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts processes of `outdo` at once: importing everything anew takes seconds each time."""
+    forks = Forks()
+    yield forks
+    forks.close()
 
-    def run(*words: str, cwd: Path = tmp_path, **more: object) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
-        return subprocess.run(
-            [sys.executable, "-m", "outdo", *words],
-            check=False,
-            cwd=cwd,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            **more,
-        )
+
+@pytest.fixture
+def outdo(tmp_path: Path, forks: Forks) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `outdo …` in a process and a folder of its own."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return forks.run(words, tmp_path)
 
     return run
 

@@ -1,6 +1,6 @@
 """The command line: parse, call, print.
 
-Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 interrupted.
+Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 and 143 told to stop.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from outdo.errors import OutdoError
+from outdo.errors import OutdoError, RecipeError
 from outdo.host import share_cores
 
 app = typer.Typer(
@@ -42,6 +42,8 @@ app = typer.Typer(
 def train(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
 ) -> None:
     """Train a model. Without a recipe: a tiny model from scratch on arithmetic.
 
@@ -49,12 +51,21 @@ def train(
       outdo train
       outdo train recipes/arithmetic.yaml max_steps=300 learning_rate=1e-4
       outdo train --dry-run num_generations=16
+      outdo train --resume runs/NAME
     """
     path, pairs = _split(words or [])
-    from outdo.config import load_recipe
+    from outdo.config import load_recipe, parse_overrides
+    from outdo.run import read_run
 
     out = Console(highlight=False)
-    recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
+    keys: dict[str, Any] = {}
+    if resume and path:
+        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
+    if resume:
+        keys = parse_overrides(pairs)
+        recipe = load_recipe(None, {**read_run(resume)["recipe"], **keys})
+    else:
+        recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
     if dry_run:
         from outdo.plan import describe
 
@@ -65,10 +76,13 @@ def train(
     from outdo.track.console import make_reporter, summary
 
     try:
-        result = api.train(recipe, reporter=make_reporter(out))
-    except KeyboardInterrupt:
-        print("outdo: interrupted; what was done is kept", file=sys.stderr)
-        raise typer.Exit(130) from None
+        if resume:
+            result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
+        else:
+            result = api.train(recipe, force=force, reporter=make_reporter(out))
+    except KeyboardInterrupt as error:
+        print("outdo: told to stop; what was done is kept", file=sys.stderr)
+        raise typer.Exit(128 + getattr(error, "number", 2)) from None
     if result.after:
         out.print()
         out.print(summary(result.before, result.after))

@@ -93,7 +93,10 @@ class Recipe(BaseModel):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in_reward: bool = False  # take beta x KL off the reward instead of adding it to the loss
     kl_target: float | None = Field(None, gt=0)  # adapt beta so that KL comes out here
-    kl_limit: float | None = Field(0.1, gt=0)  # halt when the KL of three steps in a row is past this; null: never
+    kl_limit: float | None = Field(
+        0.1, gt=0
+    )  # a guard acts when the KL of three steps in a row is past this; null: never
+    kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, or halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)
     importance_sampling_cap: float | None = Field(None, gt=0)  # truncated importance sampling against the sampler
     mask_truncated_completions: bool = False  # answers cut at the limit teach nothing
@@ -119,6 +122,9 @@ class Recipe(BaseModel):
     eval_samples: int = Field(10, ge=0)  # answers to each, for pass@1 and pass@k; 0: greedy only
     # --- the run
     output_dir: str | None = None  # default: runs/TASK-DATE-TIME
+    save_steps: int = Field(25, ge=0)  # a checkpoint every so many steps; 0: only when the run is told to stop
+    save_total_limit: int = Field(2, ge=1)  # the newest checkpoints that are kept, beside the best evaluated one
+    resume: Literal["never", "auto"] = "never"  # auto: go on with an unfinished run of the same recipe, if there is one
     seed: int = Field(0, ge=0)
 
     @field_validator("scale_rewards", mode="before")

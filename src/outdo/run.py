@@ -4,14 +4,19 @@
     metrics.jsonl   a row a step
     evals.jsonl     a row an evaluation
     groups/         the answers themselves, a file for each hundred steps
+    checkpoints/    what the run goes on from, each complete or not there (`checkpoint.py`)
+    reference/      the weights that KL is measured from
     model/          the result, a Hugging Face folder
 
-Readers tolerate a run that is still being written.
+One process writes; readers tolerate a run that is still being written.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import math
 import os
 import platform
 import subprocess
@@ -19,7 +24,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, get_args
 
 from outdo.errors import RecipeError, RunError
 from outdo.types import Group
@@ -31,8 +36,8 @@ BLOCK = 100  # steps in one file of groups
 class Run:
     """Writes one run's folder. Every row is flushed, so that a reader sees it and a crash keeps it."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, folder: Path, manifest: dict[str, Any], lock: IO[str]) -> None:
+        self.folder, self.manifest, self._lock = folder, manifest, lock
 
     @classmethod
     def create(cls, folder: Path, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> Run:
@@ -44,15 +49,29 @@ class Run:
             "why": "",
             "started": _now(),
             "recipe": dict(recipe),
-            "versions": _versions(),
+            "versions": versions(),
             "git": _git_state(),
             **facts,
         }
-        run = cls(folder, manifest)
         with _writing(folder):
             (folder / "groups").mkdir(parents=True, exist_ok=True)
+        run = cls(folder, manifest, _locked(folder))
         run._write_manifest()
         return run
+
+    @classmethod
+    def reopen(cls, folder: Path) -> Run:
+        """A folder that holds a run, to write on in it. Raises RunError, also where another process writes there."""
+        manifest = read_run(folder)
+        return cls(folder, manifest, _locked(folder))
+
+    def close(self) -> None:
+        """Lets another process write here."""
+        self._lock.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
 
     @property
     def model_folder(self) -> Path:
@@ -67,6 +86,36 @@ class Run:
     def record_eval(self, row: Mapping[str, Any]) -> None:
         self._append(self.folder / "evals.jsonl", [row])
 
+    def keep_groups(self, name: str, step: int, groups: Sequence[Group]) -> Path:
+        """Answers that a person should look at, in a file of their own."""
+        path = self.folder / name
+        self._append(path, [_group_row(step, group) for group in groups])
+        return path
+
+    def offsets(self) -> dict[str, int]:
+        """How long each file of rows is, once it is on the disk itself."""
+        found = {}
+        for path in self._row_files():
+            with _writing(path), path.open("rb") as file:
+                _flush(file.fileno())
+                found[str(path.relative_to(self.folder))] = path.stat().st_size
+        return found
+
+    def rewind(self, offsets: Mapping[str, int]) -> None:
+        """Takes back the rows that were written since."""
+        for path in self._row_files():
+            with _writing(path):
+                os.truncate(path, offsets.get(str(path.relative_to(self.folder)), 0))
+
+    def lacks(self, offsets: Mapping[str, int]) -> str:
+        """The first file that is shorter than it was, so that its rows cannot be gone on with; or nothing."""
+        sizes = {str(path.relative_to(self.folder)): path.stat().st_size for path in self._row_files()}
+        return next((name for name, size in offsets.items() if sizes.get(name, 0) < size), "")
+
+    def _row_files(self) -> list[Path]:
+        rows = [self.folder / name for name in ("metrics.jsonl", "evals.jsonl") if (self.folder / name).exists()]
+        return [*rows, *sorted((self.folder / "groups").glob("*.jsonl"))]
+
     def note(self, **facts: Any) -> None:
         """Adds to the manifest."""
         self.manifest |= facts
@@ -77,7 +126,7 @@ class Run:
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         with _writing(path), path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+            file.write("".join(json.dumps(row, allow_nan=False, default=str) + "\n" for row in rows))
 
     def _write_manifest(self) -> None:
         """Whole or not at all: written beside, then renamed."""
@@ -91,9 +140,14 @@ class Run:
 def read_run(folder: Path) -> dict[str, Any]:
     """A run's manifest. Raises RunError where the folder holds none."""
     try:
-        return json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder} holds no run (its run.json cannot be read: {error})") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("recipe"), dict):
+        raise RunError(f"{folder} holds no run: its run.json has no recipe")
+    if manifest.get("status") not in get_args(Status):
+        raise RunError(f"{folder}: run.json says status {manifest.get('status')!r:.40}, which no run has")
+    return manifest
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -158,15 +212,45 @@ def _group_row(step: int, group: Group) -> dict[str, Any]:
     }
 
 
+def _flush(descriptor: int) -> None:
+    """To the disk itself, where the file is on one."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
 def _short(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    """Six digits; null where it is no number: JSON has no NaN."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Holds the folder for this process until the file is closed or the process ends, by whatever."""
+    path = folder / ".lock"
+    with _writing(path):
+        file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        who = file.read().strip() or "another process"
+        file.close()
+        raise RunError(f"{folder} is being written by {who}: wait for it, or stop it first") from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {platform.node()}")
+    file.flush()
+    return file
 
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in ("outdo", "torch", "transformers"):
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from conftest import QUICK, ROOT
+from faults.harness import Forks
 from outdo.config import SYNONYMS, Recipe, load_recipe
 from outdo.models.load import load_policy, save_policy
 from outdo.plan import describe
@@ -41,7 +42,11 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(words: list[str], cwd: Path) -> None:
+def run(words: list[str], cwd: Path, forks: Forks) -> None:
+    if words[0] == "outdo":
+        done = forks.run(words[1:], cwd)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        return
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
@@ -61,17 +66,17 @@ def shortened(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_and_snippets_run(page: Path, desk: Path) -> None:
+def test_commands_and_snippets_run(page: Path, desk: Path, forks: Forks) -> None:
     for kind, text in BLOCK.findall(page.read_text()):
         if kind == "bash":
             for line in text.strip().splitlines():
-                run(shortened(line), desk)
+                run(shortened(line), desk, forks)
         elif kind == "python":
             name = text.splitlines()[0].removeprefix("# ").strip()
             if name.endswith(".py"):  # a file that later commands use
                 (desk / name).write_text(text)
             else:
-                run([sys.executable, "-c", text], desk)
+                run([sys.executable, "-c", text], desk, forks)
         else:
             assert kind in ("console", "text", "yaml"), (
                 f"{page.name}: a block of {kind!r} is neither run nor marked as shown"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from outdo.errors import BrokenGraders
 from outdo.evals.estimate import pass_at_k, wilson
@@ -25,6 +26,13 @@ class Evaluation:
     pass_at: dict[int, float] = field(default_factory=dict)
     temperature: float = 1.0
     broken: int = 0
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Evaluation:
+        """As it was, from its row."""
+        passes = {int(key.removeprefix("pass@")): value for key, value in row.items() if key.startswith("pass@")}
+        names = ("split", "n", "success_rate", "low", "high", "temperature", "broken")
+        return cls(**{name: row[name] for name in names}, pass_at=passes)
 
     def row(self, step: int) -> dict[str, float | int | str]:
         """As `evals.jsonl` holds it."""

@@ -40,6 +40,7 @@ class LocalLearner:
         self.policy, self.recipe, self.beta = policy, recipe, recipe.beta
         self.version = 0  # steps trained
         self.skipped = 0  # updates in a row that were not applied
+        self.rate_scale = 1.0  # what a guard has made of the learning rate
         betas = (recipe.adam_beta1, recipe.adam_beta2)
         self.optimizer = adamw(policy.model, recipe.learning_rate, recipe.weight_decay, betas)
         self.reference: Policy | None = None
@@ -50,11 +51,35 @@ class LocalLearner:
     def weights(self) -> Mapping[str, Any]:
         return self.policy.model.state_dict()
 
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint holds beside the weights: tensors (copies), and plain values."""
+        tensors = {
+            f"{index}.{name}": value.detach().to("cpu", copy=True)
+            for index, param in enumerate(self._trained())
+            for name, value in self.optimizer.state[param].items()
+        }
+        plain = {"version": self.version, "skipped": self.skipped, "beta": self.beta, "rate_scale": self.rate_scale}
+        return tensors, plain
+
+    def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Goes on from there. The weights and the reference are the caller's business."""
+        params = self._trained()
+        for key, value in tensors.items():
+            index, _, name = key.partition(".")
+            own = value.to(self.policy.device, copy=True)  # "step" too: the optimizer is fused
+            self.optimizer.state[params[int(index)]][name] = own
+        self.version, self.skipped = int(plain["version"]), int(plain["skipped"])
+        self.beta, self.rate_scale = float(plain["beta"]), float(plain["rate_scale"])
+
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [param for group in self.optimizer.param_groups for param in group["params"]]
+
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One pass or more over the batch (`num_iterations`). Returns means over tokens and updates."""
         recipe = self.recipe
         sums: dict[str, float] = defaultdict(float)
         rate = rate_at(step, recipe.max_steps, recipe.learning_rate, recipe.lr_scheduler_type, recipe.warmup_steps)
+        rate *= self.rate_scale
         set_rate(self.optimizer, rate)
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
@@ -111,14 +136,16 @@ class LocalLearner:
         if not (self.reference or recipe.entropy_coef):
             rows = [row for row in rows if row.advantage]  # the rest has no gradient; the denominators stay
         self.policy.model.train()
+        total = 0.0
         for part in self._micro_batches(rows):
             packed = pack(batch.prompt_ids, part, self.policy.pad_id, self.policy.device)
             loss = self._loss(packed, on_policy, num_sequences, num_tokens, sums)
             loss.backward()
-            sums["loss"] += float(loss.detach())
+            total += float(loss.detach())
         sums["updates"] += 1
+        sums["loss"] += total
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), recipe.max_grad_norm))
-        if math.isfinite(norm):
+        if math.isfinite(norm) and math.isfinite(total):
             self.optimizer.step()
             self.skipped = 0
             sums["applied"] += 1
@@ -128,7 +155,7 @@ class LocalLearner:
         self.optimizer.zero_grad(set_to_none=True)
         if self.skipped >= MOST_SKIPPED:
             raise NumericsError(
-                f"{self.skipped} updates in a row had a gradient that is not a finite number, and were not applied: "
+                f"{self.skipped} updates in a row had a loss or gradient that is no number, and were not applied: "
                 f"lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
             )
 

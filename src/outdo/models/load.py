@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
@@ -103,10 +103,10 @@ def load_encoder(name: str) -> Callable[[str], list[int]]:
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads."""
+def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads; of `weights` where given."""
     disable_progress_bar()  # of transformers: a bar for one file, in the middle of ours
-    policy.model.save_pretrained(folder)
+    policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     policy.tokenizer.save_pretrained(folder)
 
 
@@ -119,12 +119,15 @@ def _pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     where, offline = str(folder) if looks_local else name, looks_local or not _hub_answers()
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=offline)
+        disable_progress_bar()
         model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", local_files_only=offline)
     except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
         hint = "there is no network, and it is not in the cache" if offline else "is the name right?"
         hint = "is the folder whole?" if looks_local else hint
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"model_name_or_path={name} cannot be loaded ({hint}): {reason[0]}") from error
+    for param in model.parameters():  # out of the file, into memory of its own: where it lies decides its last bits
+        param.data = param.data.clone(memory_format=torch.contiguous_format)
     return model, tokenizer
 
 

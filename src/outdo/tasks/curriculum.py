@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from outdo.config import Recipe
 from outdo.seeds import seed_of
@@ -25,15 +26,19 @@ class Curriculum:
         self.easy = recipe.curriculum_steps > 0
         self._steps = 0
         self._shares: list[float] = []
-        self._task = _endless(task, recipe.seed)
-        self._easier = _endless(task.with_args(recipe.curriculum_args), recipe.seed)
+        self._drawn = {"task": 0, "easier": 0}  # prompts taken from each
+        self._sources = {
+            "task": _endless(task, recipe.seed),
+            "easier": _endless(task.with_args(recipe.curriculum_args), recipe.seed),
+        }
 
     def draw(self, count: int) -> list[Prompt]:
         """The next prompts, all different within one call where the task has so many."""
-        source = self._easier if self.easy else self._task
+        source = "easier" if self.easy else "task"
         chosen: dict[str, Prompt] = {}
         for _ in range(20 * count):
-            prompt = next(source)
+            prompt = next(self._sources[source])
+            self._drawn[source] += 1
             chosen.setdefault(prompt.id, prompt)
             if len(chosen) == count:
                 return list(chosen.values())
@@ -43,6 +48,18 @@ class Curriculum:
             replace(few[i % len(few)], id=f"{few[i % len(few)].id}~{i // len(few)}") for i in range(len(few), count)
         ]
         return few + twice
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, for a checkpoint."""
+        return {"easy": self.easy, "steps": self._steps, "shares": list(self._shares), "drawn": dict(self._drawn)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there. Prompts are drawn again up to that place: a task is made by its seed."""
+        self.easy, self._steps, self._shares = bool(state["easy"]), int(state["steps"]), list(state["shares"])
+        for source, count in state["drawn"].items():
+            for _ in range(count - self._drawn[source]):
+                next(self._sources[source])
+            self._drawn[source] = count
 
     def observe(self, informative: float) -> None:
         """Told after each step what share of its groups had any spread."""

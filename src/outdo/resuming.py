@@ -1,0 +1,85 @@
+"""Going on with a run: finding it, and what must not have changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outdo import checkpoint
+from outdo.config import Recipe
+from outdo.errors import RecipeError, RunError
+from outdo.run import Run, read_run
+from outdo.tasks.task import Task
+
+# Keys that may change in the middle of a run: they decide what is looked at and kept, not what is learnt.
+FREE = {
+    *("output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
+    *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout"),
+}
+
+
+def unfinished(recipe: Recipe) -> Path | None:
+    """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe."""
+    if recipe.output_dir:
+        folder = Path(recipe.output_dir)
+        return folder if (folder / "run.json").exists() and read_run(folder)["status"] != "done" else None
+    wanted = recipe.model_dump(mode="json")
+    for path in sorted(Path("runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            manifest = read_run(path.parent)
+        except RunError:
+            continue
+        if manifest.get("status") != "done" and not changes(manifest.get("recipe", {}), wanted):
+            return path.parent
+    return None
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The keys that matter and differ, with both values."""
+    keys = [key for key in {**old, **new} if key not in FREE and old.get(key) != new.get(key)]
+    if keys == ["max_steps"] and new.get("lr_scheduler_type") == "constant":
+        return []  # more of the same
+    return [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys]
+
+
+def fingerprint(task: Task, seed: int) -> str:
+    """Tells one data set from another: a hash of the first prompts of each split."""
+    digest = hashlib.blake2b(digest_size=16)
+    for split in task.splits:
+        for prompt in itertools.islice(task.prompts(split, seed), 32):
+            digest.update(repr((split, prompt.id, prompt.messages, prompt.answer)).encode("utf-8", "replace"))
+    return digest.hexdigest()
+
+
+def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], force: bool) -> list[str]:
+    """What has changed since the run was started, to be said. Raises RecipeError where it matters, unless forced."""
+    matters = changes(run.manifest["recipe"], recipe.model_dump(mode="json"))
+    if run.manifest.get("data") not in (None, data):
+        matters.append("the data set is another one than it was")
+    if matters and not force:
+        raise RecipeError(
+            f"{run.folder} cannot be gone on with: {'; '.join(matters)}. Put it back, or start a new run; "
+            "--force goes on all the same"
+        )
+    before = run.manifest.get("versions", {})
+    code = [f"{name} was {before[name]} and is {now}" for name, now in versions.items() if before.get(name, now) != now]
+    return [*matters, *code]
+
+
+def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
+    """The newest checkpoint that is whole and whose rows are still there, its state, and why newer ones are not."""
+    passed: list[str] = []
+    for folder in reversed(checkpoint.existing(run.checkpoints)):
+        wrong = checkpoint.trouble(folder)
+        if not wrong:
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))  # its hash is right: it is ours
+            short = run.lacks(state["offsets"])
+            if not short:
+                return folder, state, passed
+            wrong = f"{short} is shorter than it was when this was saved"
+        passed.append(f"{folder}: {wrong}")
+    return None, {}, passed

@@ -1,0 +1,42 @@
+"""Rollouts on the disk, so that a run that was stopped between sampling and learning need not sample again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outdo.types import Completion, Group, Prompt
+
+
+def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
+    """A line a group. Of the prompt only the name is kept; floats come back bit for bit."""
+    with path.open("w", encoding="utf-8") as file:
+        for number, groups in enumerate(rounds):
+            for group in groups:
+                file.write(json.dumps({"round": number, **_row(group)}) + "\n")
+
+
+def read_rounds(path: Path) -> list[list[Group]]:
+    """The rounds again, with prompts that are names only."""
+    rounds: list[list[Group]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["round"] == len(rounds):
+            rounds.append([])
+        rounds[-1].append(_group(row))
+    return rounds
+
+
+def _row(group: Group) -> dict[str, Any]:
+    answers = [[c.token_ids, c.logprobs, c.text, c.finish, c.version] for c in group.completions]
+    return {"prompt_id": group.prompt.id, "prompt_ids": group.prompt_ids, "completions": answers}
+
+
+def _group(row: dict[str, Any]) -> Group:
+    answers = tuple(
+        Completion(tuple(ids), tuple(logprobs), text, finish, version)
+        for ids, logprobs, text, finish, version in row["completions"]
+    )
+    return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), answers)

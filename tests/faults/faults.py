@@ -1,0 +1,90 @@
+"""Faults at named points of a run: the Nth time that it comes by, something happens.
+
+A fault is {"point": …, "nth": 1, "action": …}. Points are functions that are wrapped in the child; `a|b` is the part of
+a function's work before (the default) or after it. Actions: kill, term, twice (SIGTERM two times), full (ENOSPC),
+denied (EACCES), nan.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import outdo.checkpoint
+import outdo.grade.compose
+import outdo.learn.learner
+import outdo.loop
+import outdo.rollout.local
+import outdo.run
+import outdo.session
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "rollout": (outdo.rollout.local.LocalSampler, "_decode"),
+    "grade": (outdo.grade.compose, "grade"),
+    "advantages": (outdo.loop, "with_advantages"),
+    "update": (outdo.learn.learner.LocalLearner, "update"),
+    "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
+    "clip": (torch.nn.utils, "clip_grad_norm_"),
+    "loss": (outdo.learn.learner, "grpo_loss"),
+    "record": (outdo.run.Run, "record"),
+    "append": (outdo.run.Run, "_append"),
+    "manifest": (outdo.run.Run, "_write_manifest"),
+    "evaluate": (outdo.session, "evaluate_prompts"),
+    "save": (outdo.checkpoint, "save"),
+    "save weights": (outdo.session, "save_policy"),
+    "save optimizer": (outdo.session, "save_file"),
+    "save rollouts": (outdo.session, "write_rounds"),
+    "flush": (outdo.checkpoint, "_flush"),
+    "rename": (os, "replace"),
+    "prune": (outdo.checkpoint, "prune"),
+}
+
+
+def install(wanted: list[dict[str, Any]]) -> None:
+    for fault in wanted:
+        name, _, when = fault["point"].partition("|")
+        owner, attribute = POINTS[name]
+        setattr(owner, attribute, _wrapped(getattr(owner, attribute), fault, when or "before"))
+
+
+def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> Callable[..., Any]:
+    seen = 0
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        due = seen == fault["nth"] or (fault.get("always") and seen >= fault["nth"])
+        if due and when == "before" and fault["action"] != "nan":
+            _act(fault["action"])
+        result = function(*args, **kwargs)
+        if due and when == "after":
+            _act(fault["action"])
+        return _spoilt(result) if due and fault["action"] == "nan" else result
+
+    return wrapper
+
+
+def _act(action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action in ("term", "int"):
+        os.kill(os.getpid(), signal.SIGTERM if action == "term" else signal.SIGINT)
+    elif action == "twice":
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        number = {"full": errno.ENOSPC, "denied": errno.EACCES}[action]
+        raise OSError(number, os.strerror(number))
+
+
+def _spoilt(result: Any) -> Any:
+    """The result with a number in it that is none."""
+    if isinstance(result, tuple):  # grpo_loss: the loss and its statistics
+        return result[0] * math.nan, result[1]
+    return result * math.nan

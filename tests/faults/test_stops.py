@@ -1,0 +1,168 @@
+"""Runs that are killed or told to stop, at every phase: gone on with, they are bit-equal to one that was not."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faults.harness import SHORT, Bench, rows, same
+
+Disturbed = Callable[..., list[int]]
+
+
+def fault(point: str, nth: int, action: str, **more: object) -> dict[str, object]:
+    return {"point": point, "nth": nth, "action": action, **more}
+
+
+# Where a process is killed: each phase, at the start, in the middle and at an epoch of evaluation, and each write.
+KILLED = [
+    ("rollout", 1), ("rollout", 9), ("grade", 3), ("grade", 40), ("advantages", 3), ("update", 1), ("update", 4),
+    ("one update|after", 4), ("clip", 5), ("record", 3), ("record|after", 3), ("append", 2), ("append|after", 5),
+    ("append", 14), ("manifest", 2), ("evaluate", 1), ("evaluate", 3), ("evaluate|after", 4), ("save", 1), ("save", 2),
+    ("save weights", 1), ("save weights", 3), ("save optimizer", 1), ("save optimizer", 3), ("save rollouts", 2),
+    ("flush", 1), ("flush", 15), ("flush", 25), ("rename", 1), ("rename", 3), ("rename|after", 3), ("rename|after", 4),
+    ("prune", 1), ("prune", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("point", "nth"), KILLED, ids=str)
+def test_killed_at_a_named_point(disturbed: Disturbed, point: str, nth: int) -> None:
+    statuses = disturbed(fault(point, nth, "kill"))
+    assert statuses == [-9, 0]
+
+
+@pytest.mark.parametrize("point", ["rollout", "grade", "update", "one update|after", "record", "evaluate", "save"])
+@pytest.mark.parametrize(("action", "status"), [("term", 143), ("int", 130)])
+def test_told_to_stop(bench: Bench, disturbed: Disturbed, point: str, action: str, status: int) -> None:
+    bench.said()
+    nth = {"rollout": 7, "grade": 16}.get(point, 3)
+    assert disturbed(fault(point, nth, action)) == [status, 0]
+    said = bench.said()
+    assert "Traceback" not in said and "--resume" in said and "going on after step" in said
+
+
+@pytest.mark.parametrize("point", ["rollout", "update", "record", "save"])
+def test_told_twice(disturbed: Disturbed, point: str) -> None:
+    assert disturbed(fault(point, 3, "twice")) == [143, 0]
+
+
+def test_stopped_before_there_is_anything_to_go_on_from(bench: Bench, disturbed: Disturbed) -> None:
+    bench.said()
+    assert disturbed(fault("evaluate", 1, "term")) == [143, 0]
+    assert "has no checkpoint yet: it begins again" in bench.said()
+
+
+def test_stopped_again_and_again(disturbed: Disturbed) -> None:
+    faults = [fault("rollout", 3, "term"), fault("update", 1, "kill"), fault("grade", 2, "term")]
+    assert disturbed(*faults, fault("rollout", 1, "term"), fault("record", 1, "kill"))[-1] == 0
+
+
+def test_told_to_stop_while_it_grades_it_keeps_what_was_sampled(bench: Bench, steady: Path) -> None:
+    """The rollouts are in the checkpoint, and are not made again."""
+    assert bench.train("kept", faults=[fault("advantages", 3, "term")]) == 143
+    newest = sorted((bench.folder / "kept" / "checkpoints").iterdir())[-1]
+    assert newest.name == "step-000002"
+    assert len((newest / "rollouts.jsonl").read_text().splitlines()) == 4
+    sampled = bench.train("kept", faults=[fault("rollout", 1, "kill")])  # the next rollout is that of the step after
+    assert sampled == -9
+    assert [row["step"] for row in rows(bench.folder / "kept" / "metrics.jsonl")][:3] == [0, 1, 2]
+    assert bench.train("kept") == 0
+    same(bench.folder / "kept", steady)
+
+
+def test_a_run_with_nothing_left_to_do_says_so(bench: Bench, steady: Path) -> None:
+    before = (steady / "metrics.jsonl").read_bytes()
+    bench.said()
+    assert bench.start("train", "--resume", str(steady)).wait() == 0
+    assert "nothing left to do" in bench.said()
+    assert (steady / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_second_process_on_the_same_folder_is_refused(bench: Bench) -> None:
+    first = bench.start("train", *SHORT, "max_steps=9000", "output_dir=shared")
+    folder = bench.folder / "shared"
+    while not (folder / "run.json").exists():
+        time.sleep(0.05)
+    other = Bench(bench.folder)
+    try:
+        for words in (("resume=auto",), ("resume=never",)):
+            assert other.start("train", *SHORT, *words, "max_steps=9000", "output_dir=shared").wait() in (1, 2)
+        said = other.said()
+    finally:
+        psutil.Process(first.pid).terminate()
+        assert first.wait() == 143
+        other.close()
+    assert f"process {first.pid}" in said and "already holds a run" in said
+
+
+def test_what_changed_is_named_and_refused_where_it_matters(bench: Bench) -> None:
+    assert bench.train("changed", faults=[fault("update", 4, "kill")]) == -9
+    run = str(bench.folder / "changed")
+    bench.said()
+    for key in ("learning_rate=0.5", "num_generations=8", "task_args.digits=1", "seed=3", "max_steps=9"):
+        assert bench.start("train", "--resume", run, key).wait() == 2, key
+        said = bench.said()
+        assert key.partition("=")[0].partition(".")[0] in said and "--force" in said and "Traceback" not in said
+    assert bench.start("train", "--resume", run, "save_steps=1", "eval_size=1").wait() == 0, bench.said()
+    forced = bench.start("train", "--resume", run, "--force", "learning_rate=0.5", "max_steps=7").wait()
+    assert forced == 0 and "changed since: learning_rate was 0.0001 and is 0.5" in bench.said()
+    assert [row["step"] for row in rows(bench.folder / "changed" / "metrics.jsonl")] == list(range(7))
+
+
+def test_retention_by_count_and_by_the_best_evaluation(bench: Bench) -> None:
+    words = ("save_steps=1", "save_total_limit=2", "eval_steps=1", "max_steps=6")
+    assert bench.train("kept-few", *words) == 0, bench.said()
+    steps = {int(path.name.rpartition("-")[2]) for path in (bench.folder / "kept-few" / "checkpoints").iterdir()}
+    evals = [row for row in rows(bench.folder / "kept-few" / "evals.jsonl") if row["split"] == "test"]
+    best = max(evals, key=lambda row: (row["success_rate"], row["step"]))["step"]
+    assert {5, 6} <= steps and len(steps) <= 3 and (best in steps)
+
+
+@pytest.mark.slow
+def test_killed_at_thirty_random_moments(bench: Bench, steady: Path) -> None:
+    """One run, killed thirty times: each process gets a little further, or not."""
+    rng = random.Random(0)
+    kills = 0
+    for _ in range(200):
+        child = bench.start("train", *SHORT, "output_dir=random")
+        time.sleep(rng.uniform(0.3, 2.5))
+        if kills < 30 and psutil.pid_exists(child.pid):
+            psutil.Process(child.pid).kill()
+        status = child.wait()
+        kills += status == -9
+        if status == 0:
+            same(bench.folder / "random", steady)
+            if kills >= 30:
+                break
+            (bench.folder / "random").rename(bench.folder / f"random-{kills}")
+    assert kills >= 30
+    print(f"{kills} kills")
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_with_a_fault_about_every_ten(bench: Bench) -> None:
+    long = ("max_steps=200", "eval_steps=50", "save_steps=5")
+    assert bench.train("long-steady", *long) == 0, bench.said()
+    rng = random.Random(1)
+    points = ["rollout", "grade", "update", "one update|after", "record", "append", "save weights", "flush", "rename"]
+    injected = 0
+    for _ in range(100):
+        point = rng.choice(points)
+        per_step = {"grade": 4, "flush": 3, "append": 2}.get(point, 1)
+        nth = max(1, int(rng.uniform(0.2, 1.8) * 10 * per_step))
+        action = rng.choice(["kill", "kill", "term", "int"])
+        status = bench.train("long", *long, faults=[fault(point, nth, action)])
+        injected += status != 0
+        if status == 0:
+            break
+    assert status == 0, bench.said()
+    same(bench.folder / "long", bench.folder / "long-steady")
+    assert injected >= 15
+    print(f"{injected} faults in 200 steps")
+    assert json.loads((bench.folder / "long" / "run.json").read_text())["resumed"]
