@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo import resuming
 from outdo.config import Recipe, load_recipe
-from outdo.errors import RecipeError
+from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.grade.audit import refuse_unfit
 from outdo.grade.compose import Rewards, find_rewards
@@ -60,18 +60,23 @@ def train(
     if reward_funcs is not None:
         keys["reward_funcs"] = [f.__name__ if callable(f) else f for f in reward_funcs]
     if resume is not None:
-        recipe = load_recipe(None, {**read_run(Path(resume))["recipe"], **keys})
+        recipe = load_recipe(None, keys, reporter.note, base_of=read_run(Path(resume))["recipe"])
     elif not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, keys, reporter.note)
     elif keys:
-        recipe = load_recipe(None, {**recipe.model_dump(), **keys})
-    if resume is None and recipe.resume == "auto":
-        resume = resuming.unfinished(recipe)
+        recipe = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump())
     keep_memory()
     task = task or find_task(recipe.dataset_name, recipe.task_args, recipe.system_prompt)
+    data = resuming.fingerprint(task, recipe.seed)
+    if resume is None and recipe.resume == "auto":
+        resume = resuming.unfinished(recipe, data)
     rewards = _rewards(recipe, task, own)
     if resume is not None:
-        return _resumed(recipe, task, rewards, Path(resume), reporter, force)
+        run = Run.reopen(Path(resume))
+        try:
+            return _resumed(recipe, task, rewards, run, data, reporter, force)
+        finally:
+            run.close()
     if recipe.reward_audit:
         refuse_unfit(rewards, lambda: task.prompts("train", recipe.seed))
     if recipe.sft_steps:
@@ -79,34 +84,47 @@ def train(
     policy = load_policy(recipe.model_name_or_path, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     facts = {"device": str(policy.device), "parameters": policy.num_parameters, "eos_ids": policy.eos_ids}
-    data = resuming.fingerprint(task, recipe.seed)
     run = Run.create(folder, recipe.model_dump(mode="json"), {**facts, "data": data})
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}; writing to {folder}")
-    return _trained(recipe, task, rewards, policy, run, reporter, None)
+    try:
+        return _trained(recipe, task, rewards, policy, run, reporter, None)
+    finally:
+        run.close()
 
 
 def _resumed(
-    recipe: Recipe, task: Task, rewards: Rewards, folder: Path, reporter: PlainLines | LiveTable, force: bool
+    recipe: Recipe,
+    task: Task,
+    rewards: Rewards,
+    run: Run,
+    data: str,
+    reporter: PlainLines | LiveTable,
+    force: bool,
 ) -> Result:
     """Goes on with a run where its newest whole checkpoint is; from the start where there is none."""
-    run = Run.reopen(folder)
-    for changed in resuming.check(run, recipe, resuming.fingerprint(task, recipe.seed), versions(), force):
+    folder, was_done = run.folder, run.manifest["status"] == "done"
+    had = load_recipe(None, base_of=run.manifest["recipe"]).max_steps
+    for changed in resuming.check(run, recipe, data, versions(), force):
         reporter.note(f"changed since: {changed}")
-    if run.manifest["status"] == "done" and recipe.max_steps <= run.manifest["recipe"]["max_steps"]:
-        reporter.note(f"nothing left to do: {folder} is done, after {recipe.max_steps} steps")
+    if was_done and recipe.max_steps <= had:
+        reporter.note(f"nothing left to do: {folder} is done, after {had} steps")
         rows = list(read_rows(folder / "evals.jsonl"))
-        run.close()
-        before, after = ([Evaluation.of(row) for row in rows if row["step"] == s] for s in (0, recipe.max_steps))
+        before, after = ([Evaluation.of(row) for row in rows if row["step"] == s] for s in (0, had))
         return Result(folder, run.model_folder, before, after)
     newest, state, passed = resuming.newest(run)
     for words in passed:
         reporter.note(f"passed over {words}")
+    if newest is None and was_done:
+        raise RunError(f"{folder} is done and has no checkpoint to go on from: start a new run with its model")
+    if newest and state["step"] > recipe.max_steps:
+        raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={recipe.max_steps} is behind it")
     name = str(newest) if newest else recipe.model_name_or_path
     policy = load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
     run.note(recipe=recipe.model_dump(mode="json"))
     if newest is None:
         reporter.note(f"{folder} has no checkpoint yet: it begins again")
         run.rewind({})
+        run.note(status="running", why="")
     return _trained(recipe, task, rewards, policy, run, reporter, Start(newest, state) if newest else None)
 
 

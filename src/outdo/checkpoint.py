@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 MANIFEST = "manifest.json"
-_ASIDE = ".writing-"
+_ASIDE, _OLD = ".writing-", ".old-"
 
 Writer = Callable[[Path], None]  # writes its files into the folder that it is given
 
@@ -30,25 +30,53 @@ def step_of(folder: Path) -> int:
 
 def save(parent: Path, step: int, write: Writer) -> Path:
     """Writes the checkpoint of a step. Raises OSError, with nothing left but what was there before."""
-    folder, aside = parent / name_of(step), parent / f"{_ASIDE}{name_of(step)}"
+
+    def hashed(aside: Path) -> None:
+        write(aside)
+        files = {str(path.relative_to(aside)): _hash(path) for path in sorted(aside.rglob("*")) if path.is_file()}
+        text = json.dumps({"files": files, "sum": _sum(files)}, indent=1) + "\n"
+        (aside / MANIFEST).write_text(text, encoding="utf-8")
+
+    return write_whole(parent / name_of(step), hashed)
+
+
+def write_whole(folder: Path, write: Writer) -> Path:
+    """A folder that is there as a whole, in place of one that was, which stays until the new one is on the disk."""
+    aside, old = (folder.with_name(f"{mark}{folder.name}") for mark in (_ASIDE, _OLD))
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
         write(aside)
-        files = {
-            str(path.relative_to(aside)): _flushed_hash(path) for path in sorted(aside.rglob("*")) if path.is_file()
-        }
-        manifest = aside / MANIFEST
-        manifest.write_text(json.dumps({"files": files, "sum": _sum(files)}, indent=1) + "\n", encoding="utf-8")
-        _flush(manifest)
+        for path in sorted(aside.rglob("*")):
+            _flush(path)
         _flush(aside)
-        shutil.rmtree(folder, ignore_errors=True)  # one of the same step that was found wanting
-        os.replace(aside, folder)
-        _flush(parent)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+    os.replace(aside, folder)
+    _flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def recover(parent: Path) -> None:
+    """Puts back what a process was replacing when it was killed."""
+    for old in parent.glob(f"{_OLD}*"):
+        folder = parent / old.name.removeprefix(_OLD)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(old, folder)
+
+
+def set_aside(folder: Path) -> None:
+    """Takes a checkpoint that cannot be used out of the row, so that it is not found again."""
+    bad = folder.with_name(f"unusable-{folder.name}")
+    shutil.rmtree(bad, ignore_errors=True)
+    os.replace(folder, bad)
 
 
 def trouble(folder: Path) -> str:
@@ -58,14 +86,17 @@ def trouble(folder: Path) -> str:
         files = dict(manifest["files"])
         if manifest["sum"] != _sum(files):
             return f"{MANIFEST} is not what was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
     for name, expected in files.items():
         path = folder / str(name)
         if not path.is_file():
             return f"{name} is missing"
-        if _hash(path) != expected:
-            return f"{name} is not what was written (its hash differs)"
+        try:
+            if _hash(path) != expected:
+                return f"{name} is not what was written (its hash differs)"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror or error}"
     return ""
 
 
@@ -82,11 +113,6 @@ def prune(parent: Path, keep: int, best: Sequence[int] = ()) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for folder in parent.glob(f"{_ASIDE}*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flushed_hash(path: Path) -> str:
-    _flush(path)
-    return _hash(path)
 
 
 def _sum(files: Mapping[str, str]) -> str:

@@ -63,7 +63,7 @@ def train(
         raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
     if resume:
         keys = parse_overrides(pairs)
-        recipe = load_recipe(None, {**read_run(resume)["recipe"], **keys})
+        recipe = load_recipe(None, keys, base_of=read_run(resume)["recipe"])
     else:
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
     if dry_run:
@@ -275,6 +275,12 @@ def main() -> None:
     debug = bool(os.environ.get("OUTDO_DEBUG"))
     try:
         app()
+    except SystemExit as end:
+        if end.code in (130, 143):  # told to stop: threads that still grade are not waited for
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise
     except OutdoError as error:
         if debug:
             raise

@@ -163,14 +163,17 @@ def load_recipe(
     path: str | Path | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     say: Callable[[str], None] = lambda line: None,
+    base_of: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """The recipe of a YAML file (none: the embedded default) with `key=value` overrides. Raises RecipeError.
 
-    `say` is told of every synonym that was understood.
+    `say` is told of every synonym that was understood. `base_of` is a whole recipe to go over instead of a file's.
     """
     over = parse_overrides(overrides) if not isinstance(overrides, Mapping) else dict(overrides)
     over = _canonical(over, "command line", say)
-    if path is not None:
+    if base_of is not None:
+        base = _canonical(base_of, "the recipe", say)
+    elif path is not None:
         base = _canonical(_read_yaml(Path(path)), str(path), say)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text())

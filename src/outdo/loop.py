@@ -92,9 +92,10 @@ def collect(
         prompts = curriculum.draw(missing)
         seed = seed_of(recipe.seed, step, len(tried))
         with clock("rollout"):  # grading goes on beside it, from the first group that is done
-            if rounds < len(made):
+            if rounds < len(made) and fits(made[rounds], prompts, recipe.num_generations, step):
                 sampled: Iterable[Group] = with_prompts(made[rounds], prompts)
             else:
+                del made[rounds:]
                 sampled = kept(sampler.sample(prompts, recipe.num_generations, params, seed), made)
             tried += grade_all(sampled, rewards, waiting=clock("grade"))
         rounds += 1
@@ -113,6 +114,12 @@ def kept(groups: Iterable[Group], made: Rounds) -> Iterator[Group]:
         so_far.append(group)
         yield group
     made.append(so_far)
+
+
+def fits(groups: Sequence[Group], prompts: Sequence[Prompt], num_generations: int, step: int) -> bool:
+    """Whether rollouts of before are what would be sampled now."""
+    answers = all(len(g.completions) == num_generations and g.completions[0].version == step for g in groups)
+    return answers and {g.prompt.id for g in groups} == {p.id for p in prompts}
 
 
 def with_prompts(groups: Sequence[Group], prompts: Sequence[Prompt]) -> list[Group]:

@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from outdo import checkpoint
 from outdo.config import Recipe
-from outdo.errors import RecipeError, RunError
-from outdo.run import Run, read_run
+from outdo.errors import RecipeError, RunError, TaskError
+from outdo.run import Run, is_locked, read_run
 from outdo.tasks.task import Task
 
 # Keys that may change in the middle of a run: they decide what is looked at and kept, not what is learnt.
@@ -22,25 +23,26 @@ FREE = {
 }
 
 
-def unfinished(recipe: Recipe) -> Path | None:
-    """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe."""
+def unfinished(recipe: Recipe, data: str) -> Path | None:
+    """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe and data."""
     if recipe.output_dir:
-        folder = Path(recipe.output_dir)
-        return folder if (folder / "run.json").exists() and read_run(folder)["status"] != "done" else None
+        return Path(recipe.output_dir) if Path(recipe.output_dir, "run.json").exists() else None
     wanted = recipe.model_dump(mode="json")
     for path in sorted(Path("runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             manifest = read_run(path.parent)
         except RunError:
             continue
-        if manifest.get("status") != "done" and not changes(manifest.get("recipe", {}), wanted):
+        same = manifest.get("data") in (None, data) and not changes(manifest["recipe"], wanted)
+        if same and manifest["status"] != "done" and not is_locked(path.parent):
             return path.parent
     return None
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The keys that matter and differ, with both values."""
-    keys = [key for key in {**old, **new} if key not in FREE and old.get(key) != new.get(key)]
+    first = {key: field.get_default() for key, field in Recipe.model_fields.items()}  # of keys that came later
+    keys = [key for key in {**old, **new} if key not in FREE and old.get(key, first.get(key)) != new.get(key)]
     if keys == ["max_steps"] and new.get("lr_scheduler_type") == "constant":
         return []  # more of the same
     return [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys]
@@ -50,9 +52,16 @@ def fingerprint(task: Task, seed: int) -> str:
     """Tells one data set from another: a hash of the first prompts of each split."""
     digest = hashlib.blake2b(digest_size=16)
     for split in task.splits:
-        for prompt in itertools.islice(task.prompts(split, seed), 32):
-            digest.update(repr((split, prompt.id, prompt.messages, prompt.answer)).encode("utf-8", "replace"))
+        with suppress(TaskError):  # a split without prompts is told of where it is needed
+            for prompt in itertools.islice(task.prompts(split, seed), 32):
+                shown = [split, prompt.id, [dict(message) for message in prompt.messages], prompt.answer]
+                digest.update(json.dumps(shown, sort_keys=True, default=_steady).encode())
     return digest.hexdigest()
+
+
+def _steady(value: Any) -> Any:
+    """Something of a value that is the same in every process."""
+    return sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else type(value).__name__
 
 
 def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], force: bool) -> list[str]:
@@ -65,7 +74,8 @@ def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], forc
             f"{run.folder} cannot be gone on with: {'; '.join(matters)}. Put it back, or start a new run; "
             "--force goes on all the same"
         )
-    before = run.manifest.get("versions", {})
+    before = run.manifest.get("versions")
+    before = before if isinstance(before, dict) else {}
     code = [f"{name} was {before[name]} and is {now}" for name, now in versions.items() if before.get(name, now) != now]
     return [*matters, *code]
 
@@ -73,6 +83,7 @@ def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], forc
 def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
     """The newest checkpoint that is whole and whose rows are still there, its state, and why newer ones are not."""
     passed: list[str] = []
+    checkpoint.recover(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
         wrong = checkpoint.trouble(folder)
         if not wrong:
@@ -82,4 +93,5 @@ def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
                 return folder, state, passed
             wrong = f"{short} is shorter than it was when this was saved"
         passed.append(f"{folder}: {wrong}")
+        checkpoint.set_aside(folder)
     return None, {}, passed

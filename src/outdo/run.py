@@ -133,7 +133,10 @@ class Run:
         path = self.folder / "run.json"
         aside = path.with_suffix(".tmp")
         with _writing(path):
-            aside.write_text(json.dumps(self.manifest, indent=2, default=str) + "\n", encoding="utf-8")
+            with aside.open("w", encoding="utf-8") as file:
+                file.write(json.dumps(self.manifest, indent=2, default=str) + "\n")
+                file.flush()
+                _flush(file.fileno())
             os.replace(aside, path)
 
 
@@ -157,7 +160,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             if line.endswith("\n"):
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise RunError(f"{path}: a line is no JSON: {line[:60]!r}") from None
 
 
 class _writing:
@@ -228,6 +234,15 @@ def _short(value: Any) -> Any:
     return value
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes there now."""
+    try:
+        _locked(folder).close()
+    except RunError:
+        return True
+    return False
+
+
 def _locked(folder: Path) -> IO[str]:
     """Holds the folder for this process until the file is closed or the process ends, by whatever."""
     path = folder / ".lock"
@@ -235,11 +250,13 @@ def _locked(folder: Path) -> IO[str]:
         file = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         file.seek(0)
         who = file.read().strip() or "another process"
         file.close()
         raise RunError(f"{folder} is being written by {who}: wait for it, or stop it first") from None
+    except OSError:  # a disk without locks
+        return file
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}")
     file.flush()

@@ -66,20 +66,25 @@ class Session:
         self.past_limit = 0  # steps in a row with KL past its limit
         self.boundary = self.curriculum.state()  # as it was when the last step ended
         self.saver: threading.Thread | None = None
+        self.last_saved = -1  # the step of the last checkpoint that was written
 
     def train(self) -> tuple[list[Evaluation], list[Evaluation]]:
         try:
-            with signals.heard() as self.undivided:
-                return self._phases()
-        except KeyboardInterrupt as error:
-            self._end("stopped", f"{error or 'interrupted'} after step {self.done}", whole=True)
-            raise
-        except Halted as error:
-            self._end("stopped", str(error))
-            raise
-        except BaseException as error:
-            self._end("failed", str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}")
-            raise
+            with signals.heard() as self.undivided:  # also while the last words are written
+                try:
+                    return self._phases()
+                except KeyboardInterrupt as error:
+                    self._end("stopped", f"{error or 'interrupted'} after step {self.done}", whole=True)
+                    raise
+                except Halted as error:
+                    with self.undivided():
+                        self._end("stopped", str(error))
+                    raise
+                except BaseException as error:
+                    why = str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
+                    with self.undivided():
+                        self._end("failed", why)
+                    raise
         finally:
             self.reporter.close()
             self.run.close()
@@ -93,9 +98,11 @@ class Session:
             self.reporter.begin("before GRPO: held-out problems")
             before = self._evaluate(0)
             self._foothold(before)
-            self.learner = LocalLearner(self.policy, recipe)
-            self._save_reference()
-            self._save()
+            with self.undivided():
+                learner = LocalLearner(self.policy, recipe)
+                self._save_reference(learner)
+                self.learner = learner
+                self._save()
         assert self.learner
         size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
         self.reporter.begin(f"GRPO: {recipe.max_steps} steps of {size}")
@@ -147,7 +154,9 @@ class Session:
             self.sampler.load(self.learner.weights(), version=self.done)
             self.made[:] = read_rounds(start.folder / "rollouts.jsonl")
             self.run.rewind(state["offsets"])
-            self.run.note(status="running", why="", resumed=[*self.run.manifest.get("resumed", []), self.done])
+            earlier = self.run.manifest.get("resumed")
+            resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
+            self.run.note(status="running", why="", resumed=resumed)
         self.reporter.note(f"going on after step {self.done}")
         self._evaluate_if_due()
         return self._evaluated(0)
@@ -167,8 +176,9 @@ class Session:
                 self._save()
 
     def failed(self, step: int, groups: Sequence[Group]) -> None:
-        path = self.run.keep_groups(f"halted-step-{step:06d}.jsonl", step, groups)
-        self.reporter.note(f"the answers of the step that went wrong are in {path}")
+        with suppress(RunError):  # the error to hear of is on its way
+            path = self.run.keep_groups(f"halted-step-{step:06d}.jsonl", step, groups)
+            self.reporter.note(f"the answers of the step that went wrong are in {path}")
 
     def _guard_kl(self, row: Row) -> None:
         recipe, kl = self.recipe, row["kl_mean"]
@@ -246,10 +256,10 @@ class Session:
         if wait:
             self._saved()
 
-    def _save_reference(self) -> None:
+    def _save_reference(self, learner: LocalLearner) -> None:
         """The first weights, once. Without them the run could not be gone on with, so here a full disk ends it."""
-        if self.learner and self.learner.reference:
-            model = self.learner.reference.model
+        if learner.reference:
+            model = learner.reference.model
             try:
                 checkpoint.save(self.run.folder / "reference", 0, lambda folder: _save_weights(model, folder))
             except (OSError, SafetensorError) as error:
@@ -265,8 +275,9 @@ class Session:
         """A disk that is full costs a checkpoint, not the run: the one before it is whole."""
         try:
             checkpoint.save(self.run.checkpoints, step, write)
+            self.last_saved = step
             checkpoint.prune(self.run.checkpoints, self.recipe.save_total_limit, self._best())
-        except (OSError, SafetensorError) as error:
+        except Exception as error:
             self.reporter.note(f"  warning: no checkpoint of step {step}: {error}; the run goes on")
 
     def _writer(self, learner: LocalLearner) -> Callable[[Path], None]:
@@ -304,21 +315,22 @@ class Session:
         """
         try:
             self._saved()
-            if whole and self.learner:
+            if whole and self.learner and (self.made or self.last_saved != self.done):
                 self._save(wait=True)
             self._save_model()
-        except (OutdoError, OSError) as error:
+        except Exception as error:  # whatever it is, the first error is the one to hear of
             why += f" (and the model could not be saved: {error})"
-        self.reporter.close()
-        self.reporter.note(f"{status}: {self.done} steps are in {self.run.folder}")
-        if whole:
-            self.reporter.note(f"go on with: outdo train --resume {self.run.folder}")
+        with suppress(OSError):
+            self.reporter.close()
+            self.reporter.note(f"{status}: {self.done} steps are in {self.run.folder}")
+            if whole:
+                self.reporter.note(f"go on with: outdo train --resume {self.run.folder}")
         with suppress(RunError):  # a disk that failed the run fails its last line too; the first error is on its way
             self.run.finish(status, why)
 
     def _save_model(self) -> None:
         try:
-            save_policy(self.policy, self.run.model_folder)
+            checkpoint.write_whole(self.run.model_folder, lambda folder: save_policy(self.policy, folder))
         except (OSError, SafetensorError) as error:
             raise RunError(f"cannot save the model to {self.run.model_folder}: {error}") from error
 

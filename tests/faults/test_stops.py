@@ -76,6 +76,36 @@ def test_told_to_stop_while_it_grades_it_keeps_what_was_sampled(bench: Bench, st
     same(bench.folder / "kept", steady)
 
 
+def test_told_to_stop_while_the_reference_is_written(bench: Bench, disturbed: Disturbed) -> None:
+    assert disturbed(fault("save", 1, "term")) == [143, 0]
+
+
+def test_killed_while_a_checkpoint_is_replaced(bench: Bench, steady: Path) -> None:
+    """The same step is saved again with its rollouts; between the two renames there is nothing by its name."""
+    assert bench.train("swap", faults=[fault("advantages", 3, "term"), fault("rename", 8, "kill")]) in (-9, 143)
+    assert bench.train("swap") == 0, bench.said()
+    same(bench.folder / "swap", steady)
+
+
+def test_a_recipe_that_is_not_the_default_resumes_as_it_was(bench: Bench) -> None:
+    words = ("task_args.digits=1", "curriculum_steps=2", "curriculum_args.ops=+")
+    assert bench.train("other-task", *words, faults=[fault("update", 4, "kill")]) == -9
+    bench.said()
+    assert bench.start("train", "--resume", str(bench.folder / "other-task")).wait() == 0
+    assert "changed since" not in bench.said()
+    assert bench.train("other-steady", *words) == 0
+    same(bench.folder / "other-task", bench.folder / "other-steady")
+
+
+def test_fewer_steps_than_were_done_are_refused(bench: Bench) -> None:
+    words = ("lr_scheduler_type=constant",)
+    assert bench.train("fewer", *words, faults=[fault("update", 6, "kill")]) == -9
+    assert bench.start("train", "--resume", str(bench.folder / "fewer"), "max_steps=3").wait() == 2
+    assert "has done 4 steps already" in bench.said()
+    assert bench.start("train", "--resume", str(bench.folder / "fewer"), "steps=7").wait() == 0, bench.said()
+    assert [row["step"] for row in rows(bench.folder / "fewer" / "metrics.jsonl")] == list(range(7))
+
+
 def test_a_run_with_nothing_left_to_do_says_so(bench: Bench, steady: Path) -> None:
     before = (steady / "metrics.jsonl").read_bytes()
     bench.said()

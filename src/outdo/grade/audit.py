@@ -150,7 +150,7 @@ def _best_gold(bench: _Bench, prompt: Prompt) -> tuple[str, Grade] | None:
     truth, row = bench.rewards.truth, _columns(prompt)
     made = row.get("gold") or (GRADERS[truth].gold(row) if truth in GRADERS else None)
     if made is not None:
-        return made, bench.ask(prompt, made)
+        return str(made), bench.ask(prompt, str(made))
     if truth in GRADERS or prompt.answer is None:
         return None
     answer = str(prompt.answer)

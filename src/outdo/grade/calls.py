@@ -107,7 +107,7 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
         values = function(**columns)
     except GraderError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Failure(f"{name} raised {_where(error)}")
     if not isinstance(values, (list, tuple)) or len(values) != n:
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
@@ -117,18 +117,22 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
 
 def _as_grade(value: Any, name: str) -> Grade | None:
     """Numbers as users return them: 1 or more is right, None abstains. Anything else cannot be a reward."""
-    if value is None or (isinstance(value, Grade) and (value.reward is None or math.isfinite(value.reward))):
+    if value is None or (isinstance(value, Grade) and (value.reward is None or _is_number(value.reward))):
         return value
     try:
         number = float(value) if not isinstance(value, (str, bytes)) else math.nan
-    except (TypeError, ValueError):
+    except Exception:  # a huge integer, a tensor of several values: whatever it is, it is no number
         number = math.nan
     if not math.isfinite(number):
         return Grade(None, "broken", reason=f"{name} returned {value!r:.80}, which is no finite number (or None)")
     return Grade(number, "right" if number >= 1.0 else "wrong")
 
 
-def _where(error: Exception) -> str:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _where(error: BaseException) -> str:
     """What a user's function raised, and in which line of theirs."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -46,7 +46,7 @@ def grade_file(path: str, out: Path | None, options: Options) -> int:
     """Grades a file and says how it went; the exit status: 0, or 1 where a line could not be read."""
     rewards = _rewards(options)
     counts: Counter[str] = Counter()
-    total, first_broken = 0.0, ""
+    total, first_broken, unreadable = 0.0, "", False
     start = said = time.monotonic()
     with _opened(path) as lines, _sink(out) as sink:
         for grade in graded_lines(lines, rewards, options.encode):
@@ -54,6 +54,7 @@ def grade_file(path: str, out: Path | None, options: Options) -> int:
             counts[grade.verdict] += 1
             total += grade.reward or 0.0
             first_broken = first_broken or (grade.reason if grade.verdict == "broken" else "")
+            unreadable |= grade.verdict == "broken" and not grade.parts and grade.reason.startswith("line ")
             if time.monotonic() - said > EVERY and sys.stderr.isatty():
                 said = time.monotonic()
                 print(f"  {sum(counts.values()):,} graded", file=sys.stderr)
@@ -69,7 +70,7 @@ def grade_file(path: str, out: Path | None, options: Options) -> int:
         + (f"; the first broken: {first_broken}" if first_broken else ""),
         file=sys.stderr,
     )
-    return int(first_broken.startswith("line "))
+    return int(unreadable)
 
 
 def _rewards(options: Options) -> Rewards:
@@ -102,10 +103,11 @@ def _opened(path: str) -> Iterator[Iterable[str]]:
         yield sys.stdin
         return
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            yield file
+        file = open(path, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
     except OSError as error:
         raise GraderError(f"{path}: {error.strerror or error}") from None
+    with file:
+        yield file
 
 
 @contextmanager

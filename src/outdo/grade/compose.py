@@ -63,9 +63,12 @@ def find_rewards(
     `truth` and `gate` are added with weight 0 where they are not among the names.
     """
     parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    given = {_short(name): name for name in names}
     for extra in (truth, gate):
         if extra and _short(extra) not in [part.name for part in parts]:
             parts.append(_found(extra, 0.0, own or {}))
+        elif extra in REWARDS and given.get(extra, extra) != extra:
+            raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout)

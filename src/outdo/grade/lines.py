@@ -49,7 +49,8 @@ def _graded(chunk: list[Line | Grade], rewards: Rewards) -> list[Grade]:
     members: dict[Any, list[int]] = {}
     for index, line in enumerate(chunk):
         if isinstance(line, Line):
-            key = index if line.group is None else json.dumps(line.group, sort_keys=True)
+            gold = json.dumps([line.group, line.prompt.answer], sort_keys=True, default=str)
+            key = index if line.group is None else gold  # siblings have one gold answer
             members.setdefault(key, []).append(index)
     out = {index: line for index, line in enumerate(chunk) if isinstance(line, Grade)}
     groups = [_group([line for i in inside if isinstance(line := chunk[i], Line)]) for inside in members.values()]
@@ -75,7 +76,7 @@ def _group(lines: list[Line]) -> Group:
 def _read(text: str, number: int, encode: Encoder | None) -> Line | Grade:
     try:
         return _line(json.loads(text), number, encode)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         words = f"not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
         return Grade(None, "broken", reason=f"line {number}: {words}")
 

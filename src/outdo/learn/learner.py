@@ -58,8 +58,8 @@ class LocalLearner:
             for index, param in enumerate(self._trained())
             for name, value in self.optimizer.state[param].items()
         }
-        plain = {"version": self.version, "skipped": self.skipped, "beta": self.beta, "rate_scale": self.rate_scale}
-        return tensors, plain
+        plain = {"version": self.version, "skipped": self.skipped, "rate_scale": self.rate_scale}
+        return tensors, {**plain, "beta": self.beta, "first_beta": self.recipe.beta}
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Goes on from there. The weights and the reference are the caller's business."""
@@ -69,7 +69,9 @@ class LocalLearner:
             own = value.to(self.policy.device, copy=True)  # "step" too: the optimizer is fused
             self.optimizer.state[params[int(index)]][name] = own
         self.version, self.skipped = int(plain["version"]), int(plain["skipped"])
-        self.beta, self.rate_scale = float(plain["beta"]), float(plain["rate_scale"])
+        self.rate_scale = float(plain["rate_scale"])
+        if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed, and its word is the newer
+            self.beta = float(plain["beta"])
 
     def _trained(self) -> list[torch.nn.Parameter]:
         return [param for group in self.optimizer.param_groups for param in group["params"]]
@@ -83,6 +85,7 @@ class LocalLearner:
         set_rate(self.optimizer, rate)
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
+            torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models that have any
             for rows in self._updates(batch, seed_of(recipe.seed, step, epoch)):
                 self._one_update(batch, rows, on_policy, sums)
                 on_policy = False

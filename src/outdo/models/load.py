@@ -118,9 +118,10 @@ def _pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise ModelError(f"model_name_or_path={name}: {what}; give a Hugging Face folder, a hub name, or {TINY!r}")
     where, offline = str(folder) if looks_local else name, looks_local or not _hub_answers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=offline)
+        options = {"local_files_only": offline, "trust_remote_code": False}
+        tokenizer = AutoTokenizer.from_pretrained(where, **options)
         disable_progress_bar()
-        model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", local_files_only=offline)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", use_safetensors=True, **options)
     except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
         hint = "there is no network, and it is not in the cache" if offline else "is the name right?"
         hint = "is the folder whole?" if looks_local else hint
