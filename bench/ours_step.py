@@ -7,7 +7,7 @@ writing of the run folder is left out, as the peer's saving and logging are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -25,6 +25,17 @@ from outdo.tasks.task import Task
 from outdo.types import Group, Prompt
 
 NO_TOKEN = -1  # as the end of an answer: never sampled, so every answer has its full length
+
+
+class Watch:
+    """Is told of each step, and keeps nothing else."""
+
+    def __init__(self, record: Callable[[int, Row, Sequence[Group]], None]) -> None:
+        self.record = record
+
+    def after(self, done: int) -> None: ...
+
+    def failed(self, step: int, groups: Sequence[Group]) -> None: ...
 
 
 def main(work: w.Work, report: str) -> None:
@@ -71,7 +82,12 @@ def main(work: w.Work, report: str) -> None:
         start = w.clocks()
 
     run_loop(
-        recipe, curriculum, LocalSampler(policy, recipe.rollout_rows), rewards, LocalLearner(policy, recipe), record
+        recipe,
+        curriculum,
+        LocalSampler(policy, recipe.rollout_rows),
+        rewards,
+        LocalLearner(policy, recipe),
+        Watch(record),
     )
     w.write_steps(report, work, steps, w.versions("outdo", "torch", "transformers"))
 
