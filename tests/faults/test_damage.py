@@ -28,7 +28,9 @@ FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.j
 
 
 @pytest.mark.parametrize("name", [*FILES, "tokenizer.json"])
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", *(pytest.param(way, marks=pytest.mark.slow) for way in ("truncated", "missing"))]
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     bench: Bench, steady: Path, stopped: Path, name: str, damage: str
 ) -> None:

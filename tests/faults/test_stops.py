@@ -20,25 +20,29 @@ def fault(point: str, nth: int, action: str, **more: object) -> dict[str, object
     return {"point": point, "nth": nth, "action": action, **more}
 
 
-# Where a process is killed: each phase, at the start, in the middle and at an epoch of evaluation, and each write.
+# Where a process is killed: each phase, at the start and in the middle, and each write of a save.
 KILLED = [
-    ("rollout", 1), ("rollout", 9), ("grade", 3), ("grade", 40), ("advantages", 3), ("update", 1), ("update", 4),
-    ("one update|after", 4), ("clip", 5), ("record", 3), ("record|after", 3), ("append", 2), ("append|after", 5),
-    ("append", 14), ("manifest", 2), ("evaluate", 1), ("evaluate", 3), ("evaluate|after", 4), ("save", 1), ("save", 2),
-    ("save weights", 1), ("save weights", 3), ("save optimizer", 1), ("save optimizer", 3), ("save rollouts", 2),
-    ("flush", 1), ("flush", 15), ("flush", 25), ("rename", 1), ("rename", 3), ("rename|after", 3), ("rename|after", 4),
+    ("rollout", 9), ("grade", 40), ("update", 4), ("one update|after", 4), ("record", 3), ("append", 14), ("evaluate", 3),
+    ("save", 2), ("save weights", 3), ("save optimizer", 3), ("flush", 15), ("rename", 3), ("rename|after", 4),
+]  # fmt: skip
+KILLED_TOO = [
+    ("rollout", 1), ("grade", 3), ("advantages", 3), ("update", 1), ("clip", 5), ("record|after", 3), ("append", 2),
+    ("append|after", 5), ("manifest", 2), ("evaluate", 1), ("evaluate|after", 4), ("save", 1), ("save weights", 1),
+    ("save optimizer", 1), ("save rollouts", 2), ("flush", 1), ("flush", 25), ("rename", 1), ("rename|after", 3),
     ("prune", 1), ("prune", 3),
 ]  # fmt: skip
+SLOW = [pytest.param(*values, marks=pytest.mark.slow) for values in KILLED_TOO]
+STOPS = [("term", 143), pytest.param("int", 130, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize(("point", "nth"), KILLED, ids=str)
+@pytest.mark.parametrize(("point", "nth"), [*KILLED, *SLOW], ids=str)
 def test_killed_at_a_named_point(disturbed: Disturbed, point: str, nth: int) -> None:
     statuses = disturbed(fault(point, nth, "kill"))
     assert statuses == [-9, 0]
 
 
 @pytest.mark.parametrize("point", ["rollout", "grade", "update", "one update|after", "record", "evaluate", "save"])
-@pytest.mark.parametrize(("action", "status"), [("term", 143), ("int", 130)])
+@pytest.mark.parametrize(("action", "status"), STOPS)
 def test_told_to_stop(bench: Bench, disturbed: Disturbed, point: str, action: str, status: int) -> None:
     bench.said()
     nth = {"rollout": 7, "grade": 16}.get(point, 3)
