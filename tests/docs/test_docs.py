@@ -54,7 +54,8 @@ def run(words: list[str], cwd: Path, forks: Forks) -> None:
 
 def shortened(line: str) -> list[str]:
     words = shlex.split(line, comments=True)
-    if words[:2] == ["outdo", "train"] and not any(word.startswith("max_steps=") for word in words):
+    own_length = "--resume" in words or any(word.startswith("max_steps=") for word in words)
+    if words[:2] == ["outdo", "train"] and not own_length:
         given = {word.partition("=")[0] for word in words}
         needs_no_warmup = "problems.jsonl" in line  # a file has no teacher
         words += [

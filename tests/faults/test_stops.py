@@ -23,7 +23,8 @@ def fault(point: str, nth: int, action: str, **more: object) -> dict[str, object
 # Where a process is killed: each phase, at the start and in the middle, and each write of a save.
 KILLED = [
     ("rollout", 9), ("grade", 40), ("update", 4), ("one update|after", 4), ("record", 3), ("append", 14),
-    ("evaluate", 3), ("save", 2), ("save weights", 3), ("save optimizer", 3), ("flush", 15), ("rename", 3), ("rename|after", 4),
+    ("evaluate", 3), ("save", 2), ("save weights", 3), ("save optimizer", 3), ("flush", 15), ("rename", 3),
+    ("rename|after", 4),
 ]  # fmt: skip
 KILLED_TOO = [
     ("rollout", 1), ("grade", 3), ("advantages", 3), ("update", 1), ("clip", 5), ("record|after", 3), ("append", 2),
