@@ -41,7 +41,13 @@ def main() -> None:
         run = Path(folder, "run")
         start = time.perf_counter()
         train(
-            max_steps=50, sft_steps=100, eval_size=8, eval_samples=0, output_dir=str(run), lr_scheduler_type="constant"
+            max_steps=50,
+            sft_steps=100,
+            eval_size=8,
+            eval_samples=0,
+            output_dir=str(run),
+            lr_scheduler_type="constant",
+            kl_limit=None,
         )
         wall = time.perf_counter() - start
         print(f"{len(waited)} saves in {wall:.1f} s: training waited {sum(waited):.3f} s ({sum(waited) / wall:.2%}),")
