@@ -2,16 +2,18 @@
 
 A fault is {"point": …, "nth": 1, "action": …}. Points are functions that are wrapped in the child; `a|b` is the part of
 a function's work before (the default) or after it. Actions: kill, term, twice (SIGTERM two times), full (ENOSPC),
-denied (EACCES), nan.
+denied (EACCES); nan and inf spoil what the function returns; answers puts `texts` in place of what was sampled.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +25,12 @@ import outdo.loop
 import outdo.rollout.local
 import outdo.run
 import outdo.session
+from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
     "rollout": (outdo.rollout.local.LocalSampler, "_decode"),
     "grade": (outdo.grade.compose, "grade"),
+    "graded": (outdo.loop, "grade_all"),
     "advantages": (outdo.loop, "with_advantages"),
     "update": (outdo.learn.learner.LocalLearner, "update"),
     "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
@@ -44,6 +48,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "rename": (os, "replace"),
     "prune": (outdo.checkpoint, "prune"),
 }
+SPOILS = {"nan": math.nan, "inf": math.inf}
 
 
 def install(wanted: list[dict[str, Any]]) -> None:
@@ -54,18 +59,22 @@ def install(wanted: list[dict[str, Any]]) -> None:
 
 
 def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> Callable[..., Any]:
-    seen = 0
+    seen, action = 0, fault["action"]
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal seen
         seen += 1
         due = seen == fault["nth"] or (fault.get("always") and seen >= fault["nth"])
-        if due and when == "before" and fault["action"] != "nan":
-            _act(fault["action"])
+        if due and action == "answers":
+            return function(_retold(args[0], fault["texts"]), *args[1:], **kwargs)
+        if due and action in SPOILS:
+            return _spoilt(function(*args, **kwargs), SPOILS[action])
+        if due and when == "before":
+            _act(action)
         result = function(*args, **kwargs)
         if due and when == "after":
-            _act(fault["action"])
-        return _spoilt(result) if due and fault["action"] == "nan" else result
+            _act(action)
+        return result
 
     return wrapper
 
@@ -83,8 +92,22 @@ def _act(action: str) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _spoilt(result: Any) -> Any:
+def _spoilt(result: Any, value: float) -> Any:
     """The result with a number in it that is none."""
+    if isinstance(result, list):  # groups: one log-probability of the sampler's in each
+        return [replace(group, completions=(_unsure(group, value), *group.completions[1:])) for group in result]
     if isinstance(result, tuple):  # grpo_loss: the loss and its statistics
-        return result[0] * math.nan, result[1]
-    return result * math.nan
+        return result[0] * value, result[1]
+    return result * value
+
+
+def _unsure(group: Group, value: float) -> Any:
+    first = group.completions[0]
+    return replace(first, logprobs=(value, *first.logprobs[1:]))
+
+
+def _retold(groups: Iterable[Group], texts: Sequence[str]) -> Iterator[Group]:
+    """Groups as they come, with these texts for their answers."""
+    told = itertools.cycle(texts)
+    for group in groups:
+        yield replace(group, completions=tuple(replace(answer, text=next(told)) for answer in group.completions))

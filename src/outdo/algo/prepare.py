@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,17 +16,20 @@ def with_advantages(
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[Group]:
-    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first."""
+    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first.
+
+    An answer whose penalty is no number gets an advantage that is none, so that no update is made of it.
+    """
     if not groups:
         return []
     sizes = {len(group.grades) for group in groups}
     assert len(sizes) == 1, f"groups of one batch have one size, not {sorted(sizes)}"
     rewards = [reward for group in groups for reward in group.rewards]
-    if penalties is not None:
-        flat = [penalty for of_group in penalties for penalty in of_group]
-        rewards = [None if r is None else r - p for r, p in zip(rewards, flat, strict=True)]
+    flat = [penalty for of_group in penalties or () for penalty in of_group] or [0.0] * len(rewards)
+    paid = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
     group_size = sizes.pop()
-    advantages = ESTIMATORS[estimator](rewards, group_size, scale).tolist()
+    advantages = ESTIMATORS[estimator](paid, group_size, scale).tolist()
+    advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
     return [
         replace(group, advantages=tuple(advantages[i * group_size : (i + 1) * group_size]))
         for i, group in enumerate(groups)

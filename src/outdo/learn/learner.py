@@ -136,6 +136,7 @@ class LocalLearner:
         num_sequences, num_tokens = len(rows), sum(len(row.token_ids) for row in rows)
         if LOSSES[recipe.loss_type].tokens_of == "step":
             num_tokens = max(1, batch.num_tokens // recipe.updates_per_step)
+        sound = all(math.isfinite(row.advantage + sum(row.logprobs)) for row in rows)  # the sampler's numbers too
         if not (self.reference or recipe.entropy_coef):
             rows = [row for row in rows if row.advantage]  # the rest has no gradient; the denominators stay
         self.policy.model.train()
@@ -148,7 +149,7 @@ class LocalLearner:
         sums["updates"] += 1
         sums["loss"] += total
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), recipe.max_grad_norm))
-        if math.isfinite(norm) and math.isfinite(total):
+        if sound and math.isfinite(norm) and math.isfinite(total):
             self.optimizer.step()
             self.skipped = 0
             sums["applied"] += 1
@@ -158,8 +159,8 @@ class LocalLearner:
         self.optimizer.zero_grad(set_to_none=True)
         if self.skipped >= MOST_SKIPPED:
             raise NumericsError(
-                f"{self.skipped} updates in a row had a loss or gradient that is no number, and were not applied: "
-                f"lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
+                f"{self.skipped} updates in a row had a loss, gradient or log-probability that is no number, and were "
+                f"not applied: lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
             )
 
     def _loss(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 import time
@@ -47,13 +48,13 @@ def measure(
     seconds = clock.total()
     row: dict[str, float | None] = {
         "reward_mean": _mean(rewards),
-        "reward_std": statistics.pstdev(rewards) if rewards else None,
+        "reward_std": _std(rewards),
         "success_rate": _mean([grade.verdict == "right" for grade in grades if grade.verdict != "broken"]),
         "kl_mean": learned.get("kl"),
         "entropy_mean": _mean([-logprob for answer in answers for logprob in answer.logprobs]),
         "clipfrac": learned.get("clipfrac"),
         "adv_mean": _mean(advantages),
-        "adv_std": statistics.pstdev(advantages) if advantages else None,
+        "adv_std": _std(advantages),
         "group_diversity": _mean([len({c.text for c in g.completions}) / len(g.completions) for g in groups]),
         **_spread(groups),
         "len_mean": tokens / max(len(answers), 1),
@@ -93,6 +94,10 @@ def _reasoning_tokens(answer: Completion) -> float:
     """Tokens of the thinking part, by its share of the text's characters."""
     thought = sum(map(len, _THINKING.findall(answer.text)))
     return len(answer.token_ids) * thought / max(len(answer.text), 1)
+
+
+def _std(values: Sequence[float]) -> float | None:
+    return statistics.pstdev(values) if values and all(map(math.isfinite, values)) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
