@@ -60,7 +60,9 @@ def train(
     if reward_funcs is not None:
         keys["reward_funcs"] = [f.__name__ if callable(f) else f for f in reward_funcs]
     if resume is not None:
-        recipe = load_recipe(None, keys, reporter.note, base_of=read_run(Path(resume))["recipe"])
+        had = read_run(Path(resume))["recipe"]
+        recipe = load_recipe(None, keys, reporter.note, base_of=had)
+        resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), recipe.output_dir)
     elif not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, keys, reporter.note)
     elif keys:
@@ -120,7 +122,10 @@ def _resumed(
         raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={recipe.max_steps} is behind it")
     name = str(newest) if newest else recipe.model_name_or_path
     policy = load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
-    run.note(recipe=recipe.model_dump(mode="json"))
+    device = run.manifest.get("device", str(policy.device))
+    if device != str(policy.device):
+        reporter.note(f"changed since: device was {device} and is {policy.device}")
+    run.note(recipe=recipe.model_dump(mode="json"), device=str(policy.device))
     if newest is None:
         reporter.note(f"{folder} has no checkpoint yet: it begins again")
         run.rewind({})

@@ -18,7 +18,7 @@ from outdo.tasks.task import Task
 
 # Keys that may change in the middle of a run: they decide what is looked at and kept, not what is learnt.
 FREE = {
-    *("output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
+    *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
     *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout"),
 }
 
@@ -62,6 +62,15 @@ def fingerprint(task: Task, seed: int) -> str:
 def _steady(value: Any) -> Any:
     """Something of a value that is the same in every process."""
     return sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else type(value).__name__
+
+
+def refuse_elsewhere(folder: Path, had: Any, output_dir: str | None) -> None:
+    """A run goes on where it is: another `output_dir` than it `had` is refused, not passed over."""
+    if output_dir not in (None, had) and Path(str(output_dir)).resolve() != folder.resolve():
+        raise RecipeError(
+            f"{folder} goes on where it is, not in output_dir={output_dir}: leave that out, or copy the folder there "
+            "and go on with the copy"
+        )
 
 
 def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], force: bool) -> list[str]:

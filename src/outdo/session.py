@@ -323,7 +323,9 @@ class Session:
         with suppress(OSError):
             self.reporter.close()
             self.reporter.note(f"{status}: {self.done} steps are in {self.run.folder}")
-            if whole:
+            if whole and self.learner and self.last_saved != self.done:
+                self.reporter.note(f"step {self.done} could not be saved; the checkpoints before it are whole")
+            elif whole:
                 self.reporter.note(f"go on with: outdo train --resume {self.run.folder}")
         with suppress(RunError):  # a disk that failed the run fails its last line too; the first error is on its way
             self.run.finish(status, why)

@@ -7,6 +7,9 @@ A signal raises `Stopped` at once where work may be dropped, and waits where it 
         with undivided():
             update()      # a signal that comes here is raised when this is done
 
+A signal that was ignored before stays ignored: a job in the background of a shell has SIGINT so. SIGHUP is not heard:
+`nohup` decides.
+
 A second signal while the first one waits, or while the run is being saved, does not wait: the process ends. What is on
 the disk is whole at any moment.
 """
@@ -68,7 +71,9 @@ def heard() -> Iterator[Undivided]:
     if threading.current_thread() is not threading.main_thread():
         yield ear.undivided
         return
-    before: dict[int, Any] = {number: signal.signal(number, ear.hear) for number in HEARD}
+    ignored = (signal.SIG_IGN, None)  # None: a handler that is not Python's, which could not be put back
+    heeded = [number for number in HEARD if signal.getsignal(number) not in ignored]
+    before: dict[int, Any] = {number: signal.signal(number, ear.hear) for number in heeded}
     try:
         yield ear.undivided
     finally:

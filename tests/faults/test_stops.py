@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from faults.harness import SHORT, Bench, rows, same
+from outdo import signals
 
 Disturbed = Callable[..., list[int]]
 
@@ -148,6 +151,47 @@ def test_what_changed_is_named_and_refused_where_it_matters(bench: Bench) -> Non
     forced = bench.start("train", "--resume", run, "--force", "learning_rate=0.5", "max_steps=7").wait()
     assert forced == 0 and "changed since: learning_rate was 0.0001 and is 0.5" in bench.said()
     assert [row["step"] for row in rows(bench.folder / "changed" / "metrics.jsonl")] == list(range(7))
+
+
+def test_another_folder_is_refused_and_another_device_is_named(bench: Bench) -> None:
+    assert bench.train("moved", "max_steps=3", faults=[fault("update", 3, "kill")]) == -9
+    run = bench.folder / "moved"
+    bench.said()
+    assert bench.start("train", "--resume", "moved", "output_dir=elsewhere").wait() == 2
+    assert "not in output_dir=elsewhere" in bench.said() and not (bench.folder / "elsewhere").exists()
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "device": "cuda:0"}))
+    assert bench.start("train", "--resume", "moved", f"output_dir={run}").wait() == 0
+    assert "changed since: device was cuda:0 and is cpu" in bench.said()
+    assert json.loads((run / "run.json").read_text())["device"] == "cpu"
+
+
+def test_what_could_not_be_saved_is_not_offered(bench: Bench) -> None:
+    """Told to stop, and the disk is full: no word of going on where it stands."""
+    faults = [fault("update", 4, "term"), fault("save", 4, "full", always=True)]
+    bench.said()
+    assert bench.train("unsaved", faults=faults) == 143
+    said = bench.said()
+    assert "go on with" not in said and "step 4 could not be saved" in said
+    assert bench.train("unsaved") == 0
+    assert "going on after step 2" in bench.said()
+
+
+def test_signals_that_were_ignored_stay_so() -> None:
+    """A job in the background of a shell ignores SIGINT, and is still stopped by SIGTERM."""
+    before = {number: signal.getsignal(number) for number in signals.HEARD}
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with signals.heard() as undivided, undivided():
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with pytest.raises(signals.Stopped, match="SIGTERM"), signals.heard():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_retention_by_count_and_by_the_best_evaluation(bench: Bench) -> None:
