@@ -13,6 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,8 +54,16 @@ print(flush=True), input()
 """
 
 
-@cache
+_ONE_MAKER = threading.Lock()  # two threads that make the first sandboxes must not have a namespace each
+
+
 def _root_namespace() -> int | None:
+    with _ONE_MAKER:
+        return _made_namespace()
+
+
+@cache
+def _made_namespace() -> int | None:
     """For root only: a user namespace with many users in it, so that each sandbox runs as one of its own.
 
     The kernel does not hold root to a limit of processes, whatever root is called inside a namespace.
