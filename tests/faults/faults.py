@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +59,14 @@ def install(wanted: list[dict[str, Any]]) -> None:
 
 
 def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> Callable[..., Any]:
-    seen, action = 0, fault["action"]
+    seen, action, told = 0, fault["action"], itertools.cycle(fault.get("texts", ()))
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal seen
         seen += 1
         due = seen == fault["nth"] or (fault.get("always") and seen >= fault["nth"])
         if due and action == "answers":
-            return function(_retold(args[0], fault["texts"]), *args[1:], **kwargs)
+            return function(_retold(args[0], told), *args[1:], **kwargs)
         if due and action in SPOILS:
             return _spoilt(function(*args, **kwargs), SPOILS[action])
         if due and when == "before":
@@ -106,8 +106,7 @@ def _unsure(group: Group, value: float) -> Any:
     return replace(first, logprobs=(value, *first.logprobs[1:]))
 
 
-def _retold(groups: Iterable[Group], texts: Sequence[str]) -> Iterator[Group]:
+def _retold(groups: Iterable[Group], told: Iterator[str]) -> Iterator[Group]:
     """Groups as they come, with these texts for their answers."""
-    told = itertools.cycle(texts)
     for group in groups:
         yield replace(group, completions=tuple(replace(answer, text=next(told)) for answer in group.completions))
