@@ -2,11 +2,13 @@
 
 Trains the default for 50 steps with the default `save_steps`, and adds up the time that training waits for a save (the
 copies) and the time that the disk takes beside it. Then goes on with it in a new process, from its start to its first
-new step.
+new step; and does both again with a `metrics.jsonl` of a million rows.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import facts, line
+from outdo import checkpoint
 from outdo.api import train
+from outdo.run import Run
 from outdo.session import Session
+
+ROWS = 1_000_000
 
 
 def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
@@ -52,14 +58,48 @@ def main() -> None:
         wall = time.perf_counter() - start
         print(f"{len(waited)} saves in {wall:.1f} s: training waited {sum(waited):.3f} s ({sum(waited) / wall:.2%}),")
         print(f"the disk took {sum(beside):.3f} s beside it ({sum(beside) / wall:.2%})")
-        words = [sys.executable, "-m", "outdo", "train", "--resume", str(run), "max_steps=51"]
-        start = time.perf_counter()
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert process.stdout
-        for text in process.stdout:
-            if "going on" in text or text.startswith("  step"):
-                print(f"{time.perf_counter() - start:.1f} s after the start: {text.strip()[:60]}")
-        process.wait()
+        go_on(run, 51)
+        many_rows(run)
+        go_on(run, 52)
+
+
+def go_on(run: Path, steps: int) -> None:
+    """A new process goes on with it: from its start to its first new step."""
+    words = [sys.executable, "-m", "outdo", "train", "--resume", str(run), f"max_steps={steps}"]
+    start = time.perf_counter()
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    for text in process.stdout:
+        if "going on" in text or text.startswith("  step"):
+            print(f"{time.perf_counter() - start:.1f} s after the start: {text.strip()[:60]}")
+    process.wait()
+
+
+def many_rows(folder: Path) -> None:
+    """Makes a million rows of the run's, notes them in its newest checkpoint, and times the run folder alone."""
+    metrics = folder / "metrics.jsonl"
+    last = metrics.read_bytes().splitlines(keepends=True)[-1]
+    metrics.write_bytes(metrics.read_bytes() + last * (ROWS - metrics.read_bytes().count(b"\n")))
+    newest = checkpoint.existing(folder / "checkpoints")[-1]
+    start = time.perf_counter()
+    run = Run.reopen(folder)
+    offsets = run.offsets()
+    assert not run.lacks(offsets)
+    run.record(ROWS, {"reward_mean": 0.5}, [])
+    run.rewind(offsets)
+    run.record(ROWS, {"reward_mean": 0.5}, [])
+    run.rewind(offsets)
+    run.close()
+    size = metrics.stat().st_size
+    print(f"{ROWS:,} rows, {size / 1e6:.0f} MB: opened, rewound and appended to in {time.perf_counter() - start:.3f} s")
+
+    def write(aside: Path) -> None:
+        shutil.copytree(newest, aside, dirs_exist_ok=True)
+        (aside / checkpoint.MANIFEST).unlink()
+        state = json.loads((aside / "state.json").read_text())
+        (aside / "state.json").write_text(json.dumps({**state, "offsets": offsets}))
+
+    checkpoint.save(folder / "checkpoints", checkpoint.step_of(newest), write)
 
 
 if __name__ == "__main__":
