@@ -95,3 +95,8 @@ def test_a_prompt_whose_answers_are_all_left_out_keeps_its_place():
 def test_the_batch_is_as_old_as_its_oldest_answer():
     groups = with_advantages([group("a", [0.0, 1.0], versions=[4, 5]), group("b", [0.0, 1.0], versions=[3, 6])])
     assert prepare(groups).version == 3
+
+
+def test_a_penalty_that_is_no_number_makes_an_advantage_that_is_none_and_spares_the_siblings():
+    (made,) = with_advantages([group("a", [1.0, 0.0, 5.0])], scale="none", penalties=[[0.0, 0.0, math.inf]])
+    assert made.advantages[:2] == (0.5, -0.5) and math.isnan(made.advantages[2])

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from processes import left_running, running
 
+from outdo.grade import jail
 from outdo.grade.inside import decode, encode
 from outdo.grade.jail import Limits
 from outdo.grade.sandbox import Forged, Raised, Sandbox, SandboxFailure, call_function, require_sandbox, run_program
@@ -286,3 +287,11 @@ def test_nothing_is_left_when_the_parent_is_killed(source):
         assert any("/inside.py" in p.cmdline() for p in psutil.Process(parent.pid).children(recursive=True))
         os.kill(parent.pid, signal.SIGKILL)
     assert left_running(but=before) == []
+
+
+def test_the_first_sandboxes_may_be_made_by_several_threads_at_once():
+    """Its namespace is named on the command line and handed down as a descriptor: both must be the same one."""
+    jail._made_namespace.cache_clear()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: jail._root_namespace(), range(8)))
+    assert len(set(found)) == 1
