@@ -28,7 +28,7 @@ import outdo.session
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "rollout": (outdo.rollout.local.LocalSampler, "_decode"),
+    "rollout": (outdo.rollout.local.LocalSampler, "sample"),
     "grade": (outdo.grade.compose, "grade"),
     "graded": (outdo.loop, "grade_all"),
     "advantages": (outdo.loop, "with_advantages"),
