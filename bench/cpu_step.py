@@ -18,12 +18,14 @@ from typing import Any
 
 from bench import machine
 from bench.peers import venv
-from bench.work import Work
+from bench.work import SHAPES, Work
 from outdo.host import share_cores
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = _arguments().parse_args(argv)
+def main(argv: list[str] | None = None, **defaults: Any) -> None:
+    parser = _arguments()
+    parser.set_defaults(**defaults)
+    args = parser.parse_args(argv)
     work = _work(args)
     share_cores()  # as the command line does; both sides inherit it
     found = machine.facts()
@@ -33,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     }
     print(machine.line(found))
     print(
-        f"{work.prompts} prompts x {work.group} answers, {work.prompt_tokens} + {work.new_tokens} tokens, "
+        f"{work.shape} on {work.device}: {work.prompts} prompts x {work.group} answers, {work.prompt_tokens} + {work.new_tokens} tokens, "
         f"{work.threads} threads, {args.rounds} rounds of {work.steps} steps, the first of each not counted\n",
         flush=True,
     )
@@ -122,7 +124,8 @@ def _column(steps: list[dict[str, Any]], name: str) -> list[float]:
 
 def _work(args: argparse.Namespace) -> Work:
     micro = args.micro_batch or min(64, args.prompts * args.group)
-    work = Work(args.prompts, args.group, args.prompt_tokens, args.new_tokens, micro, args.steps, args.threads)
+    sizes = (args.prompts, args.group, args.prompt_tokens, args.new_tokens, micro, args.steps, args.threads)
+    work = Work(*sizes, args.shape, args.device)
     if work.answers % micro:
         raise SystemExit(f"--micro-batch {micro} does not divide the {work.answers} answers of a step")
     if work.steps < 2:
@@ -147,6 +150,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--micro-batch", type=int, help="answers in one forward and backward, on both sides (default 64)"
     )
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="of the model (default tiny)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--steps", type=int, default=8, help="in one process, the first not counted (default 8)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each side, taking turns (default 3)")
     parser.add_argument("--threads", type=int, default=machine.num_cores(), help="of torch (default: all cores)")

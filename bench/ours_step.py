@@ -38,6 +38,13 @@ class Watch:
     def failed(self, step: int, groups: Sequence[Group]) -> None: ...
 
 
+def policy_of(work: w.Work) -> Policy:
+    """The work's model as outdo holds it."""
+    kind = torch.float32 if work.device == "cpu" else torch.bfloat16
+    device, model = torch.device(work.device), w.model(attention.NAME, work.shape).to(work.device, kind)
+    return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT)
+
+
 def main(work: w.Work, report: str) -> None:
     torch.set_num_threads(work.threads)
     keep_memory()
@@ -48,15 +55,9 @@ def main(work: w.Work, report: str) -> None:
         gradient_accumulation_steps=work.answers // work.micro_batch,
         max_steps=work.steps,
         learning_rate=w.LEARNING_RATE,
+        kl_limit=None,
     )
-    policy = Policy(
-        w.model(attention.NAME),
-        w.tokenizer(),
-        torch.device("cpu"),
-        (NO_TOKEN,),
-        w.END,
-        w.SHAPE["max_position_embeddings"],
-    )
+    policy = policy_of(work)
     rewards = find_rewards(["spread"], [], "spread", work.new_tokens, {"spread": w.spread})
     texts = w.prompt_texts(work)
 
@@ -84,12 +85,12 @@ def main(work: w.Work, report: str) -> None:
     run_loop(
         recipe,
         curriculum,
-        LocalSampler(policy, recipe.rollout_rows),
+        LocalSampler(policy),
         rewards,
         LocalLearner(policy, recipe),
         Watch(record),
     )
-    w.write_steps(report, work, steps, w.versions("outdo", "torch", "transformers"))
+    w.write_steps(report, work, steps, w.versions("torch", "transformers"))
 
 
 if __name__ == "__main__":

@@ -14,18 +14,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-VOCAB = 512
-SHAPE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 128,
-    "intermediate_size": 344,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 32,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
+# The shapes of models that people train on one machine; the weights are random.
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4,
+             "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32},
+    "smollm2-135m": {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+                     "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64},
+    "qwen2.5-0.5b": {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+                     "num_attention_heads": 14, "num_key_value_heads": 2},
+    "qwen2.5-1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+                     "num_attention_heads": 12, "num_key_value_heads": 2},
+}  # fmt: skip
+CONTEXT = 8192
 UNKNOWN, END = 0, 1  # ids; all others are words. Their names share no beginning with a word, else words would be split
 LEARNING_RATE = 1e-6
 
@@ -41,6 +41,8 @@ class Work:
     micro_batch: int = 64  # answers in one forward and backward
     steps: int = 8  # in one process; the first warms up and is not counted
     threads: int = 1
+    shape: str = "tiny"
+    device: str = "cpu"  # cuda: bfloat16, with whatever each side keeps in float32
 
     @property
     def answers(self) -> int:
@@ -65,26 +67,30 @@ class Step:
     parts: dict[str, float] = field(default_factory=dict)  # seconds by phase, where the trainer tells
 
 
-def tokenizer() -> Any:
+def tokenizer(shape: str = "tiny") -> Any:
     """A word is a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    names = ["<unk>", "<end>", *(f"w{i}" for i in range(2, VOCAB))]
+    names = ["<unk>", "<end>", *(f"w{i}" for i in range(2, SHAPES[shape]["vocab_size"]))]
     words = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"unk_token": "<unk>", "eos_token": "<end>", "pad_token": "<end>", "bos_token": "<end>"}
     return PreTrainedTokenizerFast(tokenizer_object=words, padding_side="left", **special)
 
 
-def model(attention: str) -> Any:
-    """A Llama of that shape in float32, the same weights each time."""
+def model(attention: str, shape: str = "tiny") -> Any:
+    """A model of that shape in float32, the same weights each time."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(**SHAPE, bos_token_id=END, eos_token_id=END, pad_token_id=END)
-    made = LlamaForCausalLM(config).to(torch.float32)
+    of_config, of_model = (
+        (Qwen2Config, Qwen2ForCausalLM) if shape.startswith("qwen") else (LlamaConfig, LlamaForCausalLM)
+    )
+    ends = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
+    config = of_config(**SHAPES[shape], max_position_embeddings=CONTEXT, tie_word_embeddings=True, **ends)
+    made = of_model(config).to(torch.float32)
     made.set_attn_implementation(attention)
     return made
 
@@ -92,8 +98,8 @@ def model(attention: str) -> Any:
 def prompt_texts(work: Work) -> list[str]:
     """Random words: the prompts of all steps."""
     rng = random.Random(0)
-    count = work.prompts * work.steps
-    return [" ".join(f"w{rng.randrange(2, VOCAB)}" for _ in range(work.prompt_tokens)) for _ in range(count)]
+    count, words = work.prompts * work.steps, SHAPES[work.shape]["vocab_size"]
+    return [" ".join(f"w{rng.randrange(2, words)}" for _ in range(work.prompt_tokens)) for _ in range(count)]
 
 
 def spread(completions: list[str], **columns: Any) -> list[float]:
@@ -102,7 +108,11 @@ def spread(completions: list[str], **columns: Any) -> list[float]:
 
 
 def clocks() -> tuple[float, float]:
-    """Now, on the clock and in the process's CPU time."""
+    """Now, on the clock and in the process's CPU time, when all that was asked of the device is done."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
 

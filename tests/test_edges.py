@@ -131,7 +131,7 @@ def test_wilson_holds_the_share_itself() -> None:
 
 def test_an_unlikely_first_token_is_not_drawn_by_the_lowest_noise() -> None:
     assert uniforms(torch.arange(1_000_000), 0).min() > 0
-    tokens, _ = pick(torch.tensor([[-60.0, 0.0]]), torch.tensor([2.0**-24]), SampleParams(1))
+    tokens, *_ = pick(torch.tensor([[-60.0, 0.0]]), torch.tensor([2.0**-24]), SampleParams(1))
     assert tokens.tolist() == [1]
 
 

@@ -14,6 +14,7 @@ from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.grade.audit import refuse_unfit
 from outdo.grade.compose import Rewards, find_rewards
 from outdo.host import keep_memory
+from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
@@ -24,7 +25,7 @@ from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.types import SampleParams, Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
-    "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows),
+    "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows, cache_budget(policy, recipe)),
     "hf": lambda policy, recipe: HFSampler(policy),
 }
 

@@ -72,15 +72,20 @@ class Recipe(BaseModel):
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)  # 0: no limit
+    min_p: float = Field(0.0, ge=0, le=1)  # leave out what is less likely than this share of the likeliest token
+    stop: list[str] = []  # texts that end an answer
     sampler: Literal["local", "hf"] = "local"  # hf: transformers' generate, the slow reference
-    rollout_rows: int = Field(512, ge=1)  # answers decoded side by side
+    rollout_rows: int | None = Field(None, ge=1)  # answers decoded side by side; default: 1024 on a GPU, else 512
+    rollout_memory: float | None = Field(None, gt=0)  # GiB for their keys and values; default: half of what is free
     dynamic_sampling: bool = False  # replace groups without spread by new prompts (DAPO) …
     max_resample: float = Field(2.0, ge=0)  # … making at most so many times the step's groups again
     # --- batches, as TRL counts them: answers, not prompts
-    per_device_train_batch_size: int = Field(8, ge=1)  # answers in one forward and backward
+    per_device_train_batch_size: int = Field(8, ge=1)  # answers, as TRL counts; memory is tokens_per_micro_batch's job
     gradient_accumulation_steps: int = Field(1, ge=1)  # of those in one update of the weights
     steps_per_generation: int | None = Field(None, ge=1)  # of those in one step; default: gradient_accumulation_steps
     generation_batch_size: int | None = Field(None, ge=2)  # answers in one step; the other way to say it
+    tokens_per_micro_batch: int | None = Field(None, ge=1)  # in one forward and backward; changes no gradient
+    gradient_checkpointing: bool = False  # compute activations again in the backward, to save memory
     num_iterations: int = Field(1, ge=1)  # times that a step's answers are gone through
     max_steps: int = Field(100, ge=1)
     # --- the objective
@@ -98,7 +103,9 @@ class Recipe(BaseModel):
     )  # a guard acts when the KL of three steps in a row is past this; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, or halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)
-    importance_sampling_cap: float | None = Field(None, gt=0)  # truncated importance sampling against the sampler
+    # when sampler and learner differ: weigh tokens by their ratio, cut at the cap, or leave those past it out
+    importance_sampling: Literal["auto", "truncate", "mask", "never"] = "auto"  # auto: only past rounding
+    importance_sampling_cap: float | None = Field(None, gt=0)  # default 2; given, auto means truncate
     mask_truncated_completions: bool = False  # answers cut at the limit teach nothing
     # --- the optimizer
     learning_rate: float = Field(1e-6, gt=0)
@@ -138,6 +145,11 @@ class Recipe(BaseModel):
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [value] if isinstance(value, (int, float)) else value
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_text(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
     @property
     def answers_per_step(self) -> int:

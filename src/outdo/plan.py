@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from outdo.config import Recipe
 from outdo.errors import ModelError
+from outdo.learn.memory import TOKENS
 from outdo.models.load import TINY, pick_device
 from outdo.models.tiny import tiny_model, tiny_tokenizer
 from outdo.run import default_folder
@@ -54,8 +55,9 @@ def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
     """Bytes by purpose: an estimate, meant to be right within a factor of about 1.5."""
     each = BYTES[recipe.dtype]
     tokens = TYPICAL_PROMPT + recipe.max_completion_length
-    rows = min(recipe.rollout_rows, recipe.answers_per_step)
-    micro = min(recipe.per_device_train_batch_size, recipe.answers_per_step) * recipe.max_completion_length
+    rows = min(recipe.rollout_rows or 512, recipe.answers_per_step)
+    asked = recipe.tokens_per_micro_batch or TOKENS["cpu"]
+    micro = min(asked, recipe.answers_per_step * recipe.max_completion_length)
     # Kept for the backward of one layer, in widths: about ten of the hidden size and four of the intermediate.
     activations = micro * shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * each
     return {

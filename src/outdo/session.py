@@ -104,6 +104,8 @@ class Session:
                 self.learner = learner
                 self._save()
         assert self.learner
+        self.learner.say = self.reporter.note
+        self.learner.rehearse()
         size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
         self.reporter.begin(f"GRPO: {recipe.max_steps} steps of {size}")
         run_loop(
@@ -216,7 +218,7 @@ class Session:
         if found := self._evaluated(step):
             return found
         recipe = self.recipe
-        params = SampleParams(recipe.max_completion_length, recipe.temperature)
+        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
         seed = seed_of("evaluation", recipe.seed, step)
         found = [
             evaluate_prompts(prompts, split, self.sampler, self.rewards, params, recipe.eval_samples, seed)

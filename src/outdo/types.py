@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 Message = Mapping[str, str]  # {"role": "user", "content": "…"}
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
+Support = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ class Completion:
     """One sampled answer. All of `token_ids` were chosen by the model, the closing token included."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # the sampler's own, under softmax(logits / temperature)
+    logprobs: tuple[float, ...]  # the sampler's own, under the distribution that each token was drawn from
     text: str
     finish: Finish
     version: int  # which weights wrote it: the number of training steps they had seen
+    support: Support = ()  # the tokens that top_k, top_p or min_p left to choose from, for each token; else empty
 
     def __post_init__(self) -> None:
         assert len(self.token_ids) == len(self.logprobs), "one log-probability for each token"
@@ -86,6 +88,7 @@ class Row:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     advantage: float
+    support: Support = ()
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,20 @@ class SampleParams:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: no limit
+    min_p: float = 0.0  # leave out what is less likely than this share of the likeliest
+    stop: tuple[str, ...] = ()  # texts that end an answer; they stay in it
 
     def __post_init__(self) -> None:
-        if self.max_completion_length < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        sizes = self.max_completion_length >= 1 and self.temperature >= 0 and self.top_k >= 0
+        if not sizes or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1 or "" in self.stop:
             raise ValueError(
-                f"{self}: needs max_completion_length >= 1, temperature >= 0, 0 < top_p <= 1 and top_k >= 0"
+                f"{self}: needs max_completion_length >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0, "
+                "0 <= min_p <= 1 and no empty text in stop"
             )
+
+    @property
+    def truncates(self) -> bool:
+        return self.temperature > 0 and bool(self.top_k or self.top_p < 1 or self.min_p)
 
 
 class Sampler(Protocol):

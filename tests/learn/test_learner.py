@@ -101,7 +101,7 @@ def test_groups_without_spread_are_skipped_and_change_no_gradient(policy: Policy
     learner = LocalLearner(policy, recipe(per_device_train_batch_size=12, max_grad_norm=1e9))
     packed_rows: list[int] = []
     original = learner._micro_batches
-    learner._micro_batches = lambda rows: packed_rows.append(len(rows)) or original(rows)  # type: ignore
+    learner._micro_batches = lambda ids, rows: packed_rows.append(len(rows)) or original(ids, rows)  # type: ignore
     caught: list[torch.Tensor] = []
     learner.optimizer.step = lambda *a: caught.extend(p.grad.clone() for p in policy.model.parameters())  # type: ignore
     learner.update(prepare(with_advantages([*groups(), dead])), 0)
@@ -132,8 +132,8 @@ def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
 
 def test_a_right_answer_becomes_likelier_and_a_wrong_one_less(policy: Policy) -> None:
     def likelihoods() -> torch.Tensor:
-        packed = pack(batch().prompt_ids, batch().rows, policy.pad_id, policy.device)
-        chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_BT[packed.mask_BT], 1.0)
+        packed = pack(batch().prompt_ids, batch().rows, policy.device)
+        chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
         return unpack(chosen, packed).sum(-1).detach()
 
     before = likelihoods()
@@ -197,8 +197,8 @@ def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Poli
 
 def test_penalties_are_beta_times_the_answers_kl(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(beta=0.5, kl_in_reward=True))
-    packed = pack(batch().prompt_ids, batch().rows, policy.pad_id, policy.device)
-    chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_BT[packed.mask_BT], 1.0)
+    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
     expected = ((packed.sampler_logprobs_BT - unpack(chosen, packed)) * packed.mask_BT).sum(-1) * 0.5
     found = learner.penalties(groups())
     assert found is not None

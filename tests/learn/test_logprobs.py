@@ -164,14 +164,46 @@ def test_no_tokens_at_all():
 
 def test_never_more_logits_at_once_than_the_chunk(monkeypatch):
     widths = []
-    real = module._logprobs
+    real = module.head_logits
 
     def watched(hidden, *rest):
         widths.append(len(hidden))
         return real(hidden, *rest)
 
     monkeypatch.setattr(module, "CHUNK", 4 * VOCABULARY + 3)
-    monkeypatch.setattr(module, "_logprobs", watched)
+    monkeypatch.setattr(module, "head_logits", watched)
     hidden, head, targets = made()
     token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
     assert widths == [4, 4, 4, 1] * 2
+    monkeypatch.setattr(module, "CHUNK", TOKENS * VOCABULARY)
+    token_logprobs(hidden, head, targets, 1.0)[0].sum().backward()
+    assert widths[8:] == [TOKENS]  # one chunk is kept, and not computed again
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("chunk", [4 * VOCABULARY, 2**22])
+def test_over_the_tokens_that_were_left_and_with_bent_logits(monkeypatch, chunk, cap):
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    hidden, head, targets = made()
+    support = torch.full((TOKENS, 4), -1)
+    support[:, 0] = targets
+    support[::2, 1] = (targets[::2] + 3) % VOCABULARY
+    support[::3, 2] = (targets[::3] + 7) % VOCABULARY
+    by_chosen, by_entropy = weighing()
+    chosen, entropy = token_logprobs(hidden, head, targets, 0.8, support, cap)
+    (chosen @ by_chosen + entropy @ by_entropy).backward()
+    ours = {name: gradient.clone() for name, gradient in gradients(hidden, head).items()}
+    hidden.grad = head.weight.grad = head.bias.grad = None
+    logits = head(hidden)
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    left = torch.zeros(TOKENS, VOCABULARY, dtype=torch.bool)
+    for row, ids in enumerate(support.tolist()):
+        left[row, [i for i in ids if i >= 0]] = True
+    logp = (logits / 0.8).masked_fill(~left, -torch.inf).log_softmax(-1)
+    expected = logp.gather(-1, targets[:, None])[:, 0]
+    expected_entropy = -torch.where(left, logp.exp() * logp.masked_fill(~left, 0.0), 0.0).sum(-1)
+    assert_close(chosen, expected, rtol=1e-5, atol=1e-5)
+    assert_close(entropy, expected_entropy, rtol=1e-5, atol=1e-5)
+    (expected @ by_chosen + expected_entropy @ by_entropy).backward()
+    for name, gradient in gradients(hidden, head).items():
+        assert_close(ours[name], gradient, rtol=2e-5, atol=2e-5)

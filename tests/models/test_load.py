@@ -13,6 +13,7 @@ from conftest import prompt_of
 from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.learn.learner import LocalLearner
+from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack
 from outdo.models.load import load_policy, save_policy
 from outdo.models.tiny import tiny_tokenizer
@@ -35,7 +36,12 @@ FAMILIES = [
     ("Qwen2", {}),
     ("Qwen3", {}),
     ("Mistral", {"sliding_window": None}),
+    ("Mistral", {"sliding_window": 8}),
     ("Gemma", {}),
+    ("Gemma2", {"head_dim": 8, "sliding_window": 8}),
+    ("Gemma3", {"head_dim": 8, "sliding_window": 8, "num_hidden_layers": 6}),
+    ("SmolLM3", {"num_hidden_layers": 4}),
+    ("Granite", {"residual_multiplier": 0.5}),
 ]
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?", "9")]
 
@@ -43,7 +49,7 @@ PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?", "9")]
 def make(folder: Path, family: str, **more: Any) -> Path:
     """A folder with random weights and the tiny tokenizer."""
     tokenizer = tiny_tokenizer()
-    config = getattr(transformers, f"{family}Config")(
+    config = getattr(transformers, "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config")(
         **{**SHAPE, **more},
         vocab_size=len(tokenizer),
         eos_token_id=4,
@@ -73,22 +79,53 @@ def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, famil
             torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4
         )
     rows = [Row(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
-    packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.pad_id, policy.device)
+    packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.device)
     forward(policy, packed).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
 
 
-def test_logits_that_are_capped_or_scaled_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="Gemma2"):
-        load_policy(str(make(tmp_path / "capped", "Gemma2", head_dim=8)), device="cpu")
+def test_which_models_are_written_out(tmp_path: Path) -> None:
+    """Those whose layers only look like Llama's are found out by their logits, and run by their own modules."""
+    stacks = {}
+    for family, more in (("Llama", {}), ("Qwen3", {}), ("Gemma", {}), ("Granite", {"residual_multiplier": 0.5})):
+        stacks[family] = load_policy(str(make(tmp_path / family, family, **more)), device="cpu").stack is not None
+    assert stacks == {"Llama": True, "Qwen3": True, "Gemma": False, "Granite": False}
+
+
+def test_logits_that_are_scaled_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="computes its logits"):
         load_policy(str(make(tmp_path / "scaled", "Granite", logits_scaling=8.0)), device="cpu")
 
 
-def test_a_window_shorter_than_the_text_is_refused(tmp_path: Path) -> None:
-    policy = load_policy(str(make(tmp_path, "Mistral", sliding_window=8)), device="cpu")
-    with pytest.raises(ModelError, match="sliding window of 8"):
-        list(LocalSampler(policy).sample(PROMPTS, 1, SampleParams(12), 0))
+@pytest.mark.parametrize(("family", "more"), FAMILIES)
+def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+    """Packed, with shared prompts and a backward written out, against transformers' own modules one row at a time."""
+    policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
+    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
+    rows = [Row(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
+    weight = torch.linspace(-1.0, 1.0, sum(len(ids) for _, ids in answers))
+    packed = pack(prompts, rows, policy.device)
+    for recompute in (False, True):
+        policy.model.zero_grad()
+        chosen, _ = token_logprobs(
+            forward(policy, packed, recompute), policy.head, packed.targets_M, 1.0, None, policy.cap
+        )
+        (chosen @ weight).backward()
+        ours = {name: p.grad.clone() for name, p in policy.model.named_parameters()}  # type: ignore[union-attr]
+        policy.model.zero_grad()
+        policy.model.set_attn_implementation("eager")
+        plain = []
+        for p, ids in answers:
+            logits = policy.model(input_ids=torch.tensor([[*prompts[p], *ids]]), use_cache=False).logits[0]
+            at = slice(len(prompts[p]) - 1, -1)
+            plain.append(logits[at].log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0])
+        policy.model.set_attn_implementation("outdo")
+        torch.testing.assert_close(chosen, torch.cat(plain), atol=1e-5, rtol=1e-5)
+        (torch.cat(plain) @ weight).backward()
+        for name, parameter in policy.model.named_parameters():
+            assert parameter.grad is not None
+            assert (ours[name] - parameter.grad).norm() < 1e-5 * parameter.grad.norm().clamp(min=0.1), name
 
 
 def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:

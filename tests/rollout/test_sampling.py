@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from outdo.rollout.sampling import pick, uniforms
+from outdo.rollout.sampling import MOST_KEPT, pick, uniforms
 from outdo.seeds import seed_of
 from outdo.types import SampleParams
 
@@ -86,7 +86,7 @@ def test_a_row_draws_the_same_whoever_sits_beside_it():
     seeds, logits = hashed(64), torch.randn(64, 30, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
     how = params(temperature=0.9, top_p=0.9, top_k=20)
-    tokens, logprobs = pick(logits, uniforms(seeds, 3), how)
+    tokens, logprobs, _ = pick(logits, uniforms(seeds, 3), how)
     assert torch.equal(uniforms(seeds[order], 3), uniforms(seeds, 3)[order])
     shuffled = pick(logits[order], uniforms(seeds[order], 3), how)
     assert torch.equal(shuffled[0], tokens[order])
@@ -98,7 +98,7 @@ def test_a_row_draws_the_same_whoever_sits_beside_it():
 def test_the_choice_inverts_the_cumulated_probabilities():
     logits = torch.tensor([0.2, 0.3, 0.5]).log()
     for noise, token in ((0.0, 0), (0.19, 0), (0.21, 1), (0.49, 1), (0.51, 2), (1 - GRAIN, 2)):
-        chosen, logprob = pick(logits[None], torch.tensor([noise]), params())
+        chosen, logprob, _ = pick(logits[None], torch.tensor([noise]), params())
         assert chosen.item() == token
         assert logprob.item() == pytest.approx(logits[token].item(), abs=1e-6)
 
@@ -108,7 +108,7 @@ PROBABILITIES = [0.4, 0.02, 0.25, 0.0, 0.08, 0.15, 0.03, 0.07]
 
 def frequencies(n, **options):
     logits = torch.tensor(PROBABILITIES).log() * options.get("temperature", 1.0) + 3.0
-    tokens, _ = pick(logits.expand(n, -1), uniforms(hashed(n, "frequencies"), 0), params(**options))
+    tokens, *_ = pick(logits.expand(n, -1), uniforms(hashed(n, "frequencies"), 0), params(**options))
     return torch.bincount(tokens, minlength=8).tolist()
 
 
@@ -149,19 +149,34 @@ def test_cuts_keep_the_right_tokens_in_the_right_proportion(options, support):
         assert abs(counts[token] / 20_000 - share) <= 4 * math.sqrt(share * (1 - share) / 20_000)
 
 
-def test_log_probabilities_are_those_before_the_cut_and_at_the_temperature():
-    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    for temperature in (1.0, 0.5, 2.0):
-        total = sum(math.exp(x / temperature) for x in (2.0, 1.0, 0.0, -1.0))
-        token, logprob = pick(logits, torch.tensor([0.01]), params(temperature=temperature, top_k=2, top_p=0.9))
-        assert token.item() == 0
-        assert logprob.item() == pytest.approx(2.0 / temperature - math.log(total), abs=1e-6)
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_log_probabilities_are_those_of_what_was_left_to_choose_from(temperature):
+    logits = torch.tensor([[2.0, -1.0, 1.0, 0.0]])
+    total = math.exp(2.0 / temperature) + math.exp(1.0 / temperature)
+    for noise, token in ((0.01, 0), (0.99, 2)):
+        found, logprob, support = pick(logits, torch.tensor([noise]), params(temperature=temperature, top_k=2))
+        assert found.item() == token and support.tolist() == [[0, 2]]
+        assert logprob.item() == pytest.approx(logits[0, token].item() / temperature - math.log(total), abs=1e-6)
+
+
+def test_min_p_is_a_share_of_the_likeliest():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    _, _, support = pick(logits, torch.tensor([0.5]), params(min_p=0.29))
+    assert support.tolist() == [[0, 1, 2, -1]]
+    _, _, support = pick(logits, torch.tensor([0.5]), params(min_p=0.31, top_p=0.999))
+    assert support.tolist() == [[0, 1, -1, -1]]
+
+
+def test_top_p_alone_leaves_no_more_than_can_travel():
+    logits = torch.zeros(1, 1000)
+    _, logprob, support = pick(logits, torch.tensor([0.5]), params(top_p=0.9))
+    assert support.shape == (1, MOST_KEPT) and logprob.item() == pytest.approx(-math.log(MOST_KEPT), abs=1e-5)
 
 
 def test_greedy_takes_the_likeliest_whatever_the_noise():
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, -1.0, 4.9]])
     for noise in (0.0, 0.5, 1 - GRAIN):
-        tokens, logprobs = pick(logits, torch.full((2,), noise), params(temperature=0.0, top_p=0.5, top_k=1))
+        tokens, logprobs, _ = pick(logits, torch.full((2,), noise), params(temperature=0.0, top_p=0.5, top_k=1))
         assert tokens.tolist() == [1, 0]
         assert_close(logprobs, torch.stack([logits.log_softmax(-1)[0, 1], logits.log_softmax(-1)[1, 0]]))
 
@@ -177,7 +192,7 @@ def test_a_large_vocabulary_in_half_precision():
     """Cumulated rounding must not push the last draw past the end, nor bias the halves."""
     n, vocabulary = 256, 50_000
     logits = torch.zeros(n, vocabulary, dtype=torch.bfloat16)
-    tokens, logprobs = pick(logits, uniforms(hashed(n), 9), params())
+    tokens, logprobs, _ = pick(logits, uniforms(hashed(n), 9), params())
     assert tokens.max().item() < vocabulary
     assert_close(logprobs, torch.full((n,), -math.log(vocabulary)))
     statistic, limit = chi_square(torch.histc(tokens.float(), 8, 0, vocabulary).tolist(), [1 / 8] * 8)

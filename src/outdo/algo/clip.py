@@ -52,6 +52,12 @@ def truncated_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: flo
     return (logprobs_BT - sampler_logprobs_BT).exp().clamp(max=cap).detach()
 
 
+def masked_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: float) -> Tensor:
+    """Masked importance sampling: the ratio where it is within [1 / cap, cap], and 0 elsewhere, detached."""
+    ratio_BT = (logprobs_BT - sampler_logprobs_BT).exp().detach()
+    return torch.where((ratio_BT <= cap) & (ratio_BT >= 1.0 / cap), ratio_BT, 0.0)
+
+
 @dataclass(frozen=True)
 class ClipCase:
     """One row of the clip table: at this advantage and ratio, which branch holds, its value and its gradient."""

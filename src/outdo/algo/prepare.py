@@ -39,7 +39,7 @@ def with_advantages(
 def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
     """The rows of a batch. Unjudged answers are left out, and with `mask_truncated` those cut off at the limit too."""
     rows = [
-        Row(p, completion.token_ids, completion.logprobs, advantage)
+        Row(p, completion.token_ids, completion.logprobs, advantage, completion.support)
         for p, group in enumerate(groups)
         for completion, grade, advantage in zip(group.completions, group.grades, group.advantages, strict=True)
         if grade.verdict != "broken" and not (mask_truncated and completion.finish == "length")

@@ -58,7 +58,7 @@ def evaluate_prompts(
     seed: int,
 ) -> Evaluation:
     """One greedy answer to each prompt, then `samples` at the given temperature."""
-    greedy_params = SampleParams(params.max_completion_length, temperature=0.0)
+    greedy_params = SampleParams(params.max_completion_length, temperature=0.0, stop=params.stop)
     greedy = _judged(prompts, 1, sampler, rewards, greedy_params, seed)
     verdicts = [group.grades[0].verdict for group in greedy]
     n, right = len(verdicts) - verdicts.count("broken"), verdicts.count("right")

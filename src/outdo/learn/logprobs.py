@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of chosen tokens, without ever holding the logits of a whole batch.
 
-The head runs over chunks of tokens; the backward computes each chunk's logits once more instead of keeping them.
-Products are in the weights' type, sums in float32.
+The head runs over chunks of tokens; the backward computes each chunk's logits once more instead of keeping them,
+unless they were few. Products are in the weights' type, sums in float32.
 """
 
 from __future__ import annotations
@@ -11,56 +11,113 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CHUNK = 2**22  # logits held at once: 16 MiB in float32
+from outdo.models.ops import head_logits, kernels
+
+CHUNK = 2**22  # logits held at once: 16 MiB in float32 …
+CHUNK_ON_GPU = 2**28  # … and 1 GiB
 
 
-def token_logprobs(hidden_MD: Tensor, head: nn.Linear, targets_M: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """log p(target) and the entropy of p, for p = softmax(head(hidden) / temperature); both differentiable, float32."""
-    return _TokenLogprobs.apply(hidden_MD, head.weight, head.bias, targets_M, temperature)
+def token_logprobs(
+    hidden_MD: Tensor, head: nn.Linear, targets_M: Tensor, temperature: float, support_MK: Tensor | None = None,
+    cap: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """log p(target) and the entropy of p, for p = softmax(head(hidden) / temperature); both differentiable, float32.
+
+    With `support_MK`, p is over those tokens alone (-1 stands for none): what is left of the same policy when its tail
+    was cut off in sampling.
+    """
+    return _TokenLogprobs.apply(hidden_MD, head.weight, head.bias, targets_M, temperature, support_MK, cap)
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(hidden_MD, weight_VD, bias_V, targets_M)
-        ctx.temperature = temperature
-        chosen = hidden_MD.new_empty(len(targets_M), dtype=torch.float32)
-        entropy = torch.empty_like(chosen)
-        for part in _chunks(len(targets_M), len(weight_VD)):
-            logprobs = _logprobs(hidden_MD[part], weight_VD, bias_V, temperature)
-            chosen[part] = logprobs.gather(-1, targets_M[part, None])[:, 0]
-            entropy[part] = -(logprobs.exp() * logprobs).sum(-1)
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, temperature: float,
+        support_MK: Tensor | None, cap: float | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        chosen, lse, entropy = hidden_MD.new_empty((3, len(targets_M)), dtype=torch.float32)
+        chunks = _chunks(len(targets_M), weight_VD)
+        for part in chunks:
+            logits = _logits(hidden_MD, weight_VD, bias_V, support_MK, cap, part)
+            _fill(logits, targets_M[part], temperature, chosen[part], lse[part], entropy[part])
+        ctx.logits = logits if len(chunks) == 1 else None  # kept where they are few
+        ctx.save_for_backward(hidden_MD, weight_VD, bias_V, targets_M, lse, entropy, support_MK)
+        ctx.temperature, ctx.cap = temperature, cap
         return chosen, entropy
 
     @staticmethod
     def backward(ctx: Any, grad_chosen_M: Tensor, grad_entropy_M: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_MD, weight_VD, bias_V, targets_M = ctx.saved_tensors
+        hidden_MD, weight_VD, bias_V, targets_M, lse, entropy, support_MK = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden_MD)
         grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32)
         grad_bias = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
-        for part in _chunks(len(targets_M), len(weight_VD)):
-            logprobs = _logprobs(hidden_MD[part], weight_VD, bias_V, ctx.temperature)
-            probs = logprobs.exp()
-            grad = -probs * grad_chosen_M[part, None]
-            if bool(grad_entropy_M.any()):
-                entropy = -(probs * logprobs).sum(-1, keepdim=True)
-                grad -= probs * (logprobs + entropy) * grad_entropy_M[part, None]
-            grad.scatter_add_(-1, targets_M[part, None], grad_chosen_M[part, None])
-            grad = (grad / ctx.temperature).to(hidden_MD.dtype)
-            grad_hidden[part] = grad @ weight_VD
-            grad_weight += grad.T @ hidden_MD[part]
+        for part in _chunks(len(targets_M), weight_VD):
+            logits = ctx.logits
+            if logits is None:
+                logits = _logits(hidden_MD, weight_VD, bias_V, support_MK, ctx.cap, part)
+            state = targets_M[part], lse[part], entropy[part], grad_chosen_M[part], grad_entropy_M[part]
+            grad = _gradient(logits, *state, ctx.temperature, hidden_MD.dtype)
+            if ctx.cap is not None:
+                grad = (grad * (1.0 - (logits / ctx.cap).square())).to(hidden_MD.dtype)
+            torch.mm(grad, weight_VD, out=grad_hidden[part])
+            _add_product(grad_weight, grad.T, hidden_MD[part])
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
+        ctx.logits = None
         grad_bias = None if bias_V is None else grad_bias.to(bias_V.dtype)  # type: ignore[union-attr]
-        return grad_hidden, grad_weight.to(weight_VD.dtype), grad_bias, None, None
+        return grad_hidden, grad_weight.to(weight_VD.dtype), grad_bias, None, None, None, None
 
 
-def _logprobs(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    return (torch.nn.functional.linear(hidden, weight, bias).float() / temperature).log_softmax(-1)
+def _logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, support: Tensor | None, cap: float | None, part: slice
+) -> Tensor:
+    logits = head_logits(hidden[part], weight, bias, cap)
+    return logits if support is None else _restrict(logits, support[part])
 
 
-def _chunks(num_tokens: int, vocabulary: int) -> list[slice]:
-    size = max(1, CHUNK // vocabulary)
+def _fill(logits: Tensor, targets: Tensor, temperature: float, chosen: Tensor, lse: Tensor, entropy: Tensor) -> None:
+    if k := kernels(logits):
+        k.logprobs(logits, targets, temperature, chosen, lse, entropy)
+        return
+    logits = logits / temperature if temperature != 1.0 else logits
+    lse.copy_(logits.logsumexp(-1))
+    chosen.copy_(logits.gather(-1, targets[:, None])[:, 0]).sub_(lse)
+    probs = (logits - lse[:, None]).exp_()
+    entropy.copy_(lse).sub_(torch.linalg.vecdot(probs, logits))
+
+
+def _gradient(
+    logits: Tensor, targets: Tensor, lse: Tensor, entropy: Tensor, dchosen: Tensor, dentropy: Tensor,
+    temperature: float, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Of the logits, in the type of the products that follow."""
+    if k := kernels(logits):
+        grad = torch.empty_like(logits, dtype=dtype)
+        k.logprobs_backward(logits, targets, lse, entropy, dchosen, dentropy, temperature, grad)
+        return grad
+    logp = (logits / temperature if temperature != 1.0 else logits) - lse[:, None]
+    probs = logp.exp()
+    grad = probs * -dchosen[:, None]
+    if bool(dentropy.any()):
+        grad -= probs * (logp + entropy[:, None]) * dentropy[:, None]
+    grad.scatter_add_(-1, targets[:, None], dchosen[:, None])
+    return (grad.div_(temperature) if temperature != 1.0 else grad).to(dtype)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, in float32."""
+    if a.dtype == torch.float32:
+        total.addmm_(a, b)
+    else:
+        total += torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a @ b
+
+
+def _restrict(logits_MV: Tensor, support_MK: Tensor) -> Tensor:
+    """The logits of the tokens in `support_MK`; of all others, so low that they have no share."""
+    ids_MK = torch.where(support_MK < 0, support_MK[:, :1], support_MK)
+    return torch.full_like(logits_MV, -1e4).scatter_(-1, ids_MK, logits_MV.gather(-1, ids_MK))
+
+
+def _chunks(num_tokens: int, weight_VD: Tensor) -> list[slice]:
+    size = max(1, (CHUNK_ON_GPU if weight_VD.is_cuda else CHUNK) // len(weight_VD))
     return [slice(start, min(start + size, num_tokens)) for start in range(0, num_tokens, size)]

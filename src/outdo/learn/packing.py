@@ -1,12 +1,14 @@
 """From ragged rows to the tensors of one forward pass: prompts once each, then the answers that share them.
 
-Legend: P prompts of L tokens, B answers of T tokens. An answer's last token is never fed in: nothing follows it.
+No padding: N tokens in one row. Legend: B answers of up to T tokens, M real answer tokens in all. An answer's last
+token is never fed in: nothing follows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -20,56 +22,68 @@ from outdo.types import Row
 class Packed:
     """One micro-batch on its device."""
 
-    input_ids: Tensor  # [1, P x L + B x (T - 1)]
-    position_ids: Tensor
+    ids_N: Tensor
+    positions_N: Tensor
     layout: SharedPrompts
-    before_BT: Tensor  # index into the row of inputs: the token from which each answer token is predicted
-    targets_BT: Tensor
-    mask_BT: Tensor
+    before_M: Tensor  # the token from which each answer token is predicted
+    targets_M: Tensor
+    mask_BT: Tensor  # where the M stand in a rectangle
     sampler_logprobs_BT: Tensor
     advantages_B: Tensor
+    support_MK: Tensor | None  # the tokens that were left to choose from, -1 for none; None: all were
 
 
-def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], pad_id: int, device: torch.device) -> Packed:
-    """Tensors for these rows. Prompts that no row answers are left out."""
+def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.device) -> Packed:
+    """Tensors for these rows, which stand beside those of the same prompt. Prompts that no row answers are left out."""
     used = sorted({row.prompt for row in rows})
     place = {prompt: i for i, prompt in enumerate(used)}
     prompts = [prompt_ids[prompt] for prompt in used]
-    num_prompt, num_answer = max(map(len, prompts)), max(len(row.token_ids) for row in rows)
-    lens_P = torch.tensor([len(ids) for ids in prompts])
-    prompt_of_B = torch.tensor([place[row.prompt] for row in rows])
-    prompt_PL = _pad(prompts, num_prompt, pad_id)
-    targets_BT = _pad([row.token_ids for row in rows], num_answer, pad_id)
-    mask_BT = torch.arange(num_answer) < torch.tensor([len(row.token_ids) for row in rows])[:, None]
-
-    start_B = lens_P[prompt_of_B]  # an answer's first token stands at its prompt's length
-    positions_BT = start_B[:, None] + torch.arange(num_answer - 1)
-    first_B = prompt_of_B * num_prompt + start_B - 1
-    rest_BT = len(prompts) * num_prompt + torch.arange(len(rows) * (num_answer - 1)).view(len(rows), -1)
+    fed = [len(row.token_ids) - 1 for row in rows]
+    prompt_of = [place[row.prompt] for row in rows]
+    ends = torch.tensor([len(ids) for ids in prompts]).cumsum(0)  # where each prompt ends, in the row of N
+    starts = torch.tensor(fed).cumsum(0) - torch.tensor(fed) + int(ends[-1])
+    fed_B, last_B = torch.tensor(fed), ends[torch.tensor(prompt_of)] - 1
+    mask_BT = torch.arange(max(fed) + 1) <= fed_B[:, None]
+    # An answer's first token follows its prompt's last, each further one the one before.
+    before_BT = torch.cat([last_B[:, None], starts[:, None] + torch.arange(max(fed))], dim=1)
+    lengths_B = torch.tensor([len(prompts[p]) for p in prompt_of])
+    positions_BT = lengths_B[:, None] + torch.arange(max(fed))
+    ids = [*chain(*prompts), *chain(*(row.token_ids[:-1] for row in rows))]
+    at = [torch.arange(len(p)) for p in prompts]
+    sampler = torch.zeros(mask_BT.shape)
+    sampler[mask_BT] = torch.tensor([*chain(*(row.logprobs for row in rows))])
     return Packed(
-        input_ids=torch.cat([prompt_PL.flatten(), targets_BT[:, :-1].flatten()])[None].to(device),
-        position_ids=torch.cat([torch.arange(num_prompt).repeat(len(prompts)), positions_BT.flatten()])[None].to(
-            device
-        ),
-        layout=SharedPrompts(lens_P.to(device), prompt_of_B.to(device), num_prompt, num_answer - 1),
-        before_BT=torch.cat([first_B[:, None], rest_BT], dim=1).to(device),
-        targets_BT=targets_BT.to(device),
-        mask_BT=mask_BT.to(device),
-        sampler_logprobs_BT=_pad([row.logprobs for row in rows], num_answer, 0.0).to(device),
-        advantages_B=torch.tensor([row.advantage for row in rows], device=device),
+        ids_N=_sent(torch.tensor(ids), device),
+        positions_N=_sent(torch.cat([*at, positions_BT[mask_BT[:, 1:]]]), device),
+        layout=SharedPrompts([len(p) for p in prompts], prompt_of, fed, device),
+        before_M=_sent(before_BT[mask_BT], device),
+        targets_M=_sent(torch.tensor([*chain(*(row.token_ids for row in rows))]), device),
+        mask_BT=_sent(mask_BT, device),
+        sampler_logprobs_BT=_sent(sampler, device),
+        advantages_B=_sent(torch.tensor([row.advantage for row in rows]), device),
+        support_MK=_support(rows, device),
     )
 
 
-def forward(policy: Policy, packed: Packed) -> Tensor:
-    """Hidden states [M, D] from which the M real answer tokens are predicted, in the order of `mask_BT`."""
-    hidden_ND = policy.hidden(packed.input_ids, packed.position_ids, packed.layout)[0]
-    return hidden_ND.index_select(0, packed.before_BT[packed.mask_BT])
+def _sent(x: Tensor, device: torch.device) -> Tensor:
+    """On its device, without waiting for what the device is at."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+
+def forward(policy: Policy, packed: Packed, recompute: bool = False) -> Tensor:
+    """Hidden states [M, D] from which the answer tokens are predicted."""
+    hidden_ND = policy.hidden(packed.ids_N, packed.positions_N, packed.layout, recompute=recompute)
+    return hidden_ND.index_select(0, packed.before_M)
 
 
 def unpack(values_M: Tensor, packed: Packed) -> Tensor:
-    """Values of the real answer tokens back in their places, [B, T], 0 elsewhere."""
+    """Values of the answer tokens in their places, [B, T], 0 elsewhere."""
     return values_M.new_zeros(packed.mask_BT.shape).masked_scatter(packed.mask_BT, values_M)
 
 
-def _pad(lists: Sequence[Sequence[float]], width: int, value: float) -> Tensor:
-    return torch.tensor([[*x, *[value] * (width - len(x))] for x in lists])
+def _support(rows: Sequence[Row], device: torch.device) -> Tensor | None:
+    kept = [*chain(*(row.support for row in rows))]
+    if not kept:
+        return None
+    widest = max(map(len, kept))
+    return _sent(torch.tensor([[*ids, *[-1] * (widest - len(ids))] for ids in kept]), device)

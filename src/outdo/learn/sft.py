@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from outdo.learn.logprobs import token_logprobs
-from outdo.learn.optim import adamw, rate_at, set_rate
+from outdo.learn.optim import Masters, adamw, rate_at, set_rate
 from outdo.learn.packing import forward, pack
 from outdo.models.load import Policy
 from outdo.types import Prompt, Row
@@ -26,14 +26,17 @@ def warm_up(
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
     """Imitates `examples` for so many steps, in place. `on_step` sees the step and the loss per token."""
-    optimizer = adamw(policy.model, learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
+    masters = Masters(policy.model)
+    optimizer = adamw(masters.weights, learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
     policy.model.train()
     for step in range(steps):
         batch = [next(examples) for _ in range(batch_size)]
         set_rate(optimizer, rate_at(step, steps, learning_rate, "cosine", warmup=max(1, steps // 20)))
         loss = _imitate(policy, batch, max_length)
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        masters.set_gradients(masters.collect([]))
+        torch.nn.utils.clip_grad_norm_(masters.weights, 1.0)
         optimizer.step()
+        masters.publish()
         optimizer.zero_grad(set_to_none=True)
         on_step(step, loss)
 
@@ -45,9 +48,9 @@ def _imitate(policy: Policy, batch: Sequence[Example], max_length: int) -> float
     for i, (_, text) in enumerate(batch):
         ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.eos_ids[0])[:max_length]
         rows.append(Row(i, tuple(ids), (0.0,) * len(ids), 0.0))
-    packed = pack(prompts, rows, policy.pad_id, policy.device)
+    packed = pack(prompts, rows, policy.device)
     logprobs_M, _ = token_logprobs(
-        forward(policy, packed), policy.head, packed.targets_BT[packed.mask_BT], temperature=1.0
+        forward(policy, packed), policy.head, packed.targets_M, temperature=1.0, cap=policy.cap
     )
     loss = -logprobs_M.mean()
     loss.backward()

@@ -34,8 +34,11 @@ class HFSampler:
         how: dict[str, Any] = {"do_sample": False}
         if params.temperature > 0:
             how = {"do_sample": True, "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
+            if params.truncates:  # as the local sampler does: what is left to choose from has an end
+                how |= {"top_k": params.top_k or MOST_KEPT, "min_p": params.min_p or None}
         policy.model.eval()
-        policy.model.set_attn_implementation("sdpa")
+        with_sdpa = getattr(policy.model, "_supports_sdpa", True)  # Gemma 2 caps its scores, which SDPA cannot
+        policy.model.set_attn_implementation("sdpa" if with_sdpa else "eager")
         try:
             out = policy.model.generate(
                 torch.tensor([ids] * n, device=policy.device),

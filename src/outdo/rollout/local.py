@@ -1,116 +1,280 @@
 """The local sampler: in process, on the learner's own weights, so there is nothing to send and nothing to drift.
 
-A prompt is encoded once for its whole group; rows that have ended leave the batch; a group is handed on as soon as
-its last answer is done. Answers and their log-probabilities stay on the device until then.
+A prompt is read once for its whole group. As many answers as there is room for are decoded side by side; groups that
+wait take the rows of those that are done, and when none wait the batch shrinks. Tokens and their log-probabilities
+stay on the device until a group is done, and the host looks every few steps only. What is sampled depends on the
+answer's own seed and on nothing else: not on its neighbours, its row, nor on having been put off.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from outdo.errors import TaskError
-from outdo.models.attention import DecodeCache
-from outdo.models.fused import FusedDecoder, can_fuse
+from outdo.errors import ModelError, TaskError
+from outdo.models.cache import PAGE, PagedCache, SlotCache
 from outdo.models.load import Policy
-from outdo.rollout.sampling import pick, uniforms
+from outdo.models.ops import kernels
+from outdo.models.stack import Layer
+from outdo.rollout.deck import Deck, Graphs, size_for
 from outdo.seeds import seed_of
 from outdo.types import Completion, Finish, Group, Prompt, SampleParams
 
-LOOK_EVERY = 4  # decode steps between two looks from the host at who has ended
-SHRINK_AT = 8  # leave ended rows out once more than 1 in 8 has: copying the cache is not free
+READ_AT_ONCE = 16384  # prompt tokens in one forward
+SHRINK_AT = 8  # on the CPU, leave done rows out once more than 1 in 8 is: copying the cache is not free
 
 
 class LocalSampler:
-    """`rows` bounds how many answers are decoded side by side: larger is faster and takes more memory."""
+    """`rows` bounds how many answers are decoded side by side: more is faster and takes more memory. `memory` bounds
+    the bytes of the cache on a GPU; where it is short, fewer run at once."""
 
-    def __init__(self, policy: Policy, rows: int = 512) -> None:
-        self.policy, self.rows, self.version = policy, rows, 0
+    def __init__(self, policy: Policy, rows: int | None = None, memory: int | None = None) -> None:
+        self.policy, self.version, self.memory = policy, 0, memory
+        self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None
+        self.graphed = self.paged
+        self.rows = rows or (1024 if self.paged else 512)
+        self.look_every = 8 if self.paged else 4  # steps between two looks from the host at who is done
+        self.layers: list[Layer] | None = None
+        self._stale = True
+        self._cache: PagedCache | None = None
+        self._decks: dict[SampleParams, tuple[Deck, Graphs]] = {}
 
     def load(self, weights: Mapping[str, Any], version: int) -> None:
         """The weights are the learner's own: only their version is new."""
-        self.version = version
-
-    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
-        """Groups of `n` answers, each as soon as it is done."""
-        encoded = [self.policy.encode(prompt) for prompt in prompts]
-        for prompt, ids in zip(prompts, encoded, strict=True):
-            if len(ids) + params.max_completion_length > self.policy.context:
-                raise TaskError(
-                    f"prompt {prompt.id!r} has {len(ids)} tokens; with max_completion_length="
-                    f"{params.max_completion_length} it does not fit the model's {self.policy.context}"
-                )
-        # Prompts of like length side by side need little padding. What is sampled does not depend on the order.
-        order = sorted(range(len(prompts)), key=lambda i: len(encoded[i]))
-        at_once = max(1, self.rows // n)
-        for start in range(0, len(order), at_once):
-            chosen = order[start : start + at_once]
-            yield from self._decode([prompts[i] for i in chosen], [encoded[i] for i in chosen], n, params, seed)
+        self.version, self._stale = version, True
 
     @torch.no_grad()
-    def _decode(
-        self, prompts: list[Prompt], encoded: list[tuple[int, ...]], n: int, params: SampleParams, seed: int
-    ) -> Iterator[Group]:
-        policy, device, limit = self.policy, self.policy.device, params.max_completion_length
-        policy.model.eval()
-        hidden_of = FusedDecoder(policy.model).hidden if can_fuse(policy.model, device) else policy.hidden
-        lens_P = torch.tensor([len(ids) for ids in encoded], device=device)
-        width = int(lens_P.max())
-        padded = [ids + (policy.pad_id,) * (width - len(ids)) for ids in encoded]
-        cache = DecodeCache(lens_P, width, n, limit)
-        hidden = hidden_of(
-            torch.tensor(padded, device=device), torch.arange(width, device=device).expand(len(prompts), -1), cache
-        )
-        cache.advance()
-        last_PD = hidden[torch.arange(len(prompts), device=device), lens_P - 1]
-        logits_BV = policy.head(last_PD).repeat_interleave(n, dim=0)
+    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
+        """Groups of `n` answers, each as soon as it is done."""
+        limit, context = params.max_completion_length, self.policy.context
+        encoded = self.policy.encode_all(prompts)
+        for prompt, ids in zip(prompts, encoded, strict=True):
+            if len(ids) + limit > context:
+                raise TaskError(
+                    f"prompt {prompt.id!r} has {len(ids)} tokens; with max_completion_length={limit} it does not fit "
+                    f"the model's {context}"
+                )
+        if prompts:
+            self.policy.model.eval()
+            self._refresh()
+            yield from _Call(self, prompts, encoded, n, params, seed).groups()
 
-        rows_B = torch.arange(len(prompts) * n, device=device)  # which answers are still being written
-        seeds_B = torch.tensor([seed_of(seed, p.id, i) for p in prompts for i in range(n)], device=device)
-        eos = torch.tensor(policy.eos_ids, device=device)
-        tokens = torch.full((len(rows_B), limit), policy.pad_id, device=device)
-        logprobs = torch.zeros(len(rows_B), limit, device=device)
-        lengths = torch.full((len(rows_B),), limit, device=device)
-        open_groups, done_B = set(range(len(prompts))), torch.zeros_like(rows_B, dtype=torch.bool)
-        for t in range(limit):
-            chosen_B, logprob_B = pick(logits_BV, uniforms(seeds_B, t), params)
-            tokens[rows_B, t], logprobs[rows_B, t] = chosen_B, logprob_B
-            ended_B = torch.isin(chosen_B, eos) & ~done_B
-            lengths[rows_B[ended_B]] = t + 1
-            done_B = done_B | ended_B
-            if t + 1 == limit or (t + 1) % LOOK_EVERY == 0:
-                still = set() if t + 1 == limit else set((rows_B[~done_B] // n).tolist())
-                for p in sorted(open_groups - still):
-                    yield self._group(prompts[p], encoded[p], n, p, tokens, logprobs, lengths)
-                open_groups &= still
-                if not open_groups:
-                    return
-                if int(done_B.sum()) * SHRINK_AT > len(done_B):
-                    rows_B, seeds_B, chosen_B, done_B = _keep(cache, ~done_B, rows_B, seeds_B, chosen_B, done_B)
-            positions_B1 = (cache.prompt_lens_B + t)[:, None]
-            logits_BV = policy.head(hidden_of(chosen_B[:, None], positions_B1, cache)[:, -1])
-            cache.advance()
+    def _refresh(self) -> None:
+        """The fused weights, as the learner left them; in place, since captured steps read them where they are."""
+        if not self._stale or not self.policy.stack:
+            return
+        new = self.policy.stack.fused()
+        if self.layers is None or not self.graphed:
+            self.layers = new
+        for old, fresh in zip(self.layers, new, strict=True):
+            for into, value in zip(old, fresh, strict=True):
+                if into is not None and into is not value:
+                    into.copy_(value)
+        self._stale = False
 
-    def _group(
-        self, prompt: Prompt, ids: tuple[int, ...], n: int, p: int, tokens: Tensor, logprobs: Tensor, lengths: Tensor
-    ) -> Group:
-        span = slice(p * n, (p + 1) * n)
-        completions = []
-        for row_ids, row_logprobs, length in zip(
-            tokens[span].tolist(), logprobs[span].tolist(), lengths[span].tolist(), strict=True
-        ):
-            kept = tuple(row_ids[:length])
-            stopped = kept[-1] in self.policy.eos_ids
-            text = self.policy.decode(kept[:-1] if stopped else kept)
-            finish: Finish = "stop" if stopped else "length"
-            completions.append(Completion(kept, tuple(row_logprobs[:length]), text, finish, self.version))
-        return Group(prompt, ids, tuple(completions))
+    def stage(self, longest: int, n: int, answers: int, params: SampleParams) -> tuple[Deck, Graphs | None]:
+        """Rows and a cache for answers up to that length. On a GPU those of the last call serve again."""
+        rows = min(max(self.rows, n), answers)
+        if not self.paged or (self.policy.window or longest) < longest:
+            cache = SlotCache(rows, longest, self.policy.device)
+            return Deck(self.policy, cache, answers, params), None
+        if self._cache is None or self._cache.longest < longest or self._cache.rows < rows:
+            self._cache = None
+            self._decks.clear()
+            rows = max(self.rows, n)
+            self._cache = PagedCache(rows, longest, self.policy.device, self._num_pages(rows, longest, n))
+        self._cache.reset()
+        if params not in self._decks or not self._decks[params][0].fits(answers, params):
+            self._decks[params] = Deck(self.policy, self._cache, answers, params), Graphs()
+        deck, graphs = self._decks[params]
+        deck.ended_B.fill_(False)
+        deck.idle_B.fill_(True)
+        deck.answer_B.fill_(deck.answers)
+        return deck, graphs if self.graphed else None
+
+    def _num_pages(self, rows: int, longest: int, n: int) -> int:
+        """Pages for all rows at their longest, or as many as the memory allows; at least one group's."""
+        least = (n + 1) * (2 + longest // PAGE) + 1
+        most = rows * (2 + longest // PAGE) + 1
+        allowed = most if self.memory is None else self.memory // (PAGE * self.policy.cache_bytes)
+        if allowed < least:
+            raise ModelError(
+                f"{self.memory / 2**30:.1f} GiB for the cache cannot hold one group of {n} answers of {longest} tokens, "  # type: ignore[operator]
+                f"which takes {least * PAGE * self.policy.cache_bytes / 2**30:.1f}: lower num_generations or "
+                "max_completion_length"
+            )
+        return min(most, allowed)
+
+    def step(self, deck: Deck, graphs: Graphs | None, rows: int) -> None:
+        def once() -> None:
+            deck.step(rows, self.layers)
+
+        graphs.run(rows, once) if graphs else once()
 
 
-def _keep(cache: DecodeCache, keep_B: Tensor, *columns: Tensor) -> list[Tensor]:
-    rows = keep_B.nonzero()[:, 0]
-    cache.keep(rows)
-    return [column[rows] for column in columns]
+@dataclass
+class _Call:
+    """One call of `sample`: which prompts wait, which rows are at work on which answers."""
+
+    sampler: LocalSampler
+    prompts: Sequence[Prompt]
+    encoded: Sequence[tuple[int, ...]]
+    n: int
+    params: SampleParams
+    seed: int
+    live: dict[int, int] = field(default_factory=dict)  # row: the answer that it writes
+    paused: set[int] = field(default_factory=set)  # rows
+    left: dict[int, int] = field(default_factory=dict)  # prompt: its answers that are not done
+    cut: dict[int, int] = field(default_factory=dict)  # answer: where a stop text ends it
+
+    def groups(self) -> Iterator[Group]:
+        longest = max(map(len, self.encoded)) + self.params.max_completion_length
+        # Prompts of like length side by side need little padding. What is sampled does not depend on the order.
+        self.waiting = deque(sorted(range(len(self.prompts)), key=lambda p: len(self.encoded[p])))
+        self.deck, self.graphs = self.sampler.stage(longest, self.n, len(self.prompts) * self.n, self.params)
+        self.cache = self.deck.cache
+        while self.waiting or self.live:
+            self._admit()
+            size = max(self.live) + 1
+            size = size_for(size, self.cache.rows) if self.graphs else size
+            self.cache.tell()
+            for _ in range(self.sampler.look_every):
+                self.sampler.step(self.deck, self.graphs, size)
+            self._make_room()  # for the steps after the next look, while the device is at work on these
+            yield from self._look()
+
+    def _admit(self) -> None:
+        """Waiting groups take free rows: many at once, not one for every row that comes free."""
+        free = [row for row in range(self.cache.rows) if row not in self.live]
+        if not self.waiting or (self.live and (self.paused or len(free) < max(self.n, self.cache.rows // 8))):
+            return
+        begun: list[tuple[int, list[int]]] = []  # prompt, rows
+        tokens = 0
+        while self.waiting and len(free) >= self.n:
+            prompt = self.waiting[0]
+            length = len(self.encoded[prompt]) - 1
+            # Half of what they may write: should they write more, some will have to pause.
+            expected = max(self.params.max_completion_length // 2, self.sampler.look_every)
+            if self.live and not self.cache.has_room(length, self.n, expected):
+                break
+            if begun and tokens + length > READ_AT_ONCE:
+                self._read(begun)
+                begun, tokens = [], 0
+            self.waiting.popleft()
+            rows, free = free[: self.n], free[self.n :]
+            self.cache.place(length, rows)
+            self.cache.grow(rows, self.sampler.look_every)
+            self.live.update((row, prompt * self.n + i) for i, row in enumerate(rows))
+            self.left[prompt] = self.n
+            begun.append((prompt, rows))
+            tokens += length
+        if begun:
+            self._read(begun)
+
+    def _read(self, begun: Sequence[tuple[int, list[int]]]) -> None:
+        """The prompts but for their last tokens, which are the first that their rows are fed."""
+        policy, lengths = self.sampler.policy, [len(self.encoded[p]) - 1 for p, _ in begun]
+        layout = self.cache.reading([(length, rows) for length, (_, rows) in zip(lengths, begun, strict=True)])
+        if any(lengths):
+            ids = [token for p, _ in begun for token in self.encoded[p][:-1]]
+            at = torch.cat([torch.arange(length) for length in lengths]).to(policy.device)
+            policy.hidden(torch.tensor(ids, device=policy.device), at, layout, self.sampler.layers)
+        rows = [row for _, rows in begun for row in rows]
+        firsts = [self.encoded[p][-1] for p, rows in begun for _ in rows]
+        seeds = [seed_of(self.seed, self.prompts[p].id, i) for p, _ in begun for i in range(self.n)]
+        self.deck.begin(rows, firsts, seeds, [self.live[row] for row in rows])
+
+    def _make_room(self) -> None:
+        """Pages for the steps after the next look. Rows without pause; if nobody could go on, the last group is put
+        off: it will be begun again, and comes out the same."""
+        while True:
+            refused = set(self.cache.grow(list(self.live), self.sampler.look_every))
+            self.deck.hold(refused - self.paused)
+            self.deck.hold(self.paused - refused, idle=False)
+            self.paused = refused
+            if not self.live or len(refused) < len(self.live):
+                return
+            last = self.live[max(self.live, key=lambda row: self.live[row])] // self.n
+            self._drop([row for row, answer in self.live.items() if answer // self.n == last])
+            self.waiting.appendleft(last)
+
+    def _drop(self, rows: Sequence[int]) -> None:
+        self.cache.release(rows)
+        self.deck.hold(rows)
+        for row in rows:
+            del self.live[row]
+        self.paused -= set(rows)
+
+    def _look(self) -> Iterator[Group]:
+        """Hands on the groups that are done, and closes the ranks."""
+        ended = self.deck.ended_B.tolist()
+        done = [row for row in self.live if ended[row]]
+        if self.params.stop:
+            done = self._stopped(done)
+        answers = [self.live[row] for row in done]
+        self._drop(done)
+        self.deck.ended_B[:] = False
+        for answer in answers:
+            self.left[answer // self.n] -= 1
+        finished = sorted({a // self.n for a in answers if not self.left[a // self.n]})
+        if finished:
+            yield from self._groups(finished)
+        if self.live and not self.waiting:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        used, rows = max(self.live) + 1, len(self.live)
+        if self.graphs:
+            smaller = size_for(rows, self.cache.rows) < size_for(used, self.cache.rows)
+        else:
+            smaller = (used - rows) * SHRINK_AT > used
+        if smaller:
+            kept = sorted(self.live)
+            self.cache.keep(kept)
+            self.deck.keep(kept)
+            self.live = {place: self.live[row] for place, row in enumerate(kept)}
+            self.paused = {place for place, row in enumerate(kept) if row in self.paused}
+
+    def _stopped(self, done: Sequence[int]) -> list[int]:
+        """With the rows whose text has come to one of the stop texts."""
+        rows = sorted(self.live)
+        answers = [self.live[row] for row in rows]
+        lengths = self.deck.lengths_A[answers].tolist()
+        tokens = self.deck.tokens_AT[answers].tolist()
+        out = set(done)
+        for row, answer, length, ids in zip(rows, answers, lengths, tokens, strict=True):
+            if self._has_stop(ids[:length]):
+                self.cut[answer] = next(i for i in range(1, length + 1) if self._has_stop(ids[:i]))
+                out.add(row)
+        return sorted(out)
+
+    def _has_stop(self, ids: Sequence[int]) -> bool:
+        text = self.sampler.policy.decode(tuple(ids))
+        return any(stop in text for stop in self.params.stop)
+
+    def _groups(self, finished: Sequence[int]) -> Iterator[Group]:
+        deck, n, policy = self.deck, self.n, self.sampler.policy
+        answers = [prompt * n + i for prompt in finished for i in range(n)]
+        index = torch.tensor(answers, device=policy.device)
+        lengths = [self.cut.get(a, length) for a, length in zip(answers, deck.lengths_A[index].tolist(), strict=True)]
+        most = max(lengths)
+        ids = [tuple(r[:k]) for r, k in zip(deck.tokens_AT[index, :most].tolist(), lengths, strict=True)]
+        logprobs = [tuple(r[:k]) for r, k in zip(deck.logprobs_AT[index, :most].tolist(), lengths, strict=True)]
+        stopped = [row[-1] in policy.eos_ids for row in ids]
+        texts = policy.decode_all([row[:-1] if stop else row for row, stop in zip(ids, stopped, strict=True)])
+        support: list[tuple[tuple[int, ...], ...]] = [()] * len(answers)
+        if deck.support_ATK is not None:
+            kept = deck.support_ATK[index, :most].tolist()
+            support = [
+                tuple(tuple(t for t in at if t >= 0) for at in r[:k]) for r, k in zip(kept, lengths, strict=True)
+            ]
+        for place, prompt in enumerate(finished):
+            completions = []
+            for i in range(place * n, (place + 1) * n):
+                finish: Finish = "stop" if stopped[i] or answers[i] in self.cut else "length"
+                completions.append(Completion(ids[i], logprobs[i], texts[i], finish, self.sampler.version, support[i]))
+            yield Group(self.prompts[prompt], self.encoded[prompt], tuple(completions))

@@ -1,13 +1,16 @@
-"""Choosing the next token: temperature, top-k, top-p, and noise that depends on nothing but the answer's own seed."""
+"""Choosing the next token: temperature, top-k, top-p, min-p, and noise that depends on nothing but the answer's own seed."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from outdo.models.ops import kernels
 from outdo.types import SampleParams
 
-_MASK = (1 << 64) - 1
+MOST_KEPT = 256  # tokens that top_p or min_p alone leave at most: what was left to choose from travels with the answer
 
 
 def _signed(value: int) -> int:
@@ -15,10 +18,10 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def uniforms(seeds_B: Tensor, position: int) -> Tensor:
-    """One number in [0, 1) for each seed at this position: splitmix64, the same on every device."""
-    gamma = _signed(0x9E3779B97F4A7C15 * (position + 1) & _MASK)
-    z = seeds_B + gamma  # int64 wraps around, as splitmix wants
+def uniforms(seeds_B: Tensor, positions_B: Tensor | int) -> Tensor:
+    """One number in (0, 1) for each seed at its position: splitmix64, the same on every device."""
+    step_B = torch.as_tensor(positions_B, device=seeds_B.device).long() + 1
+    z = seeds_B + step_B * _signed(0x9E3779B97F4A7C15)  # int64 wraps around, as splitmix wants
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
     z = z ^ _shift(z, 31)
@@ -31,35 +34,48 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> tuple[Tensor, Tensor]:
-    """The next tokens and their log-probabilities.
+class Picked(NamedTuple):
+    """The next token of each row, its log-probability under the distribution that it was drawn from, and, where that
+    was truncated, the tokens that were left to choose from."""
 
-    The log-probability is that of softmax(logits / temperature), the distribution that the learner differentiates,
-    also where top-k or top-p cut its tail off. Greedy choices get the log-probability at temperature 1.
-    """
-    logits_BV = logits_BV.float()
-    if params.temperature > 0:
-        logits_BV = logits_BV / params.temperature
-    logprobs_BV = logits_BV.log_softmax(-1)
+    tokens_B: Tensor
+    logprobs_B: Tensor
+    support_BK: Tensor | None = None  # likeliest first, -1 where fewer were left
+
+
+def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
+    """Draws by `noise_B`, a number in (0, 1) for each row. Greedy choices get the log-probability at temperature 1."""
     if params.temperature == 0:
         tokens_B = logits_BV.argmax(-1)
-    else:
-        kept_BV = _kept(logprobs_BV.exp(), params)
-        cdf_BV = kept_BV.cumsum(-1)
-        # The first token whose cumulated probability exceeds the draw; one of probability 0 never does.
-        draw_B1 = noise_B[:, None] * cdf_BV[:, -1:]
-        tokens_B = ((cdf_BV > draw_B1) & (kept_BV > 0)).int().argmax(-1)
-    return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
+        logprobs_BV = logits_BV.float().log_softmax(-1)
+        return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
+    if params.truncates:
+        return _pick_among(logits_BV.float() / params.temperature, noise_B, params)
+    if k := kernels(logits_BV):
+        return Picked(*k.draw(logits_BV, noise_B, params.temperature))
+    logprobs_BV = (logits_BV.float() / params.temperature).log_softmax(-1)
+    tokens_B = _draw(logprobs_BV.exp(), noise_B)
+    return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
 
 
-def _kept(probs_BV: Tensor, params: SampleParams) -> Tensor:
-    """Probabilities with the tail set to 0: the top_k likeliest, and of those the fewest that make up top_p."""
-    if params.top_k and params.top_k < probs_BV.shape[-1]:
-        least_B1 = probs_BV.topk(params.top_k, dim=-1).values[:, -1:]
-        probs_BV = torch.where(probs_BV >= least_B1, probs_BV, 0.0)
-    if params.top_p < 1.0:
-        sorted_BV, order_BV = probs_BV.sort(dim=-1, descending=True)
-        before_BV = sorted_BV.cumsum(-1) - sorted_BV
-        kept_BV = torch.where(before_BV < params.top_p * sorted_BV.sum(-1, keepdim=True), sorted_BV, 0.0)
-        probs_BV = torch.zeros_like(probs_BV).scatter(-1, order_BV, kept_BV)
-    return probs_BV
+def _draw(weights_BV: Tensor, noise_B: Tensor) -> Tensor:
+    """The first token whose cumulated weight exceeds the draw; one of weight 0 never does."""
+    cdf_BV = weights_BV.cumsum(-1)
+    draw_B1 = noise_B[:, None] * cdf_BV[:, -1:]
+    return ((cdf_BV > draw_B1) & (weights_BV > 0)).int().argmax(-1)
+
+
+def _pick_among(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
+    """From the top_k likeliest, of those the fewest that make up top_p, of those the ones that min_p leaves."""
+    count = min(params.top_k or MOST_KEPT, logits_BV.shape[-1])
+    whole_B1 = logits_BV.logsumexp(-1, keepdim=True)
+    found_BK, ids_BK = logits_BV.topk(count, dim=-1)
+    probs_BK = (found_BK - whole_B1).exp()
+    if params.top_k:  # top_p is a share of what top_k left
+        probs_BK = probs_BK / probs_BK.sum(-1, keepdim=True)
+    kept_BK = probs_BK.cumsum(-1) - probs_BK < params.top_p
+    kept_BK = kept_BK & (probs_BK >= params.min_p * probs_BK[:, :1])
+    probs_BK = torch.where(kept_BK, probs_BK, 0.0)
+    place_B1 = _draw(probs_BK, noise_B)[:, None]
+    share_B = (probs_BK.gather(-1, place_B1) / probs_BK.sum(-1, keepdim=True))[:, 0]
+    return Picked(ids_BK.gather(-1, place_B1)[:, 0], share_B.log(), torch.where(kept_BK, ids_BK, -1))

@@ -62,6 +62,7 @@ def measure(
         "truncated": _mean([answer.finish == "length" for answer in answers]),
         "grader_broken": _mean([grade.verdict == "broken" for grade in grades]),
         "mismatch_kl": learned.get("mismatch_kl"),
+        "mismatch_ratio_std": learned.get("mismatch_ratio_std"),
         "grad_norm": learned.get("grad_norm"),
         "lr": learned.get("lr"),
         "beta": learned.get("beta"),

@@ -1,0 +1,181 @@
+"""Sampling alone, ours beside the peers': `python -m bench.rollout`.
+
+Groups of answers with their log-probabilities, as training needs them, on a model of random weights. Answers have a
+fixed length, or with `--ragged` 16 to 512 tokens, 128 on average. Peers: transformers' `generate` in this process, and
+vLLM in one of its own where it is installed. `--scan` doubles the rows, `--profile` says where a decode step's time
+goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import machine
+from bench import work as w
+from bench.ours_step import policy_of
+from outdo.models.load import Policy
+from outdo.rollout.local import LocalSampler
+from outdo.types import Prompt, SampleParams
+
+
+def main() -> None:
+    args = _arguments()
+    work = w.Work(
+        args.prompts, args.group, args.prompt_tokens, args.new_tokens, steps=1, shape=args.shape, device=args.device
+    )
+    print(machine.line(machine.facts()))
+    print(f"{work.shape} on {work.device}, groups of {work.group}, {work.prompt_tokens} + {work.new_tokens} tokens")
+    policy = policy_of(work)
+    rows: list[dict[str, Any]] = []
+    for prompts in args.scan or [work.prompts]:
+        one = replace(work, prompts=prompts)
+        rows.append(_row("outdo", one, ours(policy, one, args.rows or one.answers)))
+        if "transformers" in args.peers:
+            rows.append(_row("transformers", one, generate(policy, one)))
+    if args.ragged:
+        rows.append(ragged(policy, work))
+    if "vllm" in args.peers and find_spec("vllm"):
+        del policy
+        torch.cuda.empty_cache()
+        rows.append(_row("vLLM", work, float(_aside(work))))
+    if args.profile:
+        profile(policy_of(work), work)
+    print(f"\n{'':14} {'rows':>6} {'tokens':>9} {'seconds':>9} {'tokens/s':>10}")
+    for row in rows:
+        print(f"{row['who']:14} {row['rows']:6} {row['tokens']:9,} {row['seconds']:9.3f} {row['rate']:10,.0f}")
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine.facts(), "work": vars(work), "rows": rows}, indent=2))
+
+
+def ours(policy: Policy, work: w.Work, rows: int) -> float:
+    """Best of three, after one that captures and compiles."""
+    sampler, params = LocalSampler(policy, rows), SampleParams(work.new_tokens)
+    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
+    times = []
+    for turn in range(4):
+        start = w.clocks()
+        made = sum(len(c.token_ids) for g in sampler.sample(prompts, work.group, params, turn) for c in g.completions)
+        times.append(w.since(start)[0])
+        assert made == work.completion_tokens, made
+    return min(times[1:])
+
+
+def ragged(policy: Policy, work: w.Work) -> dict[str, Any]:
+    """1,024 answers of 16 to 512 tokens. What ends an answer is drawn ahead, so that the lengths are what was asked."""
+    rng = random.Random(0)
+    work = replace(work, prompts=1024 // work.group, new_tokens=512)
+    wanted = [min(512, 16 + int(rng.expovariate(1 / 116))) for _ in range(work.answers)]
+    sampler, params = _Ragged(policy, work.answers, wanted), SampleParams(512)
+    prompts = [Prompt(f"{i:04d}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
+    times = []
+    for turn in range(3):
+        start = w.clocks()
+        made = sum(len(c.token_ids) for g in sampler.sample(prompts, work.group, params, turn) for c in g.completions)
+        times.append(w.since(start)[0])
+    assert made == sum(wanted), (made, sum(wanted))
+    best = min(times[1:])
+    return {"who": "outdo, ragged", "rows": work.answers, "tokens": made, "seconds": best, "rate": made / best}
+
+
+class _Ragged(LocalSampler):
+    """Ends each answer at the length that was drawn for it, where the model's own ending token would."""
+
+    def __init__(self, policy: Policy, rows: int, wanted: list[int]) -> None:
+        super().__init__(policy, rows)
+        self.wanted = torch.tensor([*wanted, 10**6], device=policy.device)
+
+    def step(self, deck: Any, graphs: Any, rows: int) -> None:
+        def once() -> None:
+            deck.step(rows, self.layers)
+            idle, answer = deck.idle_B[:rows], deck.answer_B[:rows]
+            # own_B has just been counted on for rows that go on: it is the number of tokens written
+            ends = ~idle & (deck.cache.own_B[:rows] >= self.wanted[answer])
+            deck.ended_B[:rows] |= ends
+            idle |= ends
+
+        graphs.run(rows, once) if graphs else once()
+
+
+def generate(policy: Policy, work: w.Work) -> float:
+    """transformers' own, with the log-probabilities from its logits."""
+    ids = torch.tensor([policy.tokenizer(t)["input_ids"] for t in w.prompt_texts(work)], device=policy.device)
+    ids = ids.repeat_interleave(work.group, dim=0)
+    policy.model.set_attn_implementation("sdpa")
+    policy.model.eval()
+    times = []
+    for _ in range(2):
+        start = w.clocks()
+        with torch.no_grad():
+            policy.model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=work.new_tokens,
+                min_new_tokens=work.new_tokens, pad_token_id=w.END,
+            )  # fmt: skip
+        times.append(w.since(start)[0])
+    policy.model.set_attn_implementation("outdo")
+    return min(times)
+
+
+def profile(policy: Policy, work: w.Work) -> None:
+    """Where the device's time goes in 32 decode steps, by kernel."""
+    sampler, params = LocalSampler(policy, work.answers), SampleParams(work.new_tokens)
+    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
+    list(sampler.sample(prompts, work.group, params, 0))
+    kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=kinds) as found:
+        start = time.perf_counter()
+        list(sampler.sample(prompts, work.group, params, 1))
+        torch.cuda.synchronize()
+        wall = time.perf_counter() - start
+    events = [e for e in found.key_averages() if e.self_device_time_total > 0 and str(e.device_type).endswith("CUDA")]
+    events.sort(key=lambda e: -e.self_device_time_total)
+    busy = sum(e.self_device_time_total for e in events) / 1e6
+    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; the device was busy {busy:.3f} s")
+    for e in events[:25]:
+        share = e.self_device_time_total / 1e6 / busy
+        print(f"  {share:6.1%} {e.self_device_time_total / e.count:8.1f} us x {e.count:6}  {e.key[:90]}")
+
+
+def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
+    tokens = work.completion_tokens
+    print(f"{who}: {work.answers} rows, {tokens / seconds:,.0f} tokens/s", flush=True)
+    return {"who": who, "rows": work.answers, "tokens": tokens, "seconds": seconds, "rate": tokens / seconds}
+
+
+def _aside(work: w.Work) -> str:
+    command = [sys.executable, "-m", "bench.peers.vllm_rollout", json.dumps(vars(work))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    return done.stdout.split()[-1]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.rollout", description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=w.SHAPES, default="smollm2-135m")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--prompts", type=int, default=128)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--rows", type=int, help="decoded side by side (default: all)")
+    parser.add_argument("--peers", nargs="*", choices=("transformers", "vllm"), default=[])
+    parser.add_argument("--ragged", action="store_true")
+    parser.add_argument("--scan", type=int, nargs="*", help="prompts: one measurement each")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What training takes of a device's memory, planned before the first step."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from outdo.config import Recipe
+from outdo.models.load import Policy
+
+TOKENS = {"cpu": 8192, "cuda": 32768}  # in one forward and backward, unless the recipe says or the memory is short
+GIB = 2**30
+
+
+def give_back(device: torch.device) -> None:
+    """After an out-of-memory error: what nobody holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
+    """What the learner will hold beside the weights, whatever the batch."""
+    trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+    whole = sum(p.numel() * p.element_size() for p in policy.model.parameters())
+    masters = 0 if policy.model.dtype == torch.float32 else 4 * trained
+    return {
+        "masters": masters,
+        "gradients": 4 * trained + masters // 2,
+        "optimizer": 8 * trained,
+        "reference": whole if recipe.beta else 0,
+    }
+
+
+def cache_budget(policy: Policy, recipe: Recipe) -> int | None:
+    """Bytes that the sampler may take for keys and values: what was asked for, or on a GPU half of what will be free
+    when the learner has taken its part; the other half is for activations."""
+    if recipe.rollout_memory is not None:
+        return int(recipe.rollout_memory * GIB)
+    if policy.device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(policy.device)
+    return max(0, free - sum(training_bytes(policy, recipe).values())) // 2
+
+
+def in_words(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
+    """The plan in a line, once the longest micro-batch has been tried."""
+    parts = {"weights": sum(p.numel() * p.element_size() for p in policy.model.parameters())}
+    parts |= training_bytes(policy, recipe)
+    told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
+    _, total = torch.cuda.mem_get_info(policy.device)
+    return f"memory in GiB: {told}; at most {peak / GIB:.1f} of {total / GIB:.0f} with {tokens:,} tokens at once"

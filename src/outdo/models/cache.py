@@ -1,0 +1,271 @@
+"""Keys and values of what has been read and written, while answers are decoded.
+
+Two kinds with the same methods. `SlotCache` gives each row a slot of its own and copies the prompt into it: for the
+CPU, and for models that the kernels cannot serve. `PagedCache` cuts the memory into pages; a prompt's pages are shared
+by its group, rows take new ones as they grow, and running out of them pauses rows.
+
+A row reads its prompt but for the last token, which is the first that it is fed: `prompt` counts what was read ahead,
+`own` what the row has been fed since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outdo.models.attention import How, SharedPrompts, attend
+from outdo.models.ops import kernels
+
+PAGE = 64  # tokens
+
+
+class SlotCache:
+    """Rows 0 to R - 1, each with room for the longest text."""
+
+    def __init__(self, rows: int, longest: int, device: torch.device) -> None:
+        self.rows, self.longest, self.device = rows, longest, device
+        self.prompt_B = torch.zeros(rows, dtype=torch.long, device=device)
+        self.own_B = torch.zeros(rows, dtype=torch.long, device=device)
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._at: Tensor | None = None
+
+    def has_room(self, prompt: int, rows: int, tokens: int) -> bool:
+        return True
+
+    def place(self, prompt: int, rows: Sequence[int]) -> None:
+        """A prompt of that many tokens for these rows. It is stored when it is read, with `reading`."""
+        index = torch.tensor(rows, device=self.device)
+        self.prompt_B[index], self.own_B[index] = prompt, 0
+
+    def reading(self, groups: Sequence[tuple[int, Sequence[int]]]) -> SlotPrompts:
+        """The layout to read prompts with that have been placed."""
+        return SlotPrompts(self, groups)
+
+    def grow(self, rows: Sequence[int], tokens: int) -> list[int]:
+        """Rows that have no room for so many more tokens: none, here."""
+        return []
+
+    def release(self, rows: Sequence[int]) -> None:
+        """Rows that are done."""
+
+    def tell(self) -> None:
+        """Before steps are run: the device learns what has been placed, grown and released."""
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Forget all rows but these, which become 0, 1, 2, …"""
+        index = torch.tensor(rows, device=self.device)
+        self.keys, self.values = [x[index] for x in self.keys], [x[index] for x in self.values]
+        self.prompt_B, self.own_B = self.prompt_B[index], self.own_B[index]
+        self.rows = len(rows)
+
+    def begin(self, rows: int) -> None:
+        """Before the forward of one more token for the first so many rows."""
+        self._at = (self.prompt_B + self.own_B)[:rows]
+        self._end = int(self._at.max()) + 1
+        first = int(self._at[0])
+        self._even = bool((self._at == first).all())
+        self._row = torch.arange(rows, device=self.device)
+        self._bias: dict[int | None, Tensor | None] = {}
+
+    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+        assert self._at is not None
+        kv_heads, n = (qkv_NHD.shape[1] - how.heads) // 2, len(qkv_NHD)
+        q, k, v = qkv_NHD.split([how.heads, kv_heads, kv_heads], dim=1)
+        if layer == len(self.keys):  # prompts of one token only, so nothing was read ahead
+            self._add_layer(k)
+        keys, values = self.keys[layer], self.values[layer]
+        if self._even:
+            keys[:n, :, self._end - 1], values[:n, :, self._end - 1] = k, v
+        else:
+            keys[self._row, :, self._at], values[self._row, :, self._at] = k, v
+        seen = keys[:n, :, : self._end], values[:n, :, : self._end]
+        return attend(q[:, :, None], *seen, how, self._seen(how.window))[:, :, 0]
+
+    def _seen(self, window: int | None) -> Tensor | None:
+        if window not in self._bias:
+            assert self._at is not None
+            slots, at = torch.arange(self._end, device=self.device), self._at[:, None]
+            hidden = slots > at if window is None else (slots > at) | (slots <= at - window)
+            bias = torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, -math.inf)[:, None]
+            self._bias[window] = None if self._even and window is None else bias
+        return self._bias[window]
+
+    def _add_layer(self, like_NKD: Tensor) -> None:
+        shape = (self.rows, like_NKD.shape[1], self.longest, like_NKD.shape[2])
+        self.keys.append(like_NKD.new_zeros(shape))  # not empty: what nobody sees is still multiplied, by 0
+        self.values.append(like_NKD.new_zeros(shape))
+
+
+class SlotPrompts:
+    """Reads prompts, all at once, into the slots of their rows."""
+
+    def __init__(self, cache: SlotCache, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self.cache, self.longest = cache, max((length for length, _ in groups), default=0)
+        self.groups = [(length, torch.tensor(rows, device=cache.device)) for length, rows in groups]
+        self.prompts = SharedPrompts([length for length, _ in groups], [], [], cache.device)
+
+    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+        kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
+        k, v = qkv_NHD[:, how.heads :].split(kv_heads, dim=1)
+        if layer == len(self.cache.keys):
+            self.cache._add_layer(k)
+        start = 0
+        for length, rows in self.groups:
+            read = slice(start, start + length)
+            self.cache.keys[layer][rows, :, :length] = k[read].transpose(0, 1)
+            self.cache.values[layer][rows, :, :length] = v[read].transpose(0, 1)
+            start += length
+        return self.prompts.attend(layer, qkv_NHD, how)
+
+
+class PagedCache:
+    """`num_pages` pages of 64 tokens for up to `rows` rows. Page 0 belongs to nobody: idle rows write there."""
+
+    def __init__(self, rows: int, longest: int, device: torch.device, num_pages: int) -> None:
+        self.rows, self.longest, self.device, self.num_pages = rows, longest, device, num_pages
+        width = 2 + -(-longest // PAGE)  # a prompt's last page and a row's last page may be part empty
+        self.table_RP = torch.zeros(rows, width, dtype=torch.int32, device=device)
+        self.prompt_B = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.own_B = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.pages: list[Tensor] = []
+        # The host's own account: what the device is told, it is told from here.
+        self.shown = torch.zeros(rows, width, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.table = self.shown.numpy()
+        self.prompt = np.zeros(rows, dtype=np.int32)
+        self.fed = np.zeros(rows, dtype=np.int32)  # tokens of its own that a row has been given pages for
+        self.held = np.zeros(rows, dtype=np.int32)  # pages of its own
+        self.reset()
+
+    def reset(self) -> None:
+        """As if nothing had been placed; the memory is kept."""
+        self.free = list(range(self.num_pages - 1, 0, -1))
+        self.group_of: list[list[int] | None] = [None] * self.rows  # the prompt's pages, one list for all siblings
+        self.sharers: dict[int, int] = {}  # id of that list: how many rows still need it
+        self._active = self.rows
+        for array in (self.table, self.prompt, self.fed, self.held):
+            array[:] = 0
+        for tensor in (self.table_RP, self.prompt_B, self.own_B):
+            tensor.zero_()
+
+    def has_room(self, prompt: int, rows: int, tokens: int) -> bool:
+        """Whether a group fits beside those that are there, if every row writes so many tokens."""
+        at_work = [row for row, pages in enumerate(self.group_of) if pages is not None]
+        to_come = np.maximum(-(-tokens // PAGE) - self.held[at_work], 0).sum()
+        return -(-prompt // PAGE) + rows * -(-tokens // PAGE) + int(to_come) <= len(self.free)
+
+    def place(self, prompt: int, rows: Sequence[int]) -> None:
+        pages = [self.free.pop() for _ in range(-(-prompt // PAGE))]
+        self.sharers[id(pages)] = len(rows)
+        for row in rows:
+            self.table[row] = 0
+            self.table[row, : len(pages)] = pages
+            self.prompt[row], self.fed[row], self.held[row], self.group_of[row] = prompt, 0, 0, pages
+
+    def reading(self, groups: Sequence[tuple[int, Sequence[int]]]) -> PagedPrompts:
+        lens = [length for length, _ in groups]
+        rows = torch.tensor([row for _, rows in groups for row in rows], device=self.device)
+        each = torch.tensor([length for length, rows in groups for _ in rows], dtype=torch.int32, device=self.device)
+        self.prompt_B[rows], self.own_B[rows] = each, 0
+        return PagedPrompts(self, lens, [self.group_of[rows[0]] or [] for _, rows in groups])
+
+    def grow(self, rows: Sequence[int], tokens: int) -> list[int]:
+        """Pages for so many more tokens of each row; the rows for which there were none."""
+        index = np.asarray(rows, dtype=np.int64)
+        need = -(-(self.fed[index] + tokens) // PAGE) - self.held[index]
+        need = np.minimum(need, self.table.shape[1] - self.held[index] - -(-self.prompt[index] // PAGE))
+        refused = []
+        for row, count in zip(index[need > 0].tolist(), need[need > 0].tolist(), strict=True):
+            if count > len(self.free):
+                refused.append(row)
+                continue
+            start = -(-int(self.prompt[row]) // PAGE) + int(self.held[row])
+            self.table[row, start : start + count] = [self.free.pop() for _ in range(count)]
+            self.held[row] += count
+        self.fed[index if not refused else np.setdiff1d(index, refused)] += tokens
+        return refused
+
+    def tell(self) -> None:
+        self.table_RP.copy_(self.shown, non_blocking=True)  # the host's table itself: it changes after the next look
+
+    def release(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            pages = self.group_of[row]
+            assert pages is not None
+            start = len(pages)
+            self.free += self.table[row, start : start + int(self.held[row])].tolist()
+            self.sharers[id(pages)] -= 1
+            if not self.sharers[id(pages)]:
+                del self.sharers[id(pages)]
+                self.free += pages
+            self.table[row], self.prompt[row], self.held[row], self.group_of[row] = 0, 0, 0, None
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """These rows become 0, 1, 2, …; the others have been released. Nothing but names is moved."""
+        index, n = np.asarray(rows, dtype=np.int64), len(rows)
+        for own in (self.table, self.prompt, self.fed, self.held):
+            own[:n] = own[index]
+            own[n:] = 0
+        self.group_of[:n] = [self.group_of[row] for row in rows]
+        self.group_of[n:] = [None] * (self.rows - n)
+        on_device = torch.from_numpy(index).to(self.device)
+        for tensor in (self.prompt_B, self.own_B):
+            tensor[:n] = tensor[on_device]
+            tensor[n:] = 0
+
+    def begin(self, rows: int) -> None:
+        self._active = rows
+
+    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+        n = self._active
+        self._store_for(layer, qkv_NHD, how)
+        rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
+        if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
+            return k.paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
+        return paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
+
+    def _store_for(self, layer: int, qkv_NHD: Tensor, how: How) -> None:
+        if layer == len(self.pages):
+            kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
+            self.pages.append(qkv_NHD.new_zeros(self.num_pages, 2, kv_heads, PAGE, qkv_NHD.shape[-1]))
+
+
+class PagedPrompts:
+    """Reads prompts into their pages."""
+
+    def __init__(self, cache: PagedCache, lens: Sequence[int], taken: Sequence[Sequence[int]]) -> None:
+        self.cache, self.longest = cache, max(lens, default=0)
+        self.prompts = SharedPrompts(lens, [], [], cache.device)
+        at = np.concatenate([np.arange(length) for length in lens])
+        page = np.concatenate([np.repeat(pages, PAGE)[:length] for length, pages in zip(lens, taken, strict=True)])
+        self.page_N = torch.from_numpy(page.astype(np.int64)).to(cache.device)
+        self.slot_N = torch.from_numpy(at % PAGE).to(cache.device)
+
+    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+        self.cache._store_for(layer, qkv_NHD, how)
+        kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
+        k, v = qkv_NHD[:, how.heads :].split(kv_heads, dim=1)
+        pages = self.cache.pages[layer]
+        pages[self.page_N, 0, :, self.slot_N], pages[self.page_N, 1, :, self.slot_N] = k, v
+        return self.prompts.attend(layer, qkv_NHD, how)
+
+
+def paged_attention(
+    qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, heads: int, scale: float
+) -> Tensor:
+    """The kernel's work in plain torch."""
+    kv_heads, n = pages.shape[2], len(qkv_NHD)
+    q, k, v = qkv_NHD.split([heads, kv_heads, kv_heads], dim=1)
+    base = (prompt_N + PAGE - 1) // PAGE * PAGE
+    at = (base + own_N).long()
+    page = table_NP[torch.arange(n, device=at.device), at // PAGE].long()
+    pages[page, 0, :, at % PAGE], pages[page, 1, :, at % PAGE] = k, v
+    both = pages[table_NP.long()].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)  # [2, N, K, slots, D]
+    slots = torch.arange(both.shape[3], device=at.device)
+    seen = (slots < prompt_N[:, None]) | ((slots >= base[:, None]) & (slots <= at[:, None]))
+    bias = torch.zeros(seen.shape, device=at.device).masked_fill_(~seen, -math.inf)[:, None]
+    return attend(q[:, :, None], both[0], both[1], How(heads, scale), bias)[:, :, 0]

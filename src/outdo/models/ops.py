@@ -1,0 +1,126 @@
+"""The pieces of a Llama-like layer that are not matrix products, each with its own backward.
+
+On a GPU they are one kernel each (`kernels.py`); elsewhere a few operations of torch. The residual stream may be in a
+higher precision than the weights: sums are kept in its type, products are made in the weights'.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:
+    from outdo.models import kernels as _kernels
+except ImportError:  # no Triton: a machine without a GPU, as a rule
+    _kernels = None  # type: ignore[assignment]
+
+
+def kernels(x: Tensor, head_size: int = 16) -> ModuleType | None:
+    """The kernels, where they can take this tensor (and heads of that size)."""
+    return _kernels if x.is_cuda and head_size in (16, 32, 64, 128, 256) else None
+
+
+def differentiable_add_norm(
+    x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """x + delta, and its RMS norm times the weight."""
+    return _AddNorm.apply(x_ND, delta_ND, weight_D, eps)
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total, y, rstd = add_norm(x_ND, delta_ND, weight_D, eps)
+        ctx.save_for_backward(total, rstd, weight_D)
+        ctx.low = None if delta_ND is None else delta_ND.dtype
+        return (total.view_as(total) if delta_ND is None else total), y
+
+    @staticmethod
+    def backward(ctx: Any, dsum_ND: Tensor, dy_ND: Tensor) -> tuple[Tensor | None, ...]:
+        return *norm_backward(dy_ND, dsum_ND, *ctx.saved_tensors, ctx.low), None
+
+
+def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """x + delta, its RMS norm times the weight, and what the rows were multiplied by."""
+    if k := kernels(x_ND):
+        return k.add_norm(x_ND, delta_ND, weight_D, eps)
+    total = x_ND if delta_ND is None else x_ND + delta_ND
+    wide = total.float()
+    rstd = torch.linalg.vecdot(wide, wide).div_(wide.shape[-1]).add_(eps).rsqrt_()
+    return total, unit_times(total, rstd, weight_D), rstd
+
+
+def unit_times(x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor) -> Tensor:
+    """The norm once more, from what the rows were multiplied by."""
+    if k := kernels(x_ND):
+        return k.unit_times(x_ND, rstd_N, weight_D)
+    return (x_ND.float() * rstd_N[:, None]).mul_(weight_D.float()).to(weight_D.dtype)
+
+
+def norm_backward(
+    dy_ND: Tensor, dsum_ND: Tensor | None, x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor, low: torch.dtype | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of x, of delta in its own type `low` (None: there is none), and of the weight."""
+    if k := kernels(x_ND):
+        return k.norm_backward(dy_ND, dsum_ND, x_ND, rstd_N, weight_D, low)
+    unit = x_ND.float() * rstd_N[:, None]
+    dy = dy_ND.float()
+    dw = torch.linalg.vecdot(dy, unit, dim=0)
+    dx = dy * weight_D.float()
+    along = torch.linalg.vecdot(dx, unit).div_(dx.shape[-1])
+    dx.addcmul_(unit, along[:, None], value=-1).mul_(rstd_N[:, None])
+    dx = dx.to(x_ND.dtype) if dsum_ND is None else dx.to(x_ND.dtype).add_(dsum_ND)
+    return dx, None if low is None else dx.to(low), dw.to(weight_D.dtype)
+
+
+def rotate(
+    x_NHD: Tensor, cos_NE: Tensor, sin_NE: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """The first `turned` heads of each token, turned by its position (in halves, as Llama does); the rest as it is.
+    `inplace` allows the result to take the place of `x_NHD`."""
+    if k := kernels(x_NHD, x_NHD.shape[-1]):
+        return k.rotate(x_NHD, cos_NE, sin_NE, turned, sign, inplace)
+    out = torch.empty_like(x_NHD)
+    first, second = x_NHD[:, :turned].chunk(2, dim=-1)
+    into_first, into_second = out[:, :turned].chunk(2, dim=-1)
+    cos, sin = cos_NE[:, None], sin_NE[:, None]
+    torch.mul(first, cos, out=into_first).addcmul_(second, sin, value=-sign)
+    torch.mul(second, cos, out=into_second).addcmul_(first, sin, value=sign)
+    out[:, turned:] = x_NHD[:, turned:]
+    return out
+
+
+def swiglu(x_N2F: Tensor) -> Tensor:
+    """silu(gate) * up, of the two side by side."""
+    if k := kernels(x_N2F):
+        return k.swiglu(x_N2F)
+    gate, up = x_N2F.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> Tensor:
+    if k := kernels(x_N2F):
+        return k.swiglu_backward(dy_NF, x_N2F)
+    gate, up = x_N2F.chunk(2, dim=-1)
+    dx = torch.empty_like(x_N2F)
+    dgate, dup = dx.chunk(2, dim=-1)
+    torch.mul(F.silu(gate), dy_NF, out=dup)
+    dgate.copy_(torch.ops.aten.silu_backward(dy_NF * up, gate))
+    return dx
+
+
+def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap: float | None = None) -> Tensor:
+    """hidden @ weight.T in float32: on a GPU products in the weights' own type, summed and kept in float32.
+
+    `cap` is Gemma's: logits are bent so that none is larger.
+    """
+    if weight_VD.dtype == torch.float32 or not hidden_ND.is_cuda:
+        logits = F.linear(hidden_ND, weight_VD, bias_V).float()
+    else:
+        logits = torch.mm(hidden_ND, weight_VD.T, out_dtype=torch.float32)
+        logits = logits if bias_V is None else logits.add_(bias_V)
+    return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

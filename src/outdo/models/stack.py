@@ -1,0 +1,256 @@
+"""The Llama-like decoder, written out: Llama, Mistral, Qwen2, Qwen3, SmolLM and their kin, in training and decoding.
+
+The same weights as transformers' modules hold, in fewer and larger steps: the three projections of attention are one
+product, so are the two of the gate; adding to the residual and norming it is one operation (`ops.py`). The backward is
+written out too: it keeps what is dear to compute and makes the rest again, and it costs the host a third of the calls
+that autograd would make. The residual stream is float32, so that bfloat16 weights lose precision in the products only,
+and a sampler and a learner that compute the same thing in a different order stay close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from outdo.models import ops
+from outdo.models.attention import How, Layout
+
+
+class Layer(NamedTuple):
+    """One layer's weights as they are multiplied."""
+
+    norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    norm_mlp: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+class Kept(NamedTuple):
+    """What a layer's backward needs beside its weights and its output."""
+
+    x: Tensor  # the residual before attention
+    rstd: Tensor
+    raw: Tensor  # queries, keys and values before their norms and positions, where there are such norms
+    rstd_q: Tensor | None
+    rstd_k: Tensor | None
+    turned: Tensor  # after
+    seen: Tensor  # what attention made of them; carries its own graph
+    rstd_mlp: Tensor
+    gate_up: Tensor
+
+
+class Stack:
+    """`hidden` of a model that `find_stack` knows."""
+
+    def __init__(self, model: Any) -> None:
+        base, config = model.base_model, model.config
+        self.base = base
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_size, self.eps = base.layers[0].self_attn.head_dim, base.norm.variance_epsilon
+        self.scale = base.layers[0].self_attn.scaling
+        self.windows = [_window(layer.self_attn, config) for layer in base.layers]
+
+    def fused(self) -> list[Layer]:
+        """The weights as they are now. Where gradients are on, they flow back to the modules' own."""
+        return [_fuse(layer) for layer in self.base.layers]
+
+    def hidden(
+        self,
+        ids_N: Tensor,
+        positions_N: Tensor,
+        layout: Layout,
+        layers: Sequence[Layer] | None = None,
+        recompute: bool = False,
+    ) -> Tensor:
+        """Last hidden states [N, D]. `recompute` keeps only each layer's input for the backward."""
+        x = F.embedding(ids_N, self.base.embed_tokens.weight).float()
+        with torch.no_grad():
+            cos, sin = (t[0, :, : self.head_size // 2].contiguous() for t in self.base.rotary_emb(x, positions_N[None]))
+        delta: Tensor | None = None
+        for i, layer in enumerate(layers or self.fused()):
+            one = _Pass(self, i, layout, cos, sin)
+            if torch.is_grad_enabled():
+                x, delta = _LayerFunction.apply(one, recompute, x, delta, *layer)
+            else:
+                x, delta, _ = one.forward(x, delta, layer)
+        return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One layer in one forward. Its input is the residual and what is to be added to it, and so is its output."""
+
+    stack: Stack
+    index: int
+    layout: Layout
+    cos: Tensor
+    sin: Tensor
+
+    def forward(self, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Kept]:
+        s = self.stack
+        x, y, rstd = ops.add_norm(x, delta, w.norm, s.eps)
+        raw = F.linear(y, w.qkv, w.qkv_bias).unflatten(1, (-1, s.head_size))
+        qkv, rstd_q, rstd_k = raw, None, None
+        if w.q_norm is not None and w.k_norm is not None:
+            q, k, v = self.split(raw)
+            q, rstd_q = self._norm_heads(q, w.q_norm)
+            k, rstd_k = self._norm_heads(k, w.k_norm)
+            qkv = torch.cat([q, k, v], dim=1)
+        turned = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
+        seen = self._attend(turned)
+        x_mlp, y, rstd_mlp = ops.add_norm(x, F.linear(seen.detach().flatten(1), w.out), w.norm_mlp, s.eps)
+        gate_up = F.linear(y, w.gate_up)
+        out = F.linear(ops.swiglu(gate_up), w.down)
+        return x_mlp, out, Kept(x, rstd, raw, rstd_q, rstd_k, turned, seen, rstd_mlp, gate_up)
+
+    def backward(
+        self, w: Layer, kept: Kept, x_mlp: Tensor, dx: Tensor, dout: Tensor, low: torch.dtype | None
+    ) -> tuple[Tensor, Tensor | None, Layer]:
+        """Gradients of the residual and of what was added to it (in type `low`; None: nothing was), and the weights'."""
+        dgate_up = ops.swiglu_backward(dout @ w.down, kept.gate_up)
+        dw_down = dout.T @ ops.swiglu(kept.gate_up)
+        dw_gate_up = dgate_up.T @ ops.unit_times(x_mlp, kept.rstd_mlp, w.norm_mlp)
+        dx, dattn, dw_norm_mlp = ops.norm_backward(
+            dgate_up @ w.gate_up, dx, x_mlp, kept.rstd_mlp, w.norm_mlp, dout.dtype
+        )
+        assert dattn is not None
+        dw_out = dattn.T @ kept.seen.detach().flatten(1)
+        (dqkv,) = torch.autograd.grad(kept.seen, kept.turned, (dattn @ w.out).view_as(kept.seen))
+        turned_heads = self.stack.heads + self.stack.kv_heads
+        dqkv = ops.rotate(dqkv, self.cos, self.sin, turned_heads, sign=-1.0, inplace=True)
+        dq_norm = dk_norm = None
+        if kept.rstd_q is not None and kept.rstd_k is not None and w.q_norm is not None and w.k_norm is not None:
+            (dq, dk, dv), (q, k, _) = self.split(dqkv), self.split(kept.raw)
+            dq, dq_norm = self._norm_heads_backward(dq, q, kept.rstd_q, w.q_norm)
+            dk, dk_norm = self._norm_heads_backward(dk, k, kept.rstd_k, w.k_norm)
+            dqkv = torch.cat([dq, dk, dv], dim=1)
+        flat = dqkv.flatten(1)
+        dbias = None if w.qkv_bias is None else flat.sum(0)
+        dw_qkv = flat.T @ ops.unit_times(kept.x, kept.rstd, w.norm)
+        dx, ddelta, dw_norm = ops.norm_backward(flat @ w.qkv, dx, kept.x, kept.rstd, w.norm, low)
+        weights = Layer(dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down)
+        return dx, ddelta, weights
+
+    def split(self, qkv_NHD: Tensor) -> tuple[Tensor, ...]:
+        return qkv_NHD.split([self.stack.heads, self.stack.kv_heads, self.stack.kv_heads], dim=1)
+
+    def _attend(self, turned_NHD: Tensor) -> Tensor:
+        window = self.stack.windows[self.index]
+        window = window if window and window < self.layout.longest else None
+        return self.layout.attend(self.index, turned_NHD, How(self.stack.heads, self.stack.scale, window))
+
+    def _norm_heads(self, x_NHD: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        _, y, rstd = ops.add_norm(x_NHD.reshape(-1, x_NHD.shape[-1]), None, weight, self.stack.eps)
+        return y.view(x_NHD.shape), rstd
+
+    def _norm_heads_backward(self, dy: Tensor, x: Tensor, rstd: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        flat = (t.reshape(-1, t.shape[-1]) for t in (dy, x))
+        dy_flat, x_flat = flat
+        dx, _, dw = ops.norm_backward(dy_flat, None, x_flat, rstd, weight, None)
+        return dx.view(x.shape), dw
+
+
+class _LayerFunction(torch.autograd.Function):
+    """A layer for autograd. Attention, which every layout does its own way, keeps a small graph of its own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, one: _Pass, recompute: bool, x: Tensor, delta: Tensor | None, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x_out, out, kept = _with_graph(one, x, delta, Layer(*weights))
+        ctx.one, ctx.low = one, None if delta is None else delta.dtype
+        ctx.kept = None if recompute else kept
+        ctx.save_for_backward(x_out, *((x, delta) if recompute else (None, None)), *weights)
+        return x_out, out
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor, dout: Tensor) -> tuple[Tensor | None, ...]:
+        x_out, x, delta, *weights = ctx.saved_tensors
+        w = Layer(*weights)
+        kept = ctx.kept or _with_graph(ctx.one, x, delta, w)[2]
+        ctx.kept = None
+        dx, ddelta, dw = ctx.one.backward(w, kept, x_out, dx, dout, ctx.low)
+        return None, None, dx, ddelta, *dw
+
+
+def _with_graph(one: _Pass, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Kept]:
+    """The layer's forward, with a graph around attention alone."""
+
+    class Tracked:
+        longest = one.layout.longest
+
+        def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+            with torch.enable_grad():
+                return one.layout.attend(layer, qkv_NHD.requires_grad_(True), how)
+
+    with torch.no_grad():
+        return _Pass(one.stack, one.index, Tracked(), one.cos, one.sin).forward(x, delta, w)
+
+
+def find_stack(model: Any) -> Stack | None:
+    """The stack of a model whose layers are made of the parts that are written out here and no others."""
+    base, config = model.base_model, model.config
+    layers = getattr(base, "layers", None)
+    if not layers or not all(hasattr(base, name) for name in ("embed_tokens", "norm", "rotary_emb")):
+        return None
+    known = (
+        getattr(config, "hidden_act", None) == "silu"
+        and _is_norm(base.norm)
+        and all(_is_known(layer) for layer in layers)
+    )
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    fixed = isinstance(rope, dict) and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
+    full = rope.get("partial_rotary_factor", 1.0) == 1.0 and getattr(config, "partial_rotary_factor", 1.0) == 1.0
+    return Stack(model) if known and fixed and full else None
+
+
+def _is_known(layer: nn.Module) -> bool:
+    parts = dict(layer.named_children())
+    if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
+        return False
+    attn, mlp = dict(parts["self_attn"].named_children()), dict(parts["mlp"].named_children())
+    linear = [attn.pop(f"{name}_proj", None) for name in "qkvo"]
+    linear += [mlp.pop(f"{name}_proj", None) for name in ("gate", "up", "down")]
+    mlp.pop("act_fn", None)
+    norms = [attn.pop("q_norm", None), attn.pop("k_norm", None)]
+    plain = all(type(module) is nn.Linear for module in linear)
+    unbiased = plain and all(module.bias is None for module in linear[3:])  # type: ignore[union-attr]
+    normed = norms == [None, None] or all(n is not None and _is_norm(n) and n.weight.ndim == 1 for n in norms)
+    whole = hasattr(parts["self_attn"], "head_dim") and hasattr(parts["self_attn"], "scaling")
+    outer = _is_norm(parts["input_layernorm"]) and _is_norm(parts["post_attention_layernorm"])
+    return plain and unbiased and normed and whole and outer and not attn and not mlp
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+
+
+def _window(attn: nn.Module, config: Any) -> int | None:
+    return getattr(attn, "sliding_window", getattr(config, "sliding_window", None))  # type: ignore[return-value]
+
+
+def _fuse(layer: Any) -> Layer:
+    a, m = layer.self_attn, layer.mlp
+    projections = (a.q_proj, a.k_proj, a.v_proj)
+    bias = torch.cat([p.bias for p in projections]) if a.q_proj.bias is not None else None
+    return Layer(
+        layer.input_layernorm.weight,
+        torch.cat([p.weight for p in projections]),
+        bias,
+        getattr(getattr(a, "q_norm", None), "weight", None),
+        getattr(getattr(a, "k_norm", None), "weight", None),
+        a.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        torch.cat([m.gate_proj.weight, m.up_proj.weight]),
+        m.down_proj.weight,
+    )

@@ -1,0 +1,111 @@
+"""The rows that are being decoded: their state on the device, and the step that moves all of them on by a token.
+
+Nothing in a step asks the host anything, so on a GPU it is captured once for each number of rows and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from outdo.models.cache import PagedCache, SlotCache
+from outdo.models.load import Policy
+from outdo.models.stack import Layer
+from outdo.rollout.sampling import MOST_KEPT, pick, uniforms
+from outdo.types import SampleParams
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+
+
+class Deck:
+    """`rows` rows at once, writing into `answers` answers. Row r is fed `token_B[r]` next."""
+
+    def __init__(self, policy: Policy, cache: SlotCache | PagedCache, answers: int, params: SampleParams) -> None:
+        rows, device, limit = cache.rows, policy.device, params.max_completion_length
+        self.policy, self.cache, self.params = policy, cache, params
+        self.answers = answers
+        self.token_B = torch.zeros(rows, dtype=torch.long, device=device)
+        self.seed_B = torch.zeros(rows, dtype=torch.long, device=device)
+        self.answer_B = torch.full((rows,), answers, dtype=torch.long, device=device)  # the last one is nobody's
+        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # done, paused, or never begun
+        self.ended_B = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.tokens_AT = torch.full((answers + 1, limit), policy.pad_id, device=device)
+        self.logprobs_AT = torch.zeros(answers + 1, limit, device=device)
+        self.lengths_A = torch.zeros(answers + 1, dtype=torch.long, device=device)
+        self.support_ATK: Tensor | None = None
+        if params.truncates:
+            kept = min(params.top_k or MOST_KEPT, policy.head.weight.shape[0])
+            self.support_ATK = torch.full((answers + 1, limit, kept), -1, dtype=torch.int32, device=device)
+        self.eos = torch.tensor(policy.eos_ids, device=device)
+
+    def fits(self, answers: int, params: SampleParams) -> bool:
+        """Whether these buffers, and what was captured over them, serve again."""
+        return answers <= self.answers and params == self.params
+
+    def begin(self, rows: Sequence[int], tokens: Sequence[int], seeds: Sequence[int], answers: Sequence[int]) -> None:
+        """Rows that start: what each is fed first, its seed, and which answer it writes."""
+        index = torch.tensor(rows, device=self.token_B.device)
+        for tensor, values in ((self.token_B, tokens), (self.seed_B, seeds), (self.answer_B, answers)):
+            tensor[index] = torch.tensor(values, device=tensor.device)
+        self.idle_B[index] = self.ended_B[index] = False
+
+    def hold(self, rows: Collection[int], idle: bool = True) -> None:
+        if rows:
+            self.idle_B[torch.tensor(list(rows), device=self.idle_B.device)] = idle
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """These rows become 0, 1, 2, …, and the others idle."""
+        index, n = torch.tensor(rows, device=self.token_B.device), len(rows)
+        for tensor in (self.token_B, self.seed_B, self.answer_B, self.idle_B, self.ended_B):
+            tensor[:n] = tensor[index]
+        self.idle_B[n:], self.answer_B[n:] = True, self.answers
+
+    def step(self, rows: int, layers: Sequence[Layer] | None) -> None:
+        """One more token for each of the first `rows` rows that is not idle."""
+        cache, params = self.cache, self.params
+        cache.begin(rows)
+        token_B, own_B, idle_B = self.token_B[:rows], cache.own_B[:rows], self.idle_B[:rows]
+        hidden_BD = self.policy.hidden(token_B, cache.prompt_B[:rows] + own_B, cache, layers)
+        picked = pick(self.policy.logits(hidden_BD), uniforms(self.seed_B[:rows], own_B), params)
+        answer_B, at_B = torch.where(idle_B, self.answers, self.answer_B[:rows]), own_B.long()
+        at_B = at_B.clamp(max=params.max_completion_length - 1)
+        self.tokens_AT[answer_B, at_B] = picked.tokens_B
+        self.logprobs_AT[answer_B, at_B] = picked.logprobs_B
+        if self.support_ATK is not None and picked.support_BK is not None:
+            self.support_ATK[answer_B, at_B] = picked.support_BK.int()
+        self.lengths_A[answer_B] = at_B + 1
+        ended_B = (torch.isin(picked.tokens_B, self.eos) | (at_B + 1 == params.max_completion_length)) & ~idle_B
+        token_B.copy_(torch.where(idle_B, token_B, picked.tokens_B))
+        self.ended_B[:rows] |= ended_B
+        idle_B |= ended_B
+        own_B += (~idle_B).to(own_B.dtype)
+
+
+class Graphs:
+    """Steps captured as CUDA graphs, one for each number of rows. They read and write the same memory each time."""
+
+    def __init__(self) -> None:
+        self.captured: dict[int, torch.cuda.CUDAGraph] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def run(self, rows: int, step: Callable[[], None]) -> None:
+        if rows in self.captured:
+            self.captured[rows].replay()
+            return
+        # The first step of a size is run plainly: it compiles what there is to compile, and counts.
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            step()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            step()
+        self.captured[rows] = graph
+
+
+def size_for(rows: int, most: int) -> int:
+    """The number of rows to run for so many that are needed: few different ones, so that few graphs are captured."""
+    return next((size for size in SIZES if rows <= size <= most), most)

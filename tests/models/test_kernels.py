@@ -1,0 +1,153 @@
+"""The kernels against the plain forms: on a GPU where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
+CUDA = torch.cuda.is_available()
+if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("no GPU, and Triton's interpreter is not on: TRITON_INTERPRET=1", allow_module_level=True)
+
+from outdo.learn import logprobs  # noqa: E402
+from outdo.models import attention, cache, kernels, ops  # noqa: E402
+from outdo.rollout.sampling import pick, uniforms  # noqa: E402
+from outdo.types import SampleParams  # noqa: E402
+
+DEVICE = "cuda" if CUDA else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is called outside of `kernels` runs without them."""
+    for module in (ops, cache, logprobs):
+        monkeypatch.setattr(module, "kernels", lambda *args: None)
+    monkeypatch.setattr("outdo.rollout.sampling.kernels", lambda *args: None)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+@pytest.mark.parametrize("width", [32, 48, 576])
+@pytest.mark.parametrize("adds", [True, False])
+def test_add_norm_and_its_gradient(plain: None, width: int, adds: bool) -> None:
+    x, delta, weight = random(7, width), random(7, width) if adds else None, random(width)
+    ours, theirs = kernels.add_norm(x, delta, weight, 1e-5), ops.add_norm(x, delta, weight, 1e-5)
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b)
+    assert_close(kernels.unit_times(ours[0], ours[2], weight), ours[1])
+    dy, dsum = random(7, width), random(7, width)
+    args = (dy, dsum, ours[0], ours[2], weight, torch.float32 if adds else None)
+    for a, b in zip(kernels.norm_backward(*args), ops.norm_backward(*args), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
+    x, delta, weight = random(5, 64), random(5, 64, dtype=torch.bfloat16), random(64, dtype=torch.bfloat16)
+    total, y, rstd = kernels.add_norm(x, delta, weight, 1e-5)
+    assert total.dtype == torch.float32 and y.dtype == torch.bfloat16
+    assert_close(total, x + delta.float())
+    dx, dlow, dw = kernels.norm_backward(y, None, total, rstd, weight, torch.bfloat16)
+    assert dx.dtype == torch.float32 and dlow is not None and dlow.dtype == torch.bfloat16 == dw.dtype
+    assert_close(dlow, dx.bfloat16())
+
+
+def test_rotate_turns_and_turns_back(plain: None) -> None:
+    x, angle = random(6, 5, 32), random(6, 16)
+    cos, sin = angle.cos(), angle.sin()
+    turned = kernels.rotate(x, cos, sin, 4)
+    assert_close(turned, ops.rotate(x, cos, sin, 4))
+    assert torch.equal(turned[:, 4:], x[:, 4:])
+    assert_close(kernels.rotate(turned, cos, sin, 4, sign=-1.0), x)
+
+
+def test_swiglu_and_its_gradient(plain: None) -> None:
+    x, dy = random(9, 2 * 344), random(9, 344)
+    assert_close(kernels.swiglu(x), ops.swiglu(x))
+    assert_close(kernels.swiglu_backward(dy, x), ops.swiglu_backward(dy, x))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (6, 2, 64), (9, 3, 16)])
+def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int) -> None:
+    prompt = torch.tensor([0, 1, 63, 64, 65, 130], dtype=torch.int32, device=DEVICE)
+    own = torch.tensor([0, 70, 0, 63, 64, 5], dtype=torch.int32, device=DEVICE)
+    pages = random(40, 2, kv_heads, cache.PAGE, size)
+    table = (torch.randperm(39, device=DEVICE)[:36] + 1).view(6, 6).int()
+    qkv = random(6, heads + 2 * kv_heads, size)
+    ours, theirs = pages.clone(), pages.clone()
+    out = kernels.paged_attention(qkv, ours, table, prompt, own, heads, 0.3)
+    assert_close(out, cache.paged_attention(qkv, theirs, table, prompt, own, heads, 0.3), atol=1e-5, rtol=1e-4)
+    assert torch.equal(ours, theirs) and not torch.equal(ours, pages)
+
+
+@pytest.mark.parametrize("vocabulary", [50, 4096, 9000])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_draw(plain: None, vocabulary: int, temperature: float) -> None:
+    logits = random(64, vocabulary) * 3
+    logits[:, 7] = -torch.inf
+    noise = uniforms(torch.arange(64, device=DEVICE), 3)
+    tokens, found = kernels.draw(logits, noise, temperature)
+    expected = pick(logits, noise, SampleParams(1, temperature))
+    same = tokens == expected.tokens_B
+    assert same.float().mean() > 0.95  # a draw may fall on the border of two tokens, which rounding moves
+    assert_close(found[same], expected.logprobs_B[same])
+    assert not (tokens == 7).any()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.6])
+def test_logprobs_and_their_gradient(plain: None, temperature: float) -> None:
+    logits, targets = random(11, 3000) * 4, torch.arange(11, device=DEVICE) * 200
+    ours, theirs = torch.empty(3, 11, device=DEVICE), torch.empty(3, 11, device=DEVICE)
+    kernels.logprobs(logits, targets, temperature, *ours)
+    logprobs._fill(logits, targets, temperature, *theirs)
+    assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+    dchosen, dentropy = random(11), random(11)
+    grad = torch.empty_like(logits)
+    kernels.logprobs_backward(logits, targets, ours[1], ours[2], dchosen, dentropy, temperature, grad)
+    state = (targets, theirs[1], theirs[2], dchosen, dentropy)
+    assert_close(grad, logprobs._gradient(logits, *state, temperature, torch.float32), atol=1e-5, rtol=1e-4)
+
+
+def test_merge_is_attention_over_both(plain: None) -> None:
+    q, k, v = random(1, 3, 5, 16), random(1, 3, 12, 16), random(1, 3, 12, 16)
+
+    def over(part: slice) -> tuple[Tensor, Tensor]:
+        scores = q @ k[:, :, part].transpose(2, 3)
+        return (scores.softmax(-1) @ v[:, :, part])[0].transpose(0, 1).contiguous(), scores.logsumexp(-1)[0]
+
+    out, lse = kernels.merge(*over(slice(0, 4)), *over(slice(4, 12)))
+    expected, expected_lse = over(slice(0, 12))
+    assert_close(out, expected)
+    assert_close(lse, expected_lse)
+
+
+@pytest.mark.skipif(not CUDA, reason="flash attention needs a GPU")
+@pytest.mark.parametrize(("heads", "kv_heads"), [(9, 3), (4, 4)])
+def test_flash_over_shared_prompts_equals_the_padded_form(heads: int, kv_heads: int) -> None:
+    prompts, prompt_of, answers = [5, 130, 1], [0, 0, 1, 1, 1, 2], [7, 0, 64, 33, 1, 9]
+    layout = attention.SharedPrompts(prompts, prompt_of, answers, torch.device(DEVICE))
+    n = sum(prompts) + sum(answers)
+    leaf = random(n, heads + 2 * kv_heads, 64, dtype=torch.bfloat16).requires_grad_(True)
+    wide = leaf.detach().float().requires_grad_(True)
+    how = attention.How(heads, 0.125)
+    out, expected = layout.attend(0, leaf, how), layout.attend(0, wide, how)
+    assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
+    weight = random(*out.shape)
+    (out.float() * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert leaf.grad is not None and wide.grad is not None
+    gap = (leaf.grad.float() - wide.grad).norm() / wide.grad.norm()
+    assert gap < 1e-2
