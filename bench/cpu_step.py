@@ -35,7 +35,8 @@ def main(argv: list[str] | None = None, **defaults: Any) -> None:
     }
     print(machine.line(found))
     print(
-        f"{work.shape} on {work.device}: {work.prompts} prompts x {work.group} answers, {work.prompt_tokens} + {work.new_tokens} tokens, "
+        f"{work.shape} on {work.device}: {work.prompts} prompts x {work.group} answers, "
+        f"{work.prompt_tokens} + {work.new_tokens} tokens, "
         f"{work.threads} threads, {args.rounds} rounds of {work.steps} steps, the first of each not counted\n",
         flush=True,
     )

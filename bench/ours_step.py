@@ -41,7 +41,7 @@ class Watch:
 def policy_of(work: w.Work) -> Policy:
     """The work's model as outdo holds it."""
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
-    device, model = torch.device(work.device), w.model(attention.NAME, work.shape).to(work.device, kind)
+    device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
     return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT)
 
 

@@ -98,13 +98,16 @@ class _Ragged(LocalSampler):
     def step(self, deck: Any, graphs: Any, rows: int) -> None:
         def once() -> None:
             deck.step(rows, self.layers)
-            idle, answer = deck.idle_B[:rows], deck.answer_B[:rows]
+            idle, answer = deck.cache.idle_B[:rows], deck.answer_B[:rows]
             # own_B has just been counted on for rows that go on: it is the number of tokens written
             ends = ~idle & (deck.cache.own_B[:rows] >= self.wanted[answer])
             deck.ended_B[:rows] |= ends
             idle |= ends
 
-        graphs.run(rows, once) if graphs else once()
+        if graphs:
+            graphs.run(rows, once)
+        else:
+            once()
 
 
 def generate(policy: Policy, work: w.Work) -> float:

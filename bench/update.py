@@ -53,9 +53,10 @@ def main() -> None:
     tokens = work.prompts * work.prompt_tokens + work.answers * (work.new_tokens - 1)
     best = min(times[1:])
     peak = f", peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if cuda else ""
+    counted = work.answers * (work.prompt_tokens + work.new_tokens)
     print(
-        f"update of {work.answers} answers in groups of {work.group}, {work.prompt_tokens} + {work.new_tokens}: {best:.3f} s, "
-        f"{tokens / best:,.0f} tokens/s computed, {work.answers * (work.prompt_tokens + work.new_tokens) / best:,.0f} "
+        f"update of {work.answers} answers in groups of {work.group}, {work.prompt_tokens} + {work.new_tokens}: "
+        f"{best:.3f} s, {tokens / best:,.0f} tokens/s computed, {counted / best:,.0f} "
         f"counting prompts for each answer{peak}, {learner.tokens_at_once:,} tokens at once"
     )
     if args.profile:

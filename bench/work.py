@@ -79,8 +79,8 @@ def tokenizer(shape: str = "tiny") -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, padding_side="left", **special)
 
 
-def model(attention: str, shape: str = "tiny") -> Any:
-    """A model of that shape in float32, the same weights each time."""
+def model(attention: str, shape: str = "tiny", device: str = "cpu") -> Any:
+    """A model of that shape in float32, the same weights each time on one device."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -90,7 +90,8 @@ def model(attention: str, shape: str = "tiny") -> Any:
     )
     ends = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
     config = of_config(**SHAPES[shape], max_position_embeddings=CONTEXT, tie_word_embeddings=True, **ends)
-    made = of_model(config).to(torch.float32)
+    with torch.device(device):
+        made = of_model(config).to(torch.float32)
     made.set_attn_implementation(attention)
     return made
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # before outdo sees Triton
+
 from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 from outdo.errors import GraderError
 from outdo.grade.sandbox import require_sandbox

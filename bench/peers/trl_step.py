@@ -62,7 +62,7 @@ def main(work: w.Work, report: str, extra: dict[str, Any]) -> None:
             "save_strategy": "no",
         }
         trainer = GRPOTrainer(
-            model=w.model("sdpa", work.shape),
+            model=w.model("sdpa", work.shape, work.device),
             processing_class=w.tokenizer(work.shape),
             args=GRPOConfig(**{**settings, **extra}),
             train_dataset=Dataset.from_list([{"prompt": text} for text in w.prompt_texts(work)]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 
 from outdo.learn import logprobs  # noqa: E402
 from outdo.models import attention, cache, kernels, ops  # noqa: E402
-from outdo.rollout.sampling import pick, uniforms  # noqa: E402
+from outdo.models.load import Policy  # noqa: E402
+from outdo.rollout.deck import Deck  # noqa: E402
+from outdo.rollout.sampling import SPLITMIX, Picked, pick, uniforms  # noqa: E402
 from outdo.types import SampleParams  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
@@ -32,7 +35,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is called outside of `kernels` runs without them."""
     for module in (ops, cache, logprobs):
         monkeypatch.setattr(module, "kernels", lambda *args: None)
-    monkeypatch.setattr("outdo.rollout.sampling.kernels", lambda *args: None)
+    for name in ("sampling", "deck"):
+        monkeypatch.setattr(f"outdo.rollout.{name}.kernels", lambda *args: None)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -46,7 +50,6 @@ def test_add_norm_and_its_gradient(plain: None, width: int, adds: bool) -> None:
     ours, theirs = kernels.add_norm(x, delta, weight, 1e-5), ops.add_norm(x, delta, weight, 1e-5)
     for a, b in zip(ours, theirs, strict=True):
         assert_close(a, b)
-    assert_close(kernels.unit_times(ours[0], ours[2], weight), ours[1])
     dy, dsum = random(7, width), random(7, width)
     args = (dy, dsum, ours[0], ours[2], weight, torch.float32 if adds else None)
     for a, b in zip(kernels.norm_backward(*args), ops.norm_backward(*args), strict=True):
@@ -60,9 +63,10 @@ def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
     total, y, rstd = kernels.add_norm(x, delta, weight, 1e-5)
     assert total.dtype == torch.float32 and y.dtype == torch.bfloat16
     assert_close(total, x + delta.float())
-    dx, dlow, dw = kernels.norm_backward(y, None, total, rstd, weight, torch.bfloat16)
+    dx, dlow, dw, again = kernels.norm_backward(y, None, total, rstd, weight, torch.bfloat16)
     assert dx.dtype == torch.float32 and dlow is not None and dlow.dtype == torch.bfloat16 == dw.dtype
     assert_close(dlow, dx.bfloat16())
+    assert_close(again, y)
 
 
 def test_rotate_turns_and_turns_back(plain: None) -> None:
@@ -77,7 +81,8 @@ def test_rotate_turns_and_turns_back(plain: None) -> None:
 def test_swiglu_and_its_gradient(plain: None) -> None:
     x, dy = random(9, 2 * 344), random(9, 344)
     assert_close(kernels.swiglu(x), ops.swiglu(x))
-    assert_close(kernels.swiglu_backward(dy, x), ops.swiglu_backward(dy, x))
+    for a, b in zip(kernels.swiglu_backward(dy, x), ops.swiglu_backward(dy, x), strict=True):
+        assert_close(a, b)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (6, 2, 64), (9, 3, 16)])
@@ -88,8 +93,10 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int) -> N
     table = (torch.randperm(39, device=DEVICE)[:36] + 1).view(6, 6).int()
     qkv = random(6, heads + 2 * kv_heads, size)
     ours, theirs = pages.clone(), pages.clone()
-    out = kernels.paged_attention(qkv, ours, table, prompt, own, heads, 0.3)
-    assert_close(out, cache.paged_attention(qkv, theirs, table, prompt, own, heads, 0.3), atol=1e-5, rtol=1e-4)
+    idle = torch.tensor([False, False, False, False, False, True], device=DEVICE)
+    out = kernels.paged_attention(qkv, ours, table, prompt, own, idle, heads, 0.3)
+    expected = cache.paged_attention(qkv, theirs, table, prompt, own, heads, 0.3)
+    assert_close(out[:5], expected[:5], atol=1e-5, rtol=1e-4)  # what an idle row makes is of no account
     assert torch.equal(ours, theirs) and not torch.equal(ours, pages)
 
 
@@ -98,13 +105,38 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int) -> N
 def test_draw(plain: None, vocabulary: int, temperature: float) -> None:
     logits = random(64, vocabulary) * 3
     logits[:, 7] = -torch.inf
-    noise = uniforms(torch.arange(64, device=DEVICE), 3)
-    tokens, found = kernels.draw(logits, noise, temperature)
+    seeds, at = torch.arange(64, device=DEVICE) * 2**40 - 5, torch.arange(64, device=DEVICE) % 7
+    noise = uniforms(seeds, at)
+    tokens, found = kernels.draw(logits, seeds, at, temperature, SPLITMIX)
     expected = pick(logits, noise, SampleParams(1, temperature))
     same = tokens == expected.tokens_B
     assert same.float().mean() > 0.95  # a draw may fall on the border of two tokens, which rounding moves
     assert_close(found[same], expected.logprobs_B[same])
     assert not (tokens == 7).any()
+
+
+def test_advance(plain: None, policy: Policy) -> None:
+    """Rows that go on, end by a token, end by length, and stand idle: the same in both."""
+    both = []
+    for with_kernels in (True, False):
+        slots = cache.SlotCache(5, 20, torch.device(DEVICE))
+        deck = Deck(replace(policy, device=torch.device(DEVICE), eos_ids=(4, 9)), slots, 5, SampleParams(6))
+        deck.begin([0, 1, 2, 3], [7, 7, 7, 7], [1, 2, 3, 4], [3, 1, 0, 2])
+        slots.own_B[:] = torch.tensor([2, 0, 5, 1, 3])
+        torch.manual_seed(0)
+        picked = Picked(torch.tensor([8, 9, 8, 4, 4], device=DEVICE), random(5))
+        state = deck.token_B, slots.own_B, slots.idle_B, deck.ended_B, deck.answer_B
+        if with_kernels:
+            kernels.advance(*picked[:2], *state, deck.tokens_AT, deck.logprobs_AT, deck.lengths_A, deck.eos)
+        else:
+            deck.advance(picked)
+        both.append(
+            [*state] if with_kernels else [deck.token_B, slots.own_B, slots.idle_B, deck.ended_B, deck.answer_B]
+        )
+        both[-1] += [deck.tokens_AT[:5], deck.lengths_A[:5], deck.logprobs_AT[:5]]
+    for a, b in zip(*both, strict=True):
+        assert torch.equal(a, b)
+    assert both[0][3].tolist() == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.6])

@@ -9,7 +9,7 @@ import torch
 from outdo.config import Recipe
 from outdo.models.load import Policy
 
-TOKENS = {"cpu": 8192, "cuda": 32768}  # in one forward and backward, unless the recipe says or the memory is short
+TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe says or the memory is short
 GIB = 2**30
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,35 +39,41 @@ def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], device: torch
     used = sorted({row.prompt for row in rows})
     place = {prompt: i for i, prompt in enumerate(used)}
     prompts = [prompt_ids[prompt] for prompt in used]
-    fed = [len(row.token_ids) - 1 for row in rows]
     prompt_of = [place[row.prompt] for row in rows]
-    ends = torch.tensor([len(ids) for ids in prompts]).cumsum(0)  # where each prompt ends, in the row of N
-    starts = torch.tensor(fed).cumsum(0) - torch.tensor(fed) + int(ends[-1])
-    fed_B, last_B = torch.tensor(fed), ends[torch.tensor(prompt_of)] - 1
-    mask_BT = torch.arange(max(fed) + 1) <= fed_B[:, None]
-    # An answer's first token follows its prompt's last, each further one the one before.
-    before_BT = torch.cat([last_B[:, None], starts[:, None] + torch.arange(max(fed))], dim=1)
-    lengths_B = torch.tensor([len(prompts[p]) for p in prompt_of])
-    positions_BT = lengths_B[:, None] + torch.arange(max(fed))
-    ids = [*chain(*prompts), *chain(*(row.token_ids[:-1] for row in rows))]
-    at = [torch.arange(len(p)) for p in prompts]
-    sampler = torch.zeros(mask_BT.shape)
-    sampler[mask_BT] = torch.tensor([*chain(*(row.logprobs for row in rows))])
+    lens_P, lens_B = np.array([len(ids) for ids in prompts]), np.array([len(row.token_ids) for row in rows])
+    num_prompt, num_answer = int(lens_P.sum()), int(lens_B.sum())
+    targets_M = np.fromiter(chain.from_iterable(row.token_ids for row in rows), np.int64, num_answer)
+    ids_P = np.fromiter(chain.from_iterable(prompts), np.int64, num_prompt)
+
+    ends_B = lens_B.cumsum()
+    first_M, last_M = np.zeros(num_answer, bool), np.zeros(num_answer, bool)  # of an answer
+    first_M[ends_B - lens_B] = last_M[ends_B - 1] = True
+    at_M = np.arange(num_answer) - np.repeat(ends_B - lens_B, lens_B)  # place in its answer
+    # An answer's first token is predicted from its prompt's last, each further one from the one before.
+    before_M = np.empty(num_answer, np.int64)
+    before_M[first_M] = (lens_P.cumsum() - 1)[prompt_of]
+    before_M[~first_M] = num_prompt + np.arange(num_answer - len(rows))
+    mask_BT = np.arange(lens_B.max()) < lens_B[:, None]
+    sampler_BT = np.zeros(mask_BT.shape, np.float32)
+    sampler_BT[mask_BT] = np.fromiter(chain.from_iterable(row.logprobs for row in rows), np.float32, num_answer)
+    at_P = np.arange(num_prompt) - np.repeat(lens_P.cumsum() - lens_P, lens_P)
+    position_M = at_M + np.repeat(lens_P[prompt_of], lens_B)
     return Packed(
-        ids_N=_sent(torch.tensor(ids), device),
-        positions_N=_sent(torch.cat([*at, positions_BT[mask_BT[:, 1:]]]), device),
-        layout=SharedPrompts([len(p) for p in prompts], prompt_of, fed, device),
-        before_M=_sent(before_BT[mask_BT], device),
-        targets_M=_sent(torch.tensor([*chain(*(row.token_ids for row in rows))]), device),
+        ids_N=_sent(np.concatenate([ids_P, targets_M[~last_M]]), device),
+        positions_N=_sent(np.concatenate([at_P, position_M[~last_M]]), device),
+        layout=SharedPrompts(lens_P.tolist(), prompt_of, (lens_B - 1).tolist(), device),
+        before_M=_sent(before_M, device),
+        targets_M=_sent(targets_M, device),
         mask_BT=_sent(mask_BT, device),
-        sampler_logprobs_BT=_sent(sampler, device),
-        advantages_B=_sent(torch.tensor([row.advantage for row in rows]), device),
+        sampler_logprobs_BT=_sent(sampler_BT, device),
+        advantages_B=_sent(np.array([row.advantage for row in rows], np.float32), device),
         support_MK=_support(rows, device),
     )
 
 
-def _sent(x: Tensor, device: torch.device) -> Tensor:
+def _sent(values: np.ndarray, device: torch.device) -> Tensor:
     """On its device, without waiting for what the device is at."""
+    x = torch.from_numpy(values)
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 
@@ -86,4 +93,4 @@ def _support(rows: Sequence[Row], device: torch.device) -> Tensor | None:
     if not kept:
         return None
     widest = max(map(len, kept))
-    return _sent(torch.tensor([[*ids, *[-1] * (widest - len(ids))] for ids in kept]), device)
+    return _sent(np.array([[*ids, *[-1] * (widest - len(ids))] for ids in kept]), device)

@@ -38,7 +38,10 @@ class How:
 
 
 class Layout(Protocol):
-    longest: int  # tokens that one query may look back on
+    @property
+    def longest(self) -> int:
+        """Tokens that one query may look back on."""
+        ...
 
     def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
         """Queries, keys and values of the new tokens, side by side [N, H + K + K, D], to outputs [N, H, D]."""
@@ -76,7 +79,7 @@ class SharedPrompts:
     def __init__(
         self, prompt_lens: Sequence[int], prompt_of: Sequence[int], answer_lens: Sequence[int], device: torch.device
     ) -> None:
-        """Answer i has `answer_lens[i]` tokens and follows prompt `prompt_of[i]`; answers of one prompt are neighbours."""
+        """Answer i has `answer_lens[i]` tokens and follows prompt `prompt_of[i]`; siblings are neighbours."""
         self.device, self.num_prompt_tokens = device, sum(prompt_lens)
         self.prompt_lens, self.prompt_of, self.answer_lens = list(prompt_lens), list(prompt_of), list(answer_lens)
         self.most_prompt, self.most_answer = max(prompt_lens, default=0), max(answer_lens, default=0)

@@ -30,6 +30,7 @@ class SlotCache:
         self.rows, self.longest, self.device = rows, longest, device
         self.prompt_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.own_B = torch.zeros(rows, dtype=torch.long, device=device)
+        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done or never begun
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._at: Tensor | None = None
@@ -60,7 +61,7 @@ class SlotCache:
         """Forget all rows but these, which become 0, 1, 2, …"""
         index = torch.tensor(rows, device=self.device)
         self.keys, self.values = [x[index] for x in self.keys], [x[index] for x in self.values]
-        self.prompt_B, self.own_B = self.prompt_B[index], self.own_B[index]
+        self.prompt_B, self.own_B, self.idle_B = self.prompt_B[index], self.own_B[index], self.idle_B[index]
         self.rows = len(rows)
 
     def begin(self, rows: int) -> None:
@@ -132,6 +133,7 @@ class PagedCache:
         self.table_RP = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.prompt_B = torch.zeros(rows, dtype=torch.int32, device=device)
         self.own_B = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or never begun
         self.pages: list[Tensor] = []
         # The host's own account: what the device is told, it is told from here.
         self.shown = torch.zeros(rows, width, dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -151,6 +153,7 @@ class PagedCache:
             array[:] = 0
         for tensor in (self.table_RP, self.prompt_B, self.own_B):
             tensor.zero_()
+        self.idle_B.fill_(True)
 
     def has_room(self, prompt: int, rows: int, tokens: int) -> bool:
         """Whether a group fits beside those that are there, if every row writes so many tokens."""
@@ -213,9 +216,9 @@ class PagedCache:
         self.group_of[:n] = [self.group_of[row] for row in rows]
         self.group_of[n:] = [None] * (self.rows - n)
         on_device = torch.from_numpy(index).to(self.device)
-        for tensor in (self.prompt_B, self.own_B):
+        for tensor, rest in ((self.prompt_B, 0), (self.own_B, 0), (self.idle_B, True)):
             tensor[:n] = tensor[on_device]
-            tensor[n:] = 0
+            tensor[n:] = rest
 
     def begin(self, rows: int) -> None:
         self._active = rows
@@ -225,7 +228,7 @@ class PagedCache:
         self._store_for(layer, qkv_NHD, how)
         rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
         if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
-            return k.paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
+            return k.paged_attention(qkv_NHD, self.pages[layer], *rows, self.idle_B[:n], how.heads, how.scale)
         return paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
 
     def _store_for(self, layer: int, qkv_NHD: Tensor, how: How) -> None:

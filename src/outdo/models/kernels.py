@@ -49,28 +49,9 @@ def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
 
 
 @triton.jit
-def _unit_times(x_ptr, rstd_ptr, w_ptr, y_ptr, D, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < D
-    x = tl.load(x_ptr + row * D + at, mask=inside, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y_ptr + row * D + at, x * tl.load(rstd_ptr + row) * w, mask=inside)
-
-
-def unit_times(x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor) -> Tensor:
-    """The norm once more, from what the rows were multiplied by."""
-    rows, width = x_ND.shape
-    y = torch.empty_like(x_ND, dtype=weight_D.dtype)
-    block = triton.next_power_of_2(width)
-    _unit_times[(rows,)](x_ND, rstd_N, weight_D, y, width, BLOCK=block, num_warps=_warps(block))
-    return y
-
-
-@triton.jit
 def _norm_backward(
-    dy_ptr, dsum_ptr, x_ptr, rstd_ptr, w_ptr, dx_ptr, dlow_ptr, dw_ptr, N, D, TAKES: tl.constexpr,
-    LOW: tl.constexpr, BLOCK: tl.constexpr,
+    dy_ptr, dsum_ptr, x_ptr, rstd_ptr, w_ptr, dx_ptr, dlow_ptr, y_ptr, dw_ptr, N, D,
+    TAKES: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -83,6 +64,7 @@ def _norm_backward(
         dy = tl.load(dy_ptr + base + at, mask=inside, other=0.0).to(tl.float32)
         rstd = tl.load(rstd_ptr + tl.minimum(row, N - 1))
         unit = tl.load(x_ptr + base + at, mask=inside, other=0.0).to(tl.float32) * rstd
+        tl.store(y_ptr + base + at, unit * w, mask=inside)
         dw += dy * unit
         g = dy * w
         dx = rstd * (g - unit * (tl.sum(g * unit, 0) / D))
@@ -96,19 +78,21 @@ def _norm_backward(
 
 def norm_backward(
     dy_ND: Tensor, dsum_ND: Tensor | None, x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor, low: torch.dtype | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of x, of delta in its own type `low` (None: there is none), and of the weight."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """As `ops.norm_backward`."""
     rows, width = x_ND.shape
     dy_ND, dsum_ND = dy_ND.contiguous(), None if dsum_ND is None else dsum_ND.contiguous()
     dx = torch.empty_like(x_ND)
+    y = torch.empty_like(x_ND, dtype=weight_D.dtype)
     dlow = None if low is None or low == x_ND.dtype else torch.empty_like(x_ND, dtype=low)
     programs = min(rows, 1024)
     dw = torch.empty(programs, width, dtype=torch.float32, device=x_ND.device)
     block = triton.next_power_of_2(width)
-    args = (dy_ND, dy_ND if dsum_ND is None else dsum_ND, x_ND, rstd_N, weight_D, dx, dx if dlow is None else dlow, dw)
+    out = (dx, dx if dlow is None else dlow, y, dw)
+    args = (dy_ND, dy_ND if dsum_ND is None else dsum_ND, x_ND, rstd_N, weight_D, *out)
     options = {"TAKES": dsum_ND is not None, "LOW": dlow is not None, "BLOCK": block, "num_warps": _warps(block)}
     _norm_backward[(programs,)](*args, rows, width, **options)
-    return dx, (dx if low == x_ND.dtype else dlow), dw.sum(0).to(weight_D.dtype)
+    return dx, (dx if low == x_ND.dtype else dlow), dw.sum(0).to(weight_D.dtype), y
 
 
 # --- rotary positions
@@ -166,7 +150,7 @@ def swiglu(x_N2F: Tensor) -> Tensor:
 
 
 @triton.jit
-def _swiglu_backward(dy_ptr, x_ptr, dx_ptr, F, BLOCK: tl.constexpr):
+def _swiglu_backward(dy_ptr, x_ptr, dx_ptr, y_ptr, F, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < F
@@ -176,14 +160,16 @@ def _swiglu_backward(dy_ptr, x_ptr, dx_ptr, F, BLOCK: tl.constexpr):
     s = tl.sigmoid(gate)
     tl.store(dx_ptr + row * 2 * F + at, dy * up * s * (1.0 + gate * (1.0 - s)), mask=inside)
     tl.store(dx_ptr + row * 2 * F + F + at, dy * gate * s, mask=inside)
+    tl.store(y_ptr + row * F + at, gate * s * up, mask=inside)
 
 
-def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> Tensor:
+def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient, and the output once more."""
     rows, width = dy_NF.shape
-    dx = torch.empty_like(x_N2F)
+    dx, y = torch.empty_like(x_N2F), torch.empty_like(dy_NF)
     block = min(1024, triton.next_power_of_2(width))
-    _swiglu_backward[(rows, triton.cdiv(width, block))](dy_NF.contiguous(), x_N2F, dx, width, BLOCK=block)
-    return dx
+    _swiglu_backward[(rows, triton.cdiv(width, block))](dy_NF.contiguous(), x_N2F, dx, y, width, BLOCK=block)
+    return dx, y
 
 
 # --- attention over pages, one new token in each row
@@ -191,13 +177,14 @@ def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> Tensor:
 
 @triton.jit
 def _paged(
-    qkv_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, out_ptr, scale, table_stride, H, K,
-    REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, EXACT: tl.constexpr,
+    qkv_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, scale, table_stride, H, K,
+    REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
     at = tl.arange(0, D)
-    slot = tl.arange(0, PAGE)
+    slot = tl.arange(0, BLOCK)
     query = tl.arange(0, BLOCK_Q)
     token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
     q = tl.load(token + (head * REP + query[:, None]) * D + at[None, :], mask=query[:, None] < REP, other=0.0)
@@ -208,6 +195,7 @@ def _paged(
     own = tl.load(own_ptr + row)
     base = (prompt + PAGE - 1) // PAGE * PAGE  # where the row's own pages begin
     end = base + own  # before the new token
+    stop = tl.where(tl.load(idle_ptr + row) != 0, 0, end)  # nobody reads what an idle row makes
     table = table_ptr + row * table_stride
 
     page_size: tl.constexpr = PAGE * D
@@ -220,11 +208,11 @@ def _paged(
     top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1) * scale
     total = tl.full([BLOCK_Q], 1.0, tl.float32)
     out = tl.zeros([BLOCK_Q, D], tl.float32) + v_new.to(tl.float32)[None, :]
-    for start in range(0, end, PAGE):
-        page = tl.load(table + start // PAGE).to(tl.int64) * (2 * K * page_size) + head * page_size
-        where = page + slot[:, None] * D + at[None, :]
+    for start in range(0, stop, BLOCK):
         idx = start + slot
         seen = (idx < prompt) | ((idx >= base) & (idx < end))
+        page = tl.load(table + idx // PAGE, mask=seen, other=0).to(tl.int64) * (2 * K * page_size) + head * page_size
+        where = page[:, None] + (idx % PAGE)[:, None] * D + at[None, :]
         k = tl.load(pages_ptr + where, mask=seen[:, None], other=0.0)
         v = tl.load(pages_ptr + where + K * page_size, mask=seen[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
@@ -241,21 +229,22 @@ def _paged(
 
 
 def paged_attention(
-    qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, heads: int, scale: float
-) -> Tensor:
+    qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor, heads: int,
+    scale: float,
+) -> Tensor:  # fmt: skip
     """Writes the new token's key and value into its row's page, and attends over the prompt and what the row wrote.
 
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
-    own tokens before this one.
+    own tokens before this one. Of 48 block sizes, warps and stages the ones here were the fastest on an H200.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
     out = qkv_NHD.new_empty(rows, heads, size)
     rep = heads // kv_heads
     _paged[(rows, kv_heads)](
-        qkv_NHD, pages, table_NP, prompt_N, own_N, out, scale, table_NP.stride(0), heads, kv_heads, REP=rep, D=size,
-        PAGE=page, BLOCK_Q=max(16, triton.next_power_of_2(rep)), EXACT=qkv_NHD.dtype == torch.float32, num_warps=4,
-        num_stages=3,
+        qkv_NHD, pages, table_NP, prompt_N, own_N, idle_N, out, scale, table_NP.stride(0), heads, kv_heads, REP=rep,
+        D=size, PAGE=page, BLOCK_Q=max(16, triton.next_power_of_2(rep)), BLOCK=64 if rows * kv_heads > 1000 else 128,
+        EXACT=qkv_NHD.dtype == torch.float32, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -276,17 +265,23 @@ def _sums(logits_ptr, top_ptr, sum_ptr, inverse_temperature, V, CHUNKS, BLOCK: t
 
 @triton.jit
 def _draw(
-    logits_ptr, top_ptr, sum_ptr, noise_ptr, token_ptr, logprob_ptr, inverse_temperature, V, CHUNKS,
-    BLOCK: tl.constexpr, BLOCK_C: tl.constexpr,
+    logits_ptr, top_ptr, sum_ptr, seed_ptr, at_ptr, token_ptr, logprob_ptr, inverse_temperature, V, CHUNKS,
+    STEP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BLOCK: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    # As `sampling.uniforms`: splitmix64 of the seed and the position.
+    z = tl.load(seed_ptr + row) + (tl.load(at_ptr + row).to(tl.int64) + 1) * STEP
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * FIRST
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * SECOND
+    z = z ^ ((z >> 31) & 0x1FFFFFFFF)
+    noise = (((z >> 40) & 0xFFFFFF) | 1).to(tl.float32) * 5.9604644775390625e-08
     c = tl.arange(0, BLOCK_C)
     tops = tl.load(top_ptr + row * CHUNKS + c, mask=c < CHUNKS, other=float("-inf"))
     sums = tl.load(sum_ptr + row * CHUNKS + c, mask=c < CHUNKS, other=0.0)
     top = tl.max(tops, 0)
     sums = tl.where(c < CHUNKS, sums * tl.exp(tops - top), 0.0)
     total = tl.sum(sums, 0)
-    draw = tl.load(noise_ptr + row) * total
+    draw = noise * total
     upto = tl.cumsum(sums, 0)
     last = tl.max(tl.where(sums > 0, c, 0), 0)
     chunk = tl.minimum(tl.sum((upto <= draw).to(tl.int32), 0), last)
@@ -303,7 +298,9 @@ def _draw(
     tl.store(logprob_ptr + row, chosen - top - tl.log(total))
 
 
-def draw(logits_BV: Tensor, noise_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def draw(
+    logits_BV: Tensor, seed_B: Tensor, at_B: Tensor, temperature: float, constants: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
     """As `sampling.pick` without truncation: one pass over the logits, and a second look at one chunk of each row."""
     rows, vocabulary = logits_BV.shape
     block = 4096
@@ -313,11 +310,50 @@ def draw(logits_BV: Tensor, noise_B: Tensor, temperature: float) -> tuple[Tensor
     tokens = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
     _sums[(rows, chunks)](logits_BV, tops, sums, 1.0 / temperature, vocabulary, chunks, BLOCK=block)
+    step, first, second = constants
     _draw[(rows,)](
-        logits_BV, tops, sums, noise_B, tokens, logprobs, 1.0 / temperature, vocabulary, chunks, BLOCK=block,
-        BLOCK_C=triton.next_power_of_2(chunks), num_warps=8,
+        logits_BV, tops, sums, seed_B, at_B, tokens, logprobs, 1.0 / temperature, vocabulary, chunks, STEP=step,
+        FIRST=first, SECOND=second, BLOCK=block, BLOCK_C=triton.next_power_of_2(chunks), num_warps=8,
     )  # fmt: skip
     return tokens, logprobs
+
+
+@triton.jit
+def _advance(
+    chosen_ptr, logprob_ptr, token_ptr, own_ptr, idle_ptr, ended_ptr, answer_ptr, tokens_ptr, logprobs_ptr, length_ptr,
+    eos_ptr, B, T, NOBODY, NUM_EOS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < B
+    chosen = tl.load(chosen_ptr + row, mask=inside, other=0)
+    idle = tl.load(idle_ptr + row, mask=inside, other=1) != 0
+    own = tl.load(own_ptr + row, mask=inside, other=0)
+    at = tl.minimum(own, T - 1)
+    answer = tl.where(idle, NOBODY, tl.load(answer_ptr + row, mask=inside, other=0))
+    tl.store(tokens_ptr + answer * T + at, chosen, mask=inside)
+    tl.store(logprobs_ptr + answer * T + at, tl.load(logprob_ptr + row, mask=inside, other=0.0), mask=inside)
+    tl.store(length_ptr + answer, (at + 1).to(tl.int64), mask=inside)
+    last = at + 1 == T
+    for i in range(NUM_EOS):
+        last = last | (chosen == tl.load(eos_ptr + i))
+    ended = last & (idle == 0)
+    was = tl.load(ended_ptr + row, mask=inside, other=0) != 0
+    tl.store(token_ptr + row, chosen, mask=inside & (idle == 0))
+    tl.store(ended_ptr + row, was | ended, mask=inside)
+    tl.store(idle_ptr + row, idle | ended, mask=inside)
+    tl.store(own_ptr + row, own + 1, mask=inside & ((idle | ended) == 0))
+
+
+def advance(
+    chosen_B: Tensor, logprob_B: Tensor, token_B: Tensor, own_B: Tensor, idle_B: Tensor, ended_B: Tensor,
+    answer_B: Tensor, tokens_AT: Tensor, logprobs_AT: Tensor, lengths_A: Tensor, eos: Tensor,
+) -> None:  # fmt: skip
+    """As `Deck.advance`."""
+    rows, block = len(chosen_B), 128
+    _advance[(triton.cdiv(rows, block),)](
+        chosen_B, logprob_B, token_B, own_B, idle_B, ended_B, answer_B, tokens_AT, logprobs_AT, lengths_A, eos, rows,
+        tokens_AT.shape[1], len(tokens_AT) - 1, NUM_EOS=len(eos), BLOCK=block,
+    )  # fmt: skip
 
 
 # --- log-probabilities of given tokens

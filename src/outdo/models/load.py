@@ -68,11 +68,11 @@ class Policy:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def decode_all(self, answers: Sequence[tuple[int, ...]]) -> list[str]:
+    def decode_all(self, answers: Sequence[Sequence[int]]) -> list[str]:
         """Many at once: in a tokenizer of Rust's, on all cores."""
         rust = getattr(self.tokenizer, "backend_tokenizer", None)
         if rust is None or self.tokenizer.clean_up_tokenization_spaces:
-            return [self.decode(ids) for ids in answers]
+            return [self.decode(tuple(ids)) for ids in answers]
         return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)
 
     def hidden(

@@ -41,7 +41,9 @@ class _AddNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dsum_ND: Tensor, dy_ND: Tensor) -> tuple[Tensor | None, ...]:
-        return *norm_backward(dy_ND, dsum_ND, *ctx.saved_tensors, ctx.low), None
+        x, rstd, weight = ctx.saved_tensors
+        dx, dlow, dw, _ = norm_backward(dy_ND, dsum_ND, x, rstd, weight, ctx.low)
+        return dx, dlow, dw, None
 
 
 def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,20 +53,14 @@ def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
     total = x_ND if delta_ND is None else x_ND + delta_ND
     wide = total.float()
     rstd = torch.linalg.vecdot(wide, wide).div_(wide.shape[-1]).add_(eps).rsqrt_()
-    return total, unit_times(total, rstd, weight_D), rstd
-
-
-def unit_times(x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor) -> Tensor:
-    """The norm once more, from what the rows were multiplied by."""
-    if k := kernels(x_ND):
-        return k.unit_times(x_ND, rstd_N, weight_D)
-    return (x_ND.float() * rstd_N[:, None]).mul_(weight_D.float()).to(weight_D.dtype)
+    return total, (wide * rstd[:, None]).mul_(weight_D.float()).to(weight_D.dtype), rstd
 
 
 def norm_backward(
     dy_ND: Tensor, dsum_ND: Tensor | None, x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor, low: torch.dtype | None
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of x, of delta in its own type `low` (None: there is none), and of the weight."""
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients of x, of delta in its own type `low` (None: there is none), and of the weight; and the norm's output
+    once more, for the product that it went into."""
     if k := kernels(x_ND):
         return k.norm_backward(dy_ND, dsum_ND, x_ND, rstd_N, weight_D, low)
     unit = x_ND.float() * rstd_N[:, None]
@@ -74,7 +70,8 @@ def norm_backward(
     along = torch.linalg.vecdot(dx, unit).div_(dx.shape[-1])
     dx.addcmul_(unit, along[:, None], value=-1).mul_(rstd_N[:, None])
     dx = dx.to(x_ND.dtype) if dsum_ND is None else dx.to(x_ND.dtype).add_(dsum_ND)
-    return dx, None if low is None else dx.to(low), dw.to(weight_D.dtype)
+    y = unit.mul_(weight_D.float()).to(weight_D.dtype)
+    return dx, None if low is None else dx.to(low), dw.to(weight_D.dtype), y
 
 
 def rotate(
@@ -102,15 +99,17 @@ def swiglu(x_N2F: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> Tensor:
+def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient, and the output once more."""
     if k := kernels(x_N2F):
         return k.swiglu_backward(dy_NF, x_N2F)
     gate, up = x_N2F.chunk(2, dim=-1)
     dx = torch.empty_like(x_N2F)
     dgate, dup = dx.chunk(2, dim=-1)
-    torch.mul(F.silu(gate), dy_NF, out=dup)
+    bent = F.silu(gate)
+    torch.mul(bent, dy_NF, out=dup)
     dgate.copy_(torch.ops.aten.silu_backward(dy_NF * up, gate))
-    return dx
+    return dx, bent.mul_(up)
 
 
 def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap: float | None = None) -> Tensor:

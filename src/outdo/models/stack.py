@@ -10,7 +10,7 @@ and a sampler and a learner that compute the same thing in a different order sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -59,6 +59,8 @@ class Stack:
         self.head_size, self.eps = base.layers[0].self_attn.head_dim, base.norm.variance_epsilon
         self.scale = base.layers[0].self_attn.scaling
         self.windows = [_window(layer.self_attn, config) for layer in base.layers]
+        self.positions = config.max_position_embeddings
+        self._tables: tuple[Tensor, Tensor] | None = None
 
     def fused(self) -> list[Layer]:
         """The weights as they are now. Where gradients are on, they flow back to the modules' own."""
@@ -74,8 +76,7 @@ class Stack:
     ) -> Tensor:
         """Last hidden states [N, D]. `recompute` keeps only each layer's input for the backward."""
         x = F.embedding(ids_N, self.base.embed_tokens.weight).float()
-        with torch.no_grad():
-            cos, sin = (t[0, :, : self.head_size // 2].contiguous() for t in self.base.rotary_emb(x, positions_N[None]))
+        cos, sin = (table[positions_N] for table in self._turns(x.device))
         delta: Tensor | None = None
         for i, layer in enumerate(layers or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
@@ -84,6 +85,16 @@ class Stack:
             else:
                 x, delta, _ = one.forward(x, delta, layer)
         return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
+
+    @torch.no_grad()
+    def _turns(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of every position, computed once."""
+        if self._tables is None or self._tables[0].device != device:
+            positions = torch.arange(self.positions, device=device)[None]
+            both = self.base.rotary_emb(torch.zeros(1, device=device), positions)
+            cos, sin = (table[0, :, : self.head_size // 2].contiguous() for table in both)
+            self._tables = cos, sin
+        return self._tables
 
 
 @dataclass(frozen=True)
@@ -116,13 +127,13 @@ class _Pass:
     def backward(
         self, w: Layer, kept: Kept, x_mlp: Tensor, dx: Tensor, dout: Tensor, low: torch.dtype | None
     ) -> tuple[Tensor, Tensor | None, Layer]:
-        """Gradients of the residual and of what was added to it (in type `low`; None: nothing was), and the weights'."""
-        dgate_up = ops.swiglu_backward(dout @ w.down, kept.gate_up)
-        dw_down = dout.T @ ops.swiglu(kept.gate_up)
-        dw_gate_up = dgate_up.T @ ops.unit_times(x_mlp, kept.rstd_mlp, w.norm_mlp)
-        dx, dattn, dw_norm_mlp = ops.norm_backward(
+        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), of the weights."""
+        dgate_up, bent = ops.swiglu_backward(dout @ w.down, kept.gate_up)
+        dw_down = dout.T @ bent
+        dx, dattn, dw_norm_mlp, y = ops.norm_backward(
             dgate_up @ w.gate_up, dx, x_mlp, kept.rstd_mlp, w.norm_mlp, dout.dtype
         )
+        dw_gate_up = dgate_up.T @ y
         assert dattn is not None
         dw_out = dattn.T @ kept.seen.detach().flatten(1)
         (dqkv,) = torch.autograd.grad(kept.seen, kept.turned, (dattn @ w.out).view_as(kept.seen))
@@ -136,8 +147,8 @@ class _Pass:
             dqkv = torch.cat([dq, dk, dv], dim=1)
         flat = dqkv.flatten(1)
         dbias = None if w.qkv_bias is None else flat.sum(0)
-        dw_qkv = flat.T @ ops.unit_times(kept.x, kept.rstd, w.norm)
-        dx, ddelta, dw_norm = ops.norm_backward(flat @ w.qkv, dx, kept.x, kept.rstd, w.norm, low)
+        dx, ddelta, dw_norm, y = ops.norm_backward(flat @ w.qkv, dx, kept.x, kept.rstd, w.norm, low)
+        dw_qkv = flat.T @ y
         weights = Layer(dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down)
         return dx, ddelta, weights
 
@@ -154,9 +165,8 @@ class _Pass:
         return y.view(x_NHD.shape), rstd
 
     def _norm_heads_backward(self, dy: Tensor, x: Tensor, rstd: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        flat = (t.reshape(-1, t.shape[-1]) for t in (dy, x))
-        dy_flat, x_flat = flat
-        dx, _, dw = ops.norm_backward(dy_flat, None, x_flat, rstd, weight, None)
+        dy_flat, x_flat = (t.reshape(-1, t.shape[-1]) for t in (dy, x))
+        dx, _, dw, _ = ops.norm_backward(dy_flat, None, x_flat, rstd, weight, None)
         return dx.view(x.shape), dw
 
 
@@ -183,18 +193,24 @@ class _LayerFunction(torch.autograd.Function):
         return None, None, dx, ddelta, *dw
 
 
+@dataclass(frozen=True)
+class _Tracked:
+    """A layout whose attention keeps its graph, in a forward that keeps none."""
+
+    layout: Layout
+
+    @property
+    def longest(self) -> int:
+        return self.layout.longest
+
+    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+        with torch.enable_grad():
+            return self.layout.attend(layer, qkv_NHD.requires_grad_(True), how)
+
+
 def _with_graph(one: _Pass, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Kept]:
-    """The layer's forward, with a graph around attention alone."""
-
-    class Tracked:
-        longest = one.layout.longest
-
-        def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
-            with torch.enable_grad():
-                return one.layout.attend(layer, qkv_NHD.requires_grad_(True), how)
-
     with torch.no_grad():
-        return _Pass(one.stack, one.index, Tracked(), one.cos, one.sin).forward(x, delta, w)
+        return replace(one, layout=_Tracked(one.layout)).forward(x, delta, w)
 
 
 def find_stack(model: Any) -> Stack | None:
@@ -236,7 +252,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 
 def _window(attn: nn.Module, config: Any) -> int | None:
-    return getattr(attn, "sliding_window", getattr(config, "sliding_window", None))  # type: ignore[return-value]
+    return getattr(attn, "sliding_window", getattr(config, "sliding_window", None))
 
 
 def _fuse(layer: Any) -> Layer:

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from outdo.models.cache import PagedCache, SlotCache
 from outdo.models.load import Policy
+from outdo.models.ops import kernels
 from outdo.models.stack import Layer
-from outdo.rollout.sampling import MOST_KEPT, pick, uniforms
+from outdo.rollout.sampling import MOST_KEPT, Picked, choose
 from outdo.types import SampleParams
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096)
 
 
 class Deck:
@@ -29,7 +30,6 @@ class Deck:
         self.token_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.seed_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.answer_B = torch.full((rows,), answers, dtype=torch.long, device=device)  # the last one is nobody's
-        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # done, paused, or never begun
         self.ended_B = torch.zeros(rows, dtype=torch.bool, device=device)
         self.tokens_AT = torch.full((answers + 1, limit), policy.pad_id, device=device)
         self.logprobs_AT = torch.zeros(answers + 1, limit, device=device)
@@ -49,34 +49,42 @@ class Deck:
         index = torch.tensor(rows, device=self.token_B.device)
         for tensor, values in ((self.token_B, tokens), (self.seed_B, seeds), (self.answer_B, answers)):
             tensor[index] = torch.tensor(values, device=tensor.device)
-        self.idle_B[index] = self.ended_B[index] = False
+        self.cache.idle_B[index] = self.ended_B[index] = False
 
     def hold(self, rows: Collection[int], idle: bool = True) -> None:
         if rows:
-            self.idle_B[torch.tensor(list(rows), device=self.idle_B.device)] = idle
+            self.cache.idle_B[torch.tensor(list(rows), device=self.token_B.device)] = idle
 
     def keep(self, rows: Sequence[int]) -> None:
         """These rows become 0, 1, 2, …, and the others idle."""
         index, n = torch.tensor(rows, device=self.token_B.device), len(rows)
-        for tensor in (self.token_B, self.seed_B, self.answer_B, self.idle_B, self.ended_B):
+        for tensor in (self.token_B, self.seed_B, self.answer_B, self.ended_B):
             tensor[:n] = tensor[index]
-        self.idle_B[n:], self.answer_B[n:] = True, self.answers
+        self.answer_B[n:] = self.answers
 
     def step(self, rows: int, layers: Sequence[Layer] | None) -> None:
         """One more token for each of the first `rows` rows that is not idle."""
-        cache, params = self.cache, self.params
+        cache = self.cache
         cache.begin(rows)
-        token_B, own_B, idle_B = self.token_B[:rows], cache.own_B[:rows], self.idle_B[:rows]
-        hidden_BD = self.policy.hidden(token_B, cache.prompt_B[:rows] + own_B, cache, layers)
-        picked = pick(self.policy.logits(hidden_BD), uniforms(self.seed_B[:rows], own_B), params)
-        answer_B, at_B = torch.where(idle_B, self.answers, self.answer_B[:rows]), own_B.long()
-        at_B = at_B.clamp(max=params.max_completion_length - 1)
-        self.tokens_AT[answer_B, at_B] = picked.tokens_B
-        self.logprobs_AT[answer_B, at_B] = picked.logprobs_B
+        own_B = cache.own_B[:rows]
+        hidden_BD = self.policy.hidden(self.token_B[:rows], cache.prompt_B[:rows] + own_B, cache, layers)
+        self.advance(choose(self.policy.logits(hidden_BD), self.seed_B[:rows], own_B, self.params))
+
+    def advance(self, picked: Picked) -> None:
+        """Writes down what was picked, sees who has come to an end, and counts the rest on."""
+        rows, limit = len(picked.tokens_B), self.params.max_completion_length
+        token_B, own_B, idle_B = self.token_B[:rows], self.cache.own_B[:rows], self.cache.idle_B[:rows]
+        if (k := kernels(token_B)) and self.support_ATK is None:
+            state = token_B, own_B, idle_B, self.ended_B[:rows], self.answer_B[:rows]
+            k.advance(*picked[:2], *state, self.tokens_AT, self.logprobs_AT, self.lengths_A, self.eos)
+            return
+        answer_B, at_B = torch.where(idle_B, self.answers, self.answer_B[:rows]), own_B.long().clamp(max=limit - 1)
         if self.support_ATK is not None and picked.support_BK is not None:
             self.support_ATK[answer_B, at_B] = picked.support_BK.int()
+        self.tokens_AT[answer_B, at_B] = picked.tokens_B
+        self.logprobs_AT[answer_B, at_B] = picked.logprobs_B
         self.lengths_A[answer_B] = at_B + 1
-        ended_B = (torch.isin(picked.tokens_B, self.eos) | (at_B + 1 == params.max_completion_length)) & ~idle_B
+        ended_B = (torch.isin(picked.tokens_B, self.eos) | (at_B + 1 == limit)) & ~idle_B
         token_B.copy_(torch.where(idle_B, token_B, picked.tokens_B))
         self.ended_B[:rows] |= ended_B
         idle_B |= ended_B

@@ -11,6 +11,7 @@ import torch
 
 from outdo.models import attention
 from outdo.models.load import Policy
+from outdo.rollout.sampling import MOST_KEPT
 from outdo.seeds import seed_of
 from outdo.types import Completion, Finish, Group, Prompt, SampleParams
 
@@ -37,8 +38,7 @@ class HFSampler:
             if params.truncates:  # as the local sampler does: what is left to choose from has an end
                 how |= {"top_k": params.top_k or MOST_KEPT, "min_p": params.min_p or None}
         policy.model.eval()
-        with_sdpa = getattr(policy.model, "_supports_sdpa", True)  # Gemma 2 caps its scores, which SDPA cannot
-        policy.model.set_attn_implementation("sdpa" if with_sdpa else "eager")
+        policy.model.set_attn_implementation("sdpa" if policy.softcap is None else "eager")  # SDPA cannot cap scores
         try:
             out = policy.model.generate(
                 torch.tensor([ids] * n, device=policy.device),

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from outdo.errors import ModelError, TaskError
 from outdo.models.cache import PAGE, PagedCache, SlotCache
@@ -37,7 +39,7 @@ class LocalSampler:
         self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None
         self.graphed = self.paged
         self.rows = rows or (1024 if self.paged else 512)
-        self.look_every = 8 if self.paged else 4  # steps between two looks from the host at who is done
+        self.look_every = 4  # steps between two looks from the host at who is done
         self.layers: list[Layer] | None = None
         self._stale = True
         self._cache: PagedCache | None = None
@@ -72,7 +74,7 @@ class LocalSampler:
             self.layers = new
         for old, fresh in zip(self.layers, new, strict=True):
             for into, value in zip(old, fresh, strict=True):
-                if into is not None and into is not value:
+                if into is not None and value is not None and into is not value:
                     into.copy_(value)
         self._stale = False
 
@@ -92,7 +94,6 @@ class LocalSampler:
             self._decks[params] = Deck(self.policy, self._cache, answers, params), Graphs()
         deck, graphs = self._decks[params]
         deck.ended_B.fill_(False)
-        deck.idle_B.fill_(True)
         deck.answer_B.fill_(deck.answers)
         return deck, graphs if self.graphed else None
 
@@ -100,25 +101,41 @@ class LocalSampler:
         """Pages for all rows at their longest, or as many as the memory allows; at least one group's."""
         least = (n + 1) * (2 + longest // PAGE) + 1
         most = rows * (2 + longest // PAGE) + 1
-        allowed = most if self.memory is None else self.memory // (PAGE * self.policy.cache_bytes)
-        if allowed < least:
+        if self.memory is None:
+            return most
+        size = PAGE * self.policy.cache_bytes
+        if self.memory < least * size:
             raise ModelError(
-                f"{self.memory / 2**30:.1f} GiB for the cache cannot hold one group of {n} answers of {longest} tokens, "  # type: ignore[operator]
-                f"which takes {least * PAGE * self.policy.cache_bytes / 2**30:.1f}: lower num_generations or "
-                "max_completion_length"
+                f"{self.memory / 2**30:.1f} GiB for the cache cannot hold one group of {n} answers of {longest} "
+                f"tokens, which takes {least * size / 2**30:.1f}: lower num_generations or max_completion_length"
             )
-        return min(most, allowed)
+        return min(most, self.memory // size)
 
     def step(self, deck: Deck, graphs: Graphs | None, rows: int) -> None:
         def once() -> None:
             deck.step(rows, self.layers)
 
-        graphs.run(rows, once) if graphs else once()
+        if graphs:
+            graphs.run(rows, once)
+        else:
+            once()
+
+
+class Glance(NamedTuple):
+    """What the host will see of who is done, when the steps up to here have been taken."""
+
+    ended: Tensor  # on its way to the host
+    arrived: torch.cuda.Event | None
+    rows: dict[int, int]  # who wrote what then: row, answer
 
 
 @dataclass
 class _Call:
-    """One call of `sample`: which prompts wait, which rows are at work on which answers."""
+    """One call of `sample`: which prompts wait, which rows are at work on which answers.
+
+    The host looks one turn late: the next steps are on their way before it knows who ended in the last ones, so that
+    the device never waits for it. Rows that have ended stand still, and their pages are given away from then on only.
+    """
 
     sampler: LocalSampler
     prompts: Sequence[Prompt]
@@ -137,15 +154,32 @@ class _Call:
         self.waiting = deque(sorted(range(len(self.prompts)), key=lambda p: len(self.encoded[p])))
         self.deck, self.graphs = self.sampler.stage(longest, self.n, len(self.prompts) * self.n, self.params)
         self.cache = self.deck.cache
+        self.aside = torch.cuda.Stream() if self.graphs else None
+        before: Glance | None = None
         while self.waiting or self.live:
             self._admit()
-            size = max(self.live) + 1
-            size = size_for(size, self.cache.rows) if self.graphs else size
-            self.cache.tell()
-            for _ in range(self.sampler.look_every):
-                self.sampler.step(self.deck, self.graphs, size)
-            self._make_room()  # for the steps after the next look, while the device is at work on these
-            yield from self._look()
+            glance = self._run()
+            self._make_room()  # for the steps after these
+            if not self.graphs:
+                yield from self._look(glance)
+            elif before:
+                yield from self._look(before)
+            before = glance
+
+    def _run(self) -> Glance:
+        """The steps until the next look."""
+        size = max(self.live) + 1
+        size = size_for(size, self.cache.rows) if self.graphs else size
+        self.cache.tell()
+        for _ in range(self.sampler.look_every):
+            self.sampler.step(self.deck, self.graphs, size)
+        if not self.graphs:
+            return Glance(self.deck.ended_B, None, dict(self.live))
+        ended = torch.empty(size, dtype=torch.bool, pin_memory=True)
+        ended.copy_(self.deck.ended_B[:size], non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        return Glance(ended, arrived, dict(self.live))
 
     def _admit(self) -> None:
         """Waiting groups take free rows: many at once, not one for every row that comes free."""
@@ -209,22 +243,26 @@ class _Call:
             del self.live[row]
         self.paused -= set(rows)
 
-    def _look(self) -> Iterator[Group]:
+    def _look(self, glance: Glance) -> Iterator[Group]:
         """Hands on the groups that are done, and closes the ranks."""
-        ended = self.deck.ended_B.tolist()
-        done = [row for row in self.live if ended[row]]
-        if self.params.stop:
-            done = self._stopped(done)
-        answers = [self.live[row] for row in done]
-        self._drop(done)
-        self.deck.ended_B[:] = False
-        for answer in answers:
-            self.left[answer // self.n] -= 1
-        finished = sorted({a // self.n for a in answers if not self.left[a // self.n]})
-        if finished:
-            yield from self._groups(finished)
+        if glance.arrived and self.aside:
+            glance.arrived.synchronize()
+            self.aside.wait_event(glance.arrived)
+        ended = glance.ended.tolist()
+        done = {answer for row, answer in glance.rows.items() if ended[row]}
+        with torch.cuda.stream(self.aside) if self.aside else nullcontext():  # beside the steps that are under way
+            if self.params.stop:
+                done |= self._stopped(glance.rows)
+            rows = [row for row, answer in self.live.items() if answer in done]
+            answers = [self.live[row] for row in rows]
+            self._drop(rows)
+            for answer in answers:
+                self.left[answer // self.n] -= 1
+            finished = sorted({a // self.n for a in answers if not self.left[a // self.n]})
+            groups = self._groups(finished) if finished else []
         if self.live and not self.waiting:
             self._shrink()
+        yield from groups
 
     def _shrink(self) -> None:
         used, rows = max(self.live) + 1, len(self.live)
@@ -239,42 +277,41 @@ class _Call:
             self.live = {place: self.live[row] for place, row in enumerate(kept)}
             self.paused = {place for place, row in enumerate(kept) if row in self.paused}
 
-    def _stopped(self, done: Sequence[int]) -> list[int]:
-        """With the rows whose text has come to one of the stop texts."""
-        rows = sorted(self.live)
-        answers = [self.live[row] for row in rows]
-        lengths = self.deck.lengths_A[answers].tolist()
-        tokens = self.deck.tokens_AT[answers].tolist()
-        out = set(done)
-        for row, answer, length, ids in zip(rows, answers, lengths, tokens, strict=True):
+    def _stopped(self, written: dict[int, int]) -> set[int]:
+        """The answers that have come to one of the stop texts."""
+        answers = [answer for answer in written.values() if answer not in self.cut]
+        index = torch.tensor(answers, dtype=torch.long, device=self.sampler.policy.device)
+        lengths, tokens = self.deck.lengths_A[index].tolist(), self.deck.tokens_AT[index].tolist()
+        for answer, length, ids in zip(answers, lengths, tokens, strict=True):
             if self._has_stop(ids[:length]):
                 self.cut[answer] = next(i for i in range(1, length + 1) if self._has_stop(ids[:i]))
-                out.add(row)
-        return sorted(out)
+        return set(self.cut)
 
     def _has_stop(self, ids: Sequence[int]) -> bool:
         text = self.sampler.policy.decode(tuple(ids))
         return any(stop in text for stop in self.params.stop)
 
-    def _groups(self, finished: Sequence[int]) -> Iterator[Group]:
+    def _groups(self, finished: Sequence[int]) -> list[Group]:
         deck, n, policy = self.deck, self.n, self.sampler.policy
         answers = [prompt * n + i for prompt in finished for i in range(n)]
         index = torch.tensor(answers, device=policy.device)
         lengths = [self.cut.get(a, length) for a, length in zip(answers, deck.lengths_A[index].tolist(), strict=True)]
         most = max(lengths)
-        ids = [tuple(r[:k]) for r, k in zip(deck.tokens_AT[index, :most].tolist(), lengths, strict=True)]
-        logprobs = [tuple(r[:k]) for r, k in zip(deck.logprobs_AT[index, :most].tolist(), lengths, strict=True)]
-        stopped = [row[-1] in policy.eos_ids for row in ids]
-        texts = policy.decode_all([row[:-1] if stop else row for row, stop in zip(ids, stopped, strict=True)])
-        support: list[tuple[tuple[int, ...], ...]] = [()] * len(answers)
-        if deck.support_ATK is not None:
-            kept = deck.support_ATK[index, :most].tolist()
-            support = [
-                tuple(tuple(t for t in at if t >= 0) for at in r[:k]) for r, k in zip(kept, lengths, strict=True)
-            ]
-        for place, prompt in enumerate(finished):
-            completions = []
-            for i in range(place * n, (place + 1) * n):
-                finish: Finish = "stop" if stopped[i] or answers[i] in self.cut else "length"
-                completions.append(Completion(ids[i], logprobs[i], texts[i], finish, self.sampler.version, support[i]))
-            yield Group(self.prompts[prompt], self.encoded[prompt], tuple(completions))
+
+        def read(buffer: Tensor) -> list[Any]:
+            return [row[:k] for row, k in zip(buffer[index, :most].tolist(), lengths, strict=True)]
+
+        ids, logprobs = read(deck.tokens_AT), read(deck.logprobs_AT)
+        support: list[Any] = [()] * len(answers) if deck.support_ATK is None else read(deck.support_ATK)
+        ended = [row[-1] in policy.eos_ids for row in ids]
+        texts = policy.decode_all([row[:-1] if stop else row for row, stop in zip(ids, ended, strict=True)])
+        completions = []
+        for i, answer in enumerate(answers):
+            finish: Finish = "stop" if ended[i] or answer in self.cut else "length"
+            kept = tuple(tuple(token for token in at if token >= 0) for at in support[i])
+            parts = tuple(ids[i]), tuple(logprobs[i]), texts[i], finish, self.sampler.version, kept
+            completions.append(Completion(*parts))
+        return [
+            Group(self.prompts[prompt], self.encoded[prompt], tuple(completions[at * n : (at + 1) * n]))
+            for at, prompt in enumerate(finished)
+        ]

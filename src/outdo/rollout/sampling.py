@@ -1,4 +1,4 @@
-"""Choosing the next token: temperature, top-k, top-p, min-p, and noise that depends on nothing but the answer's own seed."""
+"""Choosing the next token: temperature, top-k, top-p, min-p, and noise that depends on the answer's seed alone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+SPLITMIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
 def uniforms(seeds_B: Tensor, positions_B: Tensor | int) -> Tensor:
     """One number in (0, 1) for each seed at its position: splitmix64, the same on every device."""
-    step_B = torch.as_tensor(positions_B, device=seeds_B.device).long() + 1
-    z = seeds_B + step_B * _signed(0x9E3779B97F4A7C15)  # int64 wraps around, as splitmix wants
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    step, first, second = SPLITMIX
+    z = seeds_B + (torch.as_tensor(positions_B, device=seeds_B.device).long() + 1) * step  # int64 wraps around
+    z = (z ^ _shift(z, 30)) * first
+    z = (z ^ _shift(z, 27)) * second
     z = z ^ _shift(z, 31)
     # 24 bits, what float32 holds exactly; odd, since a draw of 0 would choose the first token however unlikely it is.
     return (_shift(z, 40) | 1).to(torch.float32) * 2.0**-24
@@ -43,6 +46,13 @@ class Picked(NamedTuple):
     support_BK: Tensor | None = None  # likeliest first, -1 where fewer were left
 
 
+def choose(logits_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, params: SampleParams) -> Picked:
+    """The next tokens, by the noise of each row's seed at its position."""
+    if (k := kernels(logits_BV)) and params.temperature > 0 and not params.truncates:
+        return Picked(*k.draw(logits_BV, seeds_B, positions_B, params.temperature, SPLITMIX))
+    return pick(logits_BV, uniforms(seeds_B, positions_B), params)
+
+
 def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
     """Draws by `noise_B`, a number in (0, 1) for each row. Greedy choices get the log-probability at temperature 1."""
     if params.temperature == 0:
@@ -51,8 +61,6 @@ def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
         return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
     if params.truncates:
         return _pick_among(logits_BV.float() / params.temperature, noise_B, params)
-    if k := kernels(logits_BV):
-        return Picked(*k.draw(logits_BV, noise_B, params.temperature))
     logprobs_BV = (logits_BV.float() / params.temperature).log_softmax(-1)
     tokens_B = _draw(logprobs_BV.exp(), noise_B)
     return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
