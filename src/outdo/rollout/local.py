@@ -37,13 +37,13 @@ class LocalSampler:
     def __init__(self, policy: Policy, rows: int | None = None, memory: int | None = None) -> None:
         self.policy, self.version, self.memory = policy, 0, memory
         self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None
-        self.graphed = self.paged
+        self.graphed = self.late = self.paged  # late: the host looks one turn behind
         self.rows = rows or (1024 if self.paged else 512)
         self.look_every = 4  # steps between two looks from the host at who is done
         self.layers: list[Layer] | None = None
         self._stale = True
         self._cache: PagedCache | None = None
-        self._decks: dict[SampleParams, tuple[Deck, Graphs]] = {}
+        self._decks: dict[SampleParams, tuple[Deck, Graphs | None]] = {}
 
     def load(self, weights: Mapping[str, Any], version: int) -> None:
         """The weights are the learner's own: only their version is new."""
@@ -84,32 +84,38 @@ class LocalSampler:
         if not self.paged or (self.policy.window or longest) < longest:
             cache = SlotCache(rows, longest, self.policy.device)
             return Deck(self.policy, cache, answers, params), None
-        if self._cache is None or self._cache.longest < longest or self._cache.rows < rows:
-            self._cache = None
+        all_rows = max(self.rows, n)
+        least, pages = self._num_pages(all_rows, longest, n)
+        had = self._cache
+        if had is None or had.longest < longest or had.rows < rows or had.num_pages < least:
+            self._cache = had = None
             self._decks.clear()
-            rows = max(self.rows, n)
-            self._cache = PagedCache(rows, longest, self.policy.device, self._num_pages(rows, longest, n))
-        self._cache.reset()
+            self._cache = PagedCache(all_rows, longest, self.policy.device, pages)
+        cache = self._cache
+        assert cache
+        cache.reset()
         if params not in self._decks or not self._decks[params][0].fits(answers, params):
-            self._decks[params] = Deck(self.policy, self._cache, answers, params), Graphs()
+            deck = Deck(self.policy, cache, answers, params)
+            self._decks[params] = deck, Graphs() if self.graphed else None
         deck, graphs = self._decks[params]
         deck.ended_B.fill_(False)
         deck.answer_B.fill_(deck.answers)
-        return deck, graphs if self.graphed else None
+        return deck, graphs
 
-    def _num_pages(self, rows: int, longest: int, n: int) -> int:
-        """Pages for all rows at their longest, or as many as the memory allows; at least one group's."""
-        least = (n + 1) * (2 + longest // PAGE) + 1
-        most = rows * (2 + longest // PAGE) + 1
+    def _num_pages(self, rows: int, longest: int, n: int) -> tuple[int, int]:
+        """The least that one group takes; and pages for all rows at their longest, or as many as the memory allows."""
+        each = 2 + longest // PAGE
+        least, most = (n + 1) * each + 1, rows * each + 1
         if self.memory is None:
-            return most
+            return min(least, most), most
         size = PAGE * self.policy.cache_bytes
         if self.memory < least * size:
             raise ModelError(
-                f"{self.memory / 2**30:.1f} GiB for the cache cannot hold one group of {n} answers of {longest} "
-                f"tokens, which takes {least * size / 2**30:.1f}: lower num_generations or max_completion_length"
+                f"{self.memory / 2**30:.3g} GiB for the cache cannot hold one group of {n} answers of {longest} "
+                f"tokens, which takes {least * size / 2**30:.3g}: lower num_generations or max_completion_length, or "
+                "raise rollout_memory"
             )
-        return min(most, self.memory // size)
+        return min(least, most), min(most, self.memory // size)
 
     def step(self, deck: Deck, graphs: Graphs | None, rows: int) -> None:
         def once() -> None:
@@ -147,6 +153,7 @@ class _Call:
     paused: set[int] = field(default_factory=set)  # rows
     left: dict[int, int] = field(default_factory=dict)  # prompt: its answers that are not done
     cut: dict[int, int] = field(default_factory=dict)  # answer: where a stop text ends it
+    unseen: deque[Glance] = field(default_factory=deque)  # not looked at yet, oldest first
 
     def groups(self) -> Iterator[Group]:
         longest = max(map(len, self.encoded)) + self.params.max_completion_length
@@ -155,16 +162,12 @@ class _Call:
         self.deck, self.graphs = self.sampler.stage(longest, self.n, len(self.prompts) * self.n, self.params)
         self.cache = self.deck.cache
         self.aside = torch.cuda.Stream() if self.graphs else None
-        before: Glance | None = None
         while self.waiting or self.live:
             self._admit()
-            glance = self._run()
+            self.unseen.append(self._run())
             self._make_room()  # for the steps after these
-            if not self.graphs:
-                yield from self._look(glance)
-            elif before:
-                yield from self._look(before)
-            before = glance
+            if len(self.unseen) > self.sampler.late:
+                yield from self._look(self.unseen.popleft())
 
     def _run(self) -> Glance:
         """The steps until the next look."""
@@ -174,7 +177,7 @@ class _Call:
         for _ in range(self.sampler.look_every):
             self.sampler.step(self.deck, self.graphs, size)
         if not self.graphs:
-            return Glance(self.deck.ended_B, None, dict(self.live))
+            return Glance(self.deck.ended_B.clone(), None, dict(self.live))
         ended = torch.empty(size, dtype=torch.bool, pin_memory=True)
         ended.copy_(self.deck.ended_B[:size], non_blocking=True)
         arrived = torch.cuda.Event()
@@ -232,9 +235,15 @@ class _Call:
             self.paused = refused
             if not self.live or len(refused) < len(self.live):
                 return
-            last = self.live[max(self.live, key=lambda row: self.live[row])] // self.n
-            self._drop([row for row, answer in self.live.items() if answer // self.n == last])
-            self.waiting.appendleft(last)
+            self._put_off(max(self.live.values()) // self.n)
+
+    def _put_off(self, prompt: int) -> None:
+        """What has been seen of its answers is of no account any more: they may have been begun again by then."""
+        self._drop([row for row, answer in self.live.items() if answer // self.n == prompt])
+        for glance in self.unseen:
+            for row in [row for row, answer in glance.rows.items() if answer // self.n == prompt]:
+                del glance.rows[row]
+        self.waiting.appendleft(prompt)
 
     def _drop(self, rows: Sequence[int]) -> None:
         self.cache.release(rows)
