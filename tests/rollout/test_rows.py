@@ -1,4 +1,4 @@
-"""Rows that come and go: filled again, paused for want of pages, put off, stopped by a text. The answers are the same."""
+"""Rows that come and go: filled again, paused for want of pages, put off, stopped by a text. Answers stay the same."""
 
 from __future__ import annotations
 

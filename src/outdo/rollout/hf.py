@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from outdo.models import attention
 from outdo.models.load import Policy
-from outdo.rollout.sampling import MOST_KEPT
+from outdo.rollout.sampling import MOST_KEPT, stop_at
 from outdo.seeds import seed_of
-from outdo.types import Completion, Finish, Group, Prompt, SampleParams
+from outdo.types import Completion, Finish, Group, Prompt, SampleParams, Support
 
 
 class HFSampler:
@@ -24,43 +25,61 @@ class HFSampler:
         self.version = version
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
-        for prompt in prompts:
+        encoded = self.policy.encode_all(prompts, params.max_completion_length)
+        for prompt, ids in zip(prompts, encoded, strict=True):
             with torch.random.fork_rng():
                 torch.manual_seed(seed_of(seed, prompt.id))
-                yield self._group(prompt, n, params)
+                group = self._group(prompt, ids, n, params)
+            yield group
 
     @torch.no_grad()
-    def _group(self, prompt: Prompt, n: int, params: SampleParams) -> Group:
-        policy, ids = self.policy, self.policy.encode(prompt)
+    def _group(self, prompt: Prompt, ids: tuple[int, ...], n: int, params: SampleParams) -> Group:
+        out = self._generate(ids, n, params)
+        chosen_BT = out.sequences[:, len(ids) :]
+        # Scores are logits after temperature and cuts: what was cut off is -inf. Greedy ones are at temperature 1.
+        scores_BTV = torch.stack(out.scores if params.temperature > 0 else out.logits, dim=1).float()
+        logprobs_BT = scores_BTV.log_softmax(-1).gather(-1, chosen_BT[..., None])[..., 0]
+        kept = [_support(scores_TV) for scores_TV in scores_BTV] if params.truncates else [()] * n
+        rows = zip(chosen_BT.tolist(), logprobs_BT.tolist(), kept, strict=True)
+        return Group(prompt, ids, tuple(self._completion(*row, params.stop) for row in rows))
+
+    def _generate(self, ids: Sequence[int], n: int, params: SampleParams) -> Any:
+        policy, model = self.policy, self.policy.model
         how: dict[str, Any] = {"do_sample": False}
         if params.temperature > 0:
             how = {"do_sample": True, "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
             if params.truncates:  # as the local sampler does: what is left to choose from has an end
                 how |= {"top_k": params.top_k or MOST_KEPT, "min_p": params.min_p or None}
-        policy.model.eval()
-        policy.model.set_attn_implementation("sdpa" if policy.softcap is None else "eager")  # SDPA cannot cap scores
+        model.eval()
+        if not policy.plain:
+            model.set_attn_implementation("sdpa" if policy.softcap is None else "eager")  # SDPA cannot cap scores
         try:
-            out = policy.model.generate(
+            return model.generate(
                 torch.tensor([ids] * n, device=policy.device),
                 attention_mask=torch.ones(n, len(ids), dtype=torch.long, device=policy.device),
                 max_new_tokens=params.max_completion_length,
                 eos_token_id=list(policy.eos_ids),
                 pad_token_id=policy.pad_id,
                 return_dict_in_generate=True,
+                output_scores=True,
                 output_logits=True,
                 **how,
             )
         finally:
-            policy.model.set_attn_implementation(attention.NAME)
-        chosen_BT = out.sequences[:, len(ids) :]
-        logits_BTV = torch.stack(out.logits, dim=1).float() / (params.temperature or 1.0)
-        logprobs_BT = logits_BTV.log_softmax(-1).gather(-1, chosen_BT[..., None])[..., 0]
-        rows = zip(chosen_BT.tolist(), logprobs_BT.tolist(), strict=True)
-        return Group(prompt, ids, tuple(self._completion(*row) for row in rows))
+            if not policy.plain:
+                model.set_attn_implementation(attention.NAME)
 
-    def _completion(self, ids: list[int], logprobs: list[float]) -> Completion:
-        ends = [i for i, token in enumerate(ids) if token in self.policy.eos_ids]
-        length = ends[0] + 1 if ends else len(ids)
-        text = self.policy.decode(tuple(ids[: length - 1] if ends else ids))
-        finish: Finish = "stop" if ends else "length"
-        return Completion(tuple(ids[:length]), tuple(logprobs[:length]), text, finish, self.version)
+    def _completion(self, ids: list[int], logprobs: list[float], kept: Support, stop: Sequence[str]) -> Completion:
+        policy = self.policy
+        length = next((i for i, token in enumerate(ids, 1) if token in policy.eos_ids), len(ids))
+        cut = stop_at(policy.decode, ids[:length], stop)
+        own = tuple(ids[: cut or length])
+        closed = own[-1] in policy.eos_ids
+        finish: Finish = "stop" if cut or closed else "length"
+        text = policy.decode(own[:-1] if closed else own)
+        return Completion(own, tuple(logprobs[: len(own)]), text, finish, self.version, kept[: len(own)])
+
+
+def _support(scores_TV: Tensor) -> Support:
+    """The tokens that the cuts left, likeliest first."""
+    return tuple(tuple(row.topk(int(row.isfinite().sum())).indices.tolist()) for row in scores_TV)

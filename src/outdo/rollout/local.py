@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outdo.errors import ModelError, TaskError
+from outdo.errors import ModelError
 from outdo.models.cache import PAGE, PagedCache, SlotCache
 from outdo.models.load import Policy
 from outdo.models.ops import kernels
 from outdo.models.stack import Layer
 from outdo.rollout.deck import Deck, Graphs, size_for
+from outdo.rollout.sampling import stop_at
 from outdo.seeds import seed_of
 from outdo.types import Completion, Finish, Group, Prompt, SampleParams
 
@@ -52,14 +53,7 @@ class LocalSampler:
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         """Groups of `n` answers, each as soon as it is done."""
-        limit, context = params.max_completion_length, self.policy.context
-        encoded = self.policy.encode_all(prompts)
-        for prompt, ids in zip(prompts, encoded, strict=True):
-            if len(ids) + limit > context:
-                raise TaskError(
-                    f"prompt {prompt.id!r} has {len(ids)} tokens; with max_completion_length={limit} it does not fit "
-                    f"the model's {context}"
-                )
+        encoded = self.policy.encode_all(prompts, params.max_completion_length)
         if prompts:
             self.policy.model.eval()
             self._refresh()
@@ -292,13 +286,9 @@ class _Call:
         index = torch.tensor(answers, dtype=torch.long, device=self.sampler.policy.device)
         lengths, tokens = self.deck.lengths_A[index].tolist(), self.deck.tokens_AT[index].tolist()
         for answer, length, ids in zip(answers, lengths, tokens, strict=True):
-            if self._has_stop(ids[:length]):
-                self.cut[answer] = next(i for i in range(1, length + 1) if self._has_stop(ids[:i]))
+            if end := stop_at(self.sampler.policy.decode, ids[:length], self.params.stop):
+                self.cut[answer] = end
         return set(self.cut)
-
-    def _has_stop(self, ids: Sequence[int]) -> bool:
-        text = self.sampler.policy.decode(tuple(ids))
-        return any(stop in text for stop in self.params.stop)
 
     def _groups(self, finished: Sequence[int]) -> list[Group]:
         deck, n, policy = self.deck, self.n, self.sampler.policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,18 @@ def uniforms(seeds_B: Tensor, positions_B: Tensor | int) -> Tensor:
 def _shift(z: Tensor, bits: int) -> Tensor:
     """Logical right shift; torch's own keeps the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def stop_at(decode: Callable[[tuple[int, ...]], str], ids: Sequence[int], stop: Sequence[str]) -> int | None:
+    """How many of the tokens it takes until their text holds one of the stop texts; None: all do not."""
+
+    def stops(count: int) -> bool:
+        text = decode(tuple(ids[:count]))
+        return any(one in text for one in stop)
+
+    if not stop or not stops(len(ids)):
+        return None
+    return next(count for count in range(1, len(ids) + 1) if stops(count))
 
 
 class Picked(NamedTuple):

@@ -1,0 +1,79 @@
+"""The reference sampler: it records what it really sampled from, and ends answers as the local one does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from conftest import prompt_of
+from outdo.errors import TaskError
+from outdo.models.load import Policy
+from outdo.rollout.hf import HFSampler
+from outdo.rollout.local import LocalSampler
+from outdo.types import Completion, Group, SampleParams
+
+PROMPTS = [prompt_of(text) for text in ("1+1", "what is 7-2?")]
+
+
+def plain_logits(policy: Policy, group: Group, answer: Completion) -> torch.Tensor:
+    ids = torch.tensor([[*group.prompt_ids, *answer.token_ids]])
+    policy.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(group.prompt_ids) - 1 : -1]
+    policy.model.set_attn_implementation("outdo")
+    return logits
+
+
+@pytest.mark.parametrize(
+    "cut", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.3}, {"top_k": 20, "top_p": 0.9, "min_p": 0.05}], ids=str
+)
+def test_logprobs_are_those_of_what_was_sampled_from(policy: Policy, cut: dict[str, float]) -> None:
+    params = SampleParams(10, temperature=0.7, **cut)  # type: ignore[arg-type]
+    sizes = set()
+    for group in HFSampler(policy).sample(PROMPTS, 3, params, 0):
+        for answer in group.completions:
+            logits = plain_logits(policy, group, answer) / 0.7
+            every = tuple(range(logits.shape[-1]))
+            support = answer.support if cut else (every,) * len(answer.token_ids)
+            assert bool(answer.support) == bool(cut)
+            sizes |= {len(kept) for kept in support}
+            expected = [
+                logits[t, list(kept)].log_softmax(-1)[kept.index(token)]
+                for t, (token, kept) in enumerate(zip(answer.token_ids, support, strict=True))
+            ]
+            torch.testing.assert_close(torch.tensor(answer.logprobs), torch.stack(expected), atol=1e-5, rtol=1e-5)
+            if cut:  # the same tokens as the local sampler would leave, likeliest first
+                assert all(
+                    list(kept) == logits[t].topk(len(kept)).indices.tolist() for t, kept in enumerate(answer.support)
+                )
+    assert sizes == {5} if cut == {"top_k": 5} else sizes
+
+
+def test_both_samplers_leave_the_same_tokens(policy: Policy) -> None:
+    params = SampleParams(1, temperature=0.7, top_k=40, top_p=0.8, min_p=0.01)
+    (ours,) = LocalSampler(policy).sample(PROMPTS[:1], 2, params, 0)
+    (theirs,) = HFSampler(policy).sample(PROMPTS[:1], 2, params, 0)
+    assert {c.support for c in ours.completions} == {c.support for c in theirs.completions}
+
+
+def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy) -> None:
+    """Greedy, so that both write the same."""
+    ending = replace(policy, eos_ids=(40, 41))
+    greedy = SampleParams(24, temperature=0.0)
+    texts = [g.completions[0] for g in HFSampler(ending).sample(PROMPTS, 1, greedy, 0)]
+    stop = (texts[0].text[7:9], texts[1].text[-1:])
+    params = replace(greedy, stop=stop)
+    ours = {g.prompt.id: g.completions for g in LocalSampler(ending).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.completions for g in HFSampler(ending).sample(PROMPTS, 1, params, 0)}
+    for key, (mine,) in ours.items():
+        (other,) = theirs[key]
+        assert (mine.token_ids, mine.text, mine.finish) == (other.token_ids, other.text, other.finish)
+        assert mine.finish == "stop" and len(other.logprobs) == len(other.token_ids) <= 24
+    assert min(len(c.token_ids) for (c,) in theirs.values()) < 24
+
+
+def test_a_prompt_that_does_not_fit_is_named(policy: Policy) -> None:
+    with pytest.raises(TaskError, match="does not fit the model's 512"):
+        list(HFSampler(policy).sample([prompt_of("1" * 600)], 2, SampleParams(8), 0))
