@@ -28,6 +28,7 @@ SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
     "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows, cache_budget(policy, recipe)),
     "hf": lambda policy, recipe: HFSampler(policy),
 }
+SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,9 @@ def _trained(
     reporter: PlainLines | LiveTable,
     start: Start | None,
 ) -> Result:
-    sampler = SAMPLERS[recipe.sampler](policy, recipe)
+    if policy.plain and recipe.sampler != "hf":
+        reporter.note(SLOW.format(type(policy.model).__name__))
+    sampler = SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe)
     before, after = Session(recipe, task, rewards, policy, sampler, run, reporter, start).train()
     return Result(run.folder, run.model_folder, before, after)
 
@@ -170,7 +173,8 @@ def evaluate(
     rewards = find_rewards([truth], [], truth, limit)
     prompts = held_out(found, split, size)
     params = SampleParams(limit, temperature)
-    return evaluate_prompts(prompts, split, LocalSampler(policy), rewards, params, samples, seed)
+    sampler = HFSampler(policy) if policy.plain else LocalSampler(policy, memory=cache_budget(policy))
+    return evaluate_prompts(prompts, split, sampler, rewards, params, samples, seed)
 
 
 def _rewards(recipe: Recipe, task: Task, own: Mapping[str, Callable[..., Any]]) -> Rewards:

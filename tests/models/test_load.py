@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from rich.console import Console
 
 from conftest import prompt_of
+from outdo import api
 from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack
+from outdo.learn.plain import plain_logprobs
 from outdo.models.load import load_policy, save_policy
 from outdo.models.tiny import tiny_tokenizer
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
+from outdo.track.console import PlainLines
 from outdo.types import Row, SampleParams
 
 SHAPE: dict[str, Any] = {
@@ -92,9 +98,86 @@ def test_which_models_are_written_out(tmp_path: Path) -> None:
     assert stacks == {"Llama": True, "Qwen3": True, "Gemma": False, "Granite": False}
 
 
-def test_logits_that_are_scaled_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="computes its logits"):
-        load_policy(str(make(tmp_path / "scaled", "Granite", logits_scaling=8.0)), device="cpu")
+def test_a_frozen_copy_is_run_as_the_policy_is(tmp_path: Path) -> None:
+    """The reference of a model that only looks written out must not be."""
+    policy = load_policy(str(make(tmp_path, "Granite", residual_multiplier=0.5)), device="cpu")
+    learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
+    assert policy.stack is None and learner.reference is not None and learner.reference.stack is None
+
+
+# Logits that are scaled after the head; position by a bias of its own; rotary attention of its own.
+STRANGERS = [
+    ("Granite", {"logits_scaling": 8.0}),
+    ("Bloom", {"n_layer": 2, "n_head": 4}),
+    ("Falcon", {"alibi": False, "new_decoder_architecture": False}),
+]
+
+
+@pytest.mark.parametrize(("family", "more"), STRANGERS)
+def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
+    tmp_path: Path, family: str, more: dict[str, Any]
+) -> None:
+    policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
+    assert policy.plain and policy.stack is None
+    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
+    rows = [Row(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
+    packed = pack(prompts, rows, policy.device)
+    policy.model.eval()
+    chosen, entropy = plain_logprobs(policy, packed, 0.7)
+    alone, alone_entropy = [], []
+    for p, ids in answers:
+        logits = policy.model(input_ids=torch.tensor([[*prompts[p], *ids]]), use_cache=False).logits[0]
+        logp = (logits[len(prompts[p]) - 1 : -1] / 0.7).log_softmax(-1)
+        alone.append(logp.gather(-1, torch.tensor(ids)[:, None])[:, 0])
+        alone_entropy.append(-(logp.exp() * logp).sum(-1))
+    torch.testing.assert_close(chosen, torch.cat(alone), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, torch.cat(alone_entropy), atol=1e-4, rtol=1e-5)
+    weight = torch.linspace(-1.0, 1.0, len(chosen))
+    (chosen @ weight).backward()
+    ours = {name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None}
+    policy.model.zero_grad()
+    (torch.cat(alone) @ weight).backward()
+    for name, parameter in policy.model.named_parameters():
+        if parameter.grad is not None:
+            assert (ours[name] - parameter.grad).norm() < 1e-4 * parameter.grad.norm().clamp(min=0.1), name
+
+
+def test_a_model_that_follows_nothing_of_ours_is_trained_all_the_same(tmp_path: Path) -> None:
+    folder = make(tmp_path / "granite", "Granite", logits_scaling=8.0)
+    said = io.StringIO()
+    result = api.train(
+        model_name_or_path=str(folder),
+        max_steps=2,
+        max_completion_length=8,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        importance_sampling="never",
+        sft_steps=1,
+        sft_batch_size=2,
+        beta=0.01,
+        top_p=0.9,
+        eval_size=2,
+        eval_samples=1,
+        device="cpu",
+        output_dir=str(tmp_path / "run"),
+        reward_funcs=[_length],
+        reporter=PlainLines(Console(file=said, width=200)),
+    )
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2
+    assert all(row["mismatch_kl"] < 1e-8 and row["grad_norm"] > 0 for row in rows)
+    slow = "GraniteForCausalLM: outdo's own attention does not give its logits; using transformers' generate"
+    assert said.getvalue().count(slow) == 1
+    before, after = (load_policy(str(where), device="cpu").model for where in (folder, result.model))
+    moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert any(moved)
+    assert api.evaluate(result.model, size=2, samples=1, max_completion_length=4, device="cpu").n == 2
+
+
+def _length(completions: list[str], **columns: Any) -> list[float]:
+    return [float(len(text)) for text in completions]
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)

@@ -27,6 +27,7 @@ from outdo.learn import memory
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.optim import Masters, adamw, rate_at, set_rate
 from outdo.learn.packing import Packed, forward, pack, unpack
+from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
 from outdo.seeds import seed_of
 from outdo.types import Batch, Group, Row
@@ -288,6 +289,9 @@ class LocalLearner:
     def _logprobs(self, policy: Policy | None, packed: Packed) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies of the answers' tokens, [B, T]."""
         assert policy is not None
+        if policy.plain:
+            chosen_M, entropy_M = plain_logprobs(policy, packed, self.recipe.temperature)
+            return unpack(chosen_M, packed), unpack(entropy_M, packed)
         recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
         chosen_M, entropy_M = token_logprobs(
             forward(policy, packed, recompute),

@@ -72,7 +72,7 @@ def _logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, support: Tensor | None, cap: float | None, part: slice
 ) -> Tensor:
     logits = head_logits(hidden[part], weight, bias, cap)
-    return logits if support is None else _restrict(logits, support[part])
+    return logits if support is None else restrict(logits, support[part])
 
 
 def _fill(logits: Tensor, targets: Tensor, temperature: float, chosen: Tensor, lse: Tensor, entropy: Tensor) -> None:
@@ -112,7 +112,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a @ b
 
 
-def _restrict(logits_MV: Tensor, support_MK: Tensor) -> Tensor:
+def restrict(logits_MV: Tensor, support_MK: Tensor) -> Tensor:
     """The logits of the tokens in `support_MK`; of all others, so low that they have no share."""
     ids_MK = torch.where(support_MK < 0, support_MK[:, :1], support_MK)
     return torch.full_like(logits_MV, -1e4).scatter_(-1, ids_MK, logits_MV.gather(-1, ids_MK))

@@ -33,15 +33,16 @@ def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
     }
 
 
-def cache_budget(policy: Policy, recipe: Recipe) -> int | None:
+def cache_budget(policy: Policy, recipe: Recipe | None = None) -> int | None:
     """Bytes that the sampler may take for keys and values: what was asked for, or on a GPU half of what will be free
-    when the learner has taken its part; the other half is for activations."""
-    if recipe.rollout_memory is not None:
+    when the learner, where there is one, has taken its part; the other half is for activations."""
+    if recipe and recipe.rollout_memory is not None:
         return int(recipe.rollout_memory * GIB)
     if policy.device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(policy.device)
-    return max(0, free - sum(training_bytes(policy, recipe).values())) // 2
+    taken = sum(training_bytes(policy, recipe).values()) if recipe else 0
+    return max(0, free - taken) // 2
 
 
 def in_words(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:

@@ -9,6 +9,7 @@ import torch
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.optim import Masters, adamw, rate_at, set_rate
 from outdo.learn.packing import forward, pack
+from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
 from outdo.types import Prompt, Row
 
@@ -49,9 +50,12 @@ def _imitate(policy: Policy, batch: Sequence[Example], max_length: int) -> float
         ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.eos_ids[0])[:max_length]
         rows.append(Row(i, tuple(ids), (0.0,) * len(ids), 0.0))
     packed = pack(prompts, rows, policy.device)
-    logprobs_M, _ = token_logprobs(
-        forward(policy, packed), policy.head, packed.targets_M, temperature=1.0, cap=policy.cap
-    )
+    if policy.plain:
+        logprobs_M, _ = plain_logprobs(policy, packed, temperature=1.0)
+    else:
+        logprobs_M, _ = token_logprobs(
+            forward(policy, packed), policy.head, packed.targets_M, temperature=1.0, cap=policy.cap
+        )
     loss = -logprobs_M.mean()
     loss.backward()
     return float(loss.detach())

@@ -1,0 +1,33 @@
+"""Log-probabilities by the model's own forward: for models whose logits neither our attention nor our head gives.
+
+Each answer comes with its prompt, and the logits are held whole: slow and large, and right for every class.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from outdo.learn.logprobs import restrict
+from outdo.learn.packing import Packed
+from outdo.models.load import Policy
+
+
+def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+    """log p and entropy of the M answer tokens, as `token_logprobs` gives them."""
+    layout = packed.layout
+    prompts = packed.ids_N[: layout.num_prompt_tokens].split(layout.prompt_lens)
+    answers = packed.targets_M.split([length + 1 for length in layout.answer_lens])
+    rows = [torch.cat([prompts[p], answer]) for p, answer in zip(layout.prompt_of, answers, strict=True)]
+    ids_BN = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id)
+    lens_B = torch.tensor([len(row) for row in rows], device=ids_BN.device)
+    seen_BN = torch.arange(ids_BN.shape[1], device=ids_BN.device) < lens_B[:, None]
+    logits_BNV = policy.model(input_ids=ids_BN, attention_mask=seen_BN.long(), use_cache=False).logits
+    starts = [len(row) - len(answer) for row, answer in zip(rows, answers, strict=True)]
+    parts = [logits_BNV[i, start - 1 : len(row) - 1] for i, (start, row) in enumerate(zip(starts, rows, strict=True))]
+    logits_MV = torch.cat(parts).float()
+    if packed.support_MK is not None:
+        logits_MV = restrict(logits_MV, packed.support_MK)
+    logp_MV = (logits_MV / temperature).log_softmax(-1)
+    return logp_MV.gather(-1, packed.targets_M[:, None])[:, 0], -(logp_MV.exp() * logp_MV).sum(-1)
