@@ -9,8 +9,36 @@ import torch
 from outdo.config import Recipe
 from outdo.models.load import Policy
 
-TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe says or the memory is short
+TOKENS = {"cpu": 8192, "cuda": 65536}  # at most in one forward and backward, unless the recipe says
+SHARE = 0.3  # of a GPU's free memory for activations
 GIB = 2**30
+
+
+def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
+    """Of a micro-batch: what the recipe says, or as many as the memory allows; more would not be faster."""
+    most = TOKENS.get(policy.device.type, TOKENS["cpu"])
+    if recipe.tokens_per_micro_batch or policy.device.type != "cuda":
+        return recipe.tokens_per_micro_batch or most
+    free, _ = torch.cuda.mem_get_info(policy.device)
+    room = SHARE * (free - sum(training_bytes(policy, recipe).values()))
+    while most > 1024 and most * activation_bytes(policy, recipe) > room:
+        most //= 2
+    return most
+
+
+def activation_bytes(policy: Policy, recipe: Recipe) -> int:
+    """What the backward needs of one token: by layer the residual twice in float32, queries, keys and values, what
+    attention saw, and the gate's inputs; or with gradient_checkpointing the residual alone."""
+    c, each = policy.model.config, policy.model.dtype.itemsize
+    heads = c.num_attention_heads + (getattr(c, "num_key_value_heads", None) or c.num_attention_heads)
+    attention = 2 * heads * policy.head_size
+    gate = 2 * (getattr(c, "intermediate_size", None) or 4 * c.hidden_size)
+    layer = 8 * c.hidden_size + each * (attention + gate)
+    return (
+        6 * c.hidden_size * c.num_hidden_layers + layer
+        if recipe.gradient_checkpointing
+        else layer * c.num_hidden_layers
+    )
 
 
 def give_back(device: torch.device) -> None:
@@ -43,6 +71,16 @@ def cache_budget(policy: Policy, recipe: Recipe | None = None) -> int | None:
     free, _ = torch.cuda.mem_get_info(policy.device)
     taken = sum(training_bytes(policy, recipe).values()) if recipe else 0
     return max(0, free - taken) // 2
+
+
+def too_long(tokens: int, recipe: Recipe) -> str:
+    """What to do where an answer and its prompt do not fit."""
+    ways = [f"lower max_completion_length (now {recipe.max_completion_length})"]
+    if not recipe.gradient_checkpointing:
+        ways.append("set gradient_checkpointing=true")
+    if recipe.dtype == "float32":
+        ways.append("set dtype=bfloat16")
+    return f"out of memory with one answer of {tokens:,} tokens, its prompt included: {', or '.join(ways)}"
 
 
 def in_words(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:

@@ -1,0 +1,53 @@
+"""vLLM's side of the rollout benchmark: `python -m bench.peers.vllm_rollout WORK_JSON`. Prints seconds, the best of three.
+
+Groups of answers of a fixed length with the log-probabilities that training needs, at temperature 1.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+
+os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING")
+
+import torch
+from vllm import LLM, SamplingParams
+
+from bench import work as w
+
+
+def main(work: w.Work) -> None:
+    rng, words = random.Random(0), w.SHAPES[work.shape]["vocab_size"]
+    rows = [
+        {"prompt_token_ids": [rng.randrange(2, words) for _ in range(work.prompt_tokens)]} for _ in range(work.prompts)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        w.model("sdpa", work.shape).to(torch.bfloat16).save_pretrained(folder)
+        llm = LLM(
+            model=folder,
+            skip_tokenizer_init=True,
+            dtype="bfloat16",
+            max_model_len=work.prompt_tokens + work.new_tokens + 16,
+            gpu_memory_utilization=0.6,
+            max_num_seqs=1024,
+            enable_prefix_caching=True,
+            seed=0,
+        )
+    params = SamplingParams(
+        n=work.group, temperature=1.0, max_tokens=work.new_tokens, min_tokens=work.new_tokens, ignore_eos=True,
+        detokenize=False, logprobs=0,
+    )  # fmt: skip
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        made = sum(len(o.token_ids) for r in llm.generate(rows, params, use_tqdm=False) for o in r.outputs)
+        times.append(time.perf_counter() - start)
+        assert made == work.completion_tokens, made
+    print(min(times))
+
+
+if __name__ == "__main__":
+    main(w.read_work(sys.argv[1]))
