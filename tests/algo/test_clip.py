@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from outdo.algo.clip import capped_weight, clip_table, clipped_ratio, sequence_log_ratio, truncated_weights
+from outdo.algo.clip import (
+    capped_weight,
+    clip_table,
+    clipped_ratio,
+    masked_weights,
+    sequence_log_ratio,
+    truncated_weights,
+)
 
 RATIOS = (0.01, 0.5, 0.79, 0.81, 0.95, 1.0, 1.05, 1.19, 1.21, 1.29, 1.5, 3.0, 10.9, 11.1, 50.0)
 EPSILONS = ((0.2, 0.2), (0.2, 0.28), (0.1, 0.5), (3e-4, 4e-4), (10.0, 10.0), (0.2, 10.0), (0.99, 0.01))
@@ -125,3 +132,11 @@ def test_importance_weights_are_truncated_above_and_detached():
     weights = truncated_weights(new, sampler, cap=2.0)
     assert_close(weights, torch.tensor([[2.0, math.exp(0.1), math.exp(-2.0)]]))
     assert not weights.requires_grad
+
+
+def test_masked_weights_leave_out_what_is_off_to_either_side_and_are_detached():
+    ratios = torch.tensor([[0.1, 0.49, 0.5, 1.0], [1.5, 2.0, 2.01, 9.0]])
+    logprobs = ratios.log().requires_grad_(True)
+    weights = masked_weights(logprobs, torch.zeros_like(ratios), cap=2.0)
+    assert not weights.requires_grad
+    assert_close(weights, torch.tensor([[0.0, 0.0, 0.5, 1.0], [1.5, 2.0, 0.0, 0.0]]))

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
 
 from conftest import group_of, prompt_of
+from learn.batches import assert_same, batch, gradients_after, groups, recipe
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import prepare, with_advantages
-from outdo.config import Recipe, load_recipe
 from outdo.errors import NumericsError
-from outdo.learn.learner import LocalLearner
+from outdo.learn.learner import LocalLearner, tokens_of
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack, unpack
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
-from outdo.types import Batch, Group, SampleParams
-
-ANSWERS = [[[20, 30, 4], [21, 4], [22, 33, 44, 55, 4], [23, 4]], [[60, 61, 62, 4], [63, 4], [64, 65, 4], [4]]]
-REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.5]]
-
-
-def groups() -> list[Group]:
-    prompts = [(2, 12, 16, 3), (2, 13, 14, 15, 90, 91, 3)]
-    made = [
-        group_of(prompt_of(f"p{i}"), ids, answers, rewards)
-        for i, (ids, answers, rewards) in enumerate(zip(prompts, ANSWERS, REWARDS, strict=True))
-    ]
-    return with_advantages(made)
-
-
-def batch() -> Batch:
-    return prepare(groups())
-
-
-def recipe(**keys: object) -> Recipe:
-    base = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8}
-    base |= {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_steps": 0, "beta": 0.0}
-    return load_recipe(None, {**base, **keys})
-
-
-def gradients_after(policy: Policy, keys: dict[str, object]) -> list[torch.Tensor]:
-    """The gradient of one update, taken before the optimizer sees it."""
-    learner = LocalLearner(policy, recipe(max_grad_norm=1e9, **keys))
-    caught: list[torch.Tensor] = []
-    learner.optimizer.step = lambda *a: caught.extend(p.grad.clone() for p in policy.model.parameters())  # type: ignore
-    learner.update(batch(), 0)
-    return caught
+from outdo.types import Batch, SampleParams
 
 
 def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
@@ -71,11 +39,6 @@ def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
     return grpo_loss(logprobs_BT, logprobs_BT.detach(), advantages_B, mask_BT, max_completion_length=8, **keys)[0]
 
 
-def assert_same(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> None:
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-4)
-
-
 @pytest.mark.parametrize("loss_type", sorted(LOSSES))
 def test_packed_gradients_equal_those_of_plain_forwards(policy: Policy, loss_type: str) -> None:
     ours = gradients_after(policy, {"loss_type": loss_type})
@@ -85,15 +48,28 @@ def test_packed_gradients_equal_those_of_plain_forwards(policy: Policy, loss_typ
 
 
 @pytest.mark.parametrize("loss_type", sorted(LOSSES))
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_micro_batches_leave_gradients_unchanged(policy: Policy, loss_type: str, size: int) -> None:
+def test_micro_batches_leave_gradients_unchanged(policy: Policy, loss_type: str) -> None:
     keys: dict[str, object] = {"loss_type": loss_type, "beta": 0.1, "entropy_coef": 0.01}
     whole = gradients_after(policy, keys)
-    split = gradients_after(
-        policy, {**keys, "per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
-    )
     assert max(float(g.abs().max()) for g in whole) > 1e-4
-    assert_same(whole, split)
+    for tokens in (1, 20, 40):
+        assert_same(whole, gradients_after(policy, {**keys, "tokens_per_micro_batch": tokens}))
+
+
+@pytest.mark.parametrize(("tokens", "sizes"), [(1, [1] * 8), (10, [2, 1, 1, 1, 1, 1, 1]), (20, [4, 4]), (10**6, [8])])
+def test_micro_batches_hold_so_many_tokens_and_a_prompt_counts_once(
+    policy: Policy, tokens: int, sizes: list[int]
+) -> None:
+    learner, b = LocalLearner(policy, recipe(tokens_per_micro_batch=tokens)), batch()
+    parts = learner._micro_batches(b.prompt_ids, b.rows)
+    assert [len(part) for part in parts] == sizes
+    assert [row for part in parts for row in part] == list(b.rows)
+    assert all(len(part) == 1 or tokens_of(part, b.prompt_ids) <= tokens for part in parts)
+
+
+def test_activations_made_again_give_the_same_gradients(policy: Policy) -> None:
+    keys: dict[str, object] = {"beta": 0.1, "entropy_coef": 0.01}
+    assert_same(gradients_after(policy, keys), gradients_after(policy, {**keys, "gradient_checkpointing": True}))
 
 
 def test_groups_without_spread_are_skipped_and_change_no_gradient(policy: Policy) -> None:

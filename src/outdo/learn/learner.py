@@ -22,7 +22,7 @@ from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.config import Recipe
-from outdo.errors import NumericsError
+from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.optim import Masters, adamw, rate_at, set_rate
@@ -48,7 +48,7 @@ class LocalLearner:
         self.skipped = 0  # updates in a row that were not applied
         self.rate_scale = 1.0  # what a guard has made of the learning rate
         self.mismatch = 0.0  # the last mismatch_kl
-        self.tokens_at_once = recipe.tokens_per_micro_batch or memory.TOKENS[policy.device.type]
+        self.tokens_at_once = memory.tokens_at_once(policy, recipe)
         self.say: Callable[[str], None] = lambda line: None
         self.masters = Masters(policy.model)
         betas = (recipe.adam_beta1, recipe.adam_beta2)
@@ -208,7 +208,8 @@ class LocalLearner:
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
 
-        One that does not fit the memory is cut in two and done again; what it had left behind is dropped.
+        One that does not fit the memory is cut in two and done again; what it had left behind is dropped. Raises
+        ModelError where one answer alone does not fit.
         """
         parts = deque(self._micro_batches(batch.prompt_ids, rows))
         while parts:
@@ -218,8 +219,6 @@ class LocalLearner:
                 loss, stats = self._loss(packed, on_policy, totals)
                 loss.backward()
             except torch.OutOfMemoryError:
-                if len(part) == 1:
-                    raise
                 failed = True
             else:
                 failed = False
@@ -227,6 +226,8 @@ class LocalLearner:
                 packed = loss = stats = None  # type: ignore[assignment]
                 self.masters.drop()
                 memory.give_back(self.policy.device)
+                if len(part) == 1:
+                    raise ModelError(memory.too_long(tokens_of(part, batch.prompt_ids), self.recipe))
                 self._take_less(part, batch.prompt_ids)
                 middle = len(part) // 2
                 parts.extendleft([part[middle:], part[:middle]])

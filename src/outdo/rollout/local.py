@@ -76,8 +76,8 @@ class LocalSampler:
         """Rows and a cache for answers up to that length. On a GPU those of the last call serve again."""
         rows = min(max(self.rows, n), answers)
         if not self.paged or (self.policy.window or longest) < longest:
-            cache = SlotCache(rows, longest, self.policy.device)
-            return Deck(self.policy, cache, answers, params), None
+            slots = SlotCache(rows, longest, self.policy.device)
+            return Deck(self.policy, slots, answers, params), None
         all_rows = max(self.rows, n)
         least, pages = self._num_pages(all_rows, longest, n)
         had = self._cache

@@ -1,0 +1,80 @@
+"""Memory that runs out in the middle of an update: the same gradients in smaller pieces, or a word on what to lower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from learn.batches import assert_same, batch, gradients_after, gradients_of, recipe
+from outdo.errors import ModelError
+from outdo.learn import learner as module
+from outdo.learn.learner import LocalLearner
+from outdo.learn.packing import Packed, pack
+from outdo.models.load import Policy
+
+
+class Short:
+    """A device on which no more than so many rows fit, in the forward or in the backward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int, where: str) -> None:
+        self.most, self.where, self.failed = most, where, 0
+        self.sizes: list[int] = []
+        monkeypatch.setattr(module, "pack", self.pack)
+
+    def pack(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Any], device: torch.device) -> Packed:
+        self.sizes.append(len(rows))
+        if self.where == "forward":
+            self._check()
+        return pack(prompt_ids, rows, device)
+
+    def hook(self, grad: Tensor) -> Tensor:
+        """Of the embedding: by then, all other weights have their gradients."""
+        self._check()
+        return grad
+
+    def _check(self) -> None:
+        if self.sizes[-1] > self.most:
+            self.failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("most", [1, 3])
+def test_running_out_of_memory_changes_no_gradient(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, where: str, most: int
+) -> None:
+    whole = gradients_after(policy, {"entropy_coef": 0.01})
+    short = Short(monkeypatch, most, where)
+    learner = LocalLearner(policy, recipe(max_grad_norm=1e9, entropy_coef=0.01, importance_sampling="never"))
+    said: list[str] = []
+    learner.say = said.append
+    embedding = policy.model.get_input_embeddings().weight
+    handle = embedding.register_hook(short.hook) if where == "backward" else None
+    assert_same(whole, gradients_of(learner))
+    assert short.failed > 0 and max(short.sizes) == 8
+    assert len(said) == len(set(said)) <= short.failed and "out of memory: micro-batches of" in said[-1]
+    assert all(p.grad is None for p in policy.model.parameters())
+    failed, told = short.failed, len(said)
+    assert_same(whole, gradients_of(learner))  # and it is remembered
+    assert short.failed - failed < failed and len(said) - told <= 1
+    for _ in range(2):
+        gradients_of(learner)
+    failed = short.failed
+    assert_same(whole, gradients_of(learner))
+    assert short.failed == failed
+    _, plain = learner.state()
+    assert plain["tokens_at_once"] == learner.tokens_at_once < 8192
+    if handle:
+        handle.remove()
+
+
+def test_an_answer_that_does_not_fit_alone_is_said_in_words(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    Short(monkeypatch, 0, "forward")
+    learner = LocalLearner(policy, recipe())
+    with pytest.raises(ModelError, match=r"7 tokens.*max_completion_length \(now 8\).*gradient_checkpointing=true"):
+        learner.update(batch(), 0)
+    assert all(p.grad is None for p in policy.model.parameters())
