@@ -98,9 +98,7 @@ class Recipe(BaseModel):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in_reward: bool = False  # take beta x KL off the reward instead of adding it to the loss
     kl_target: float | None = Field(None, gt=0)  # adapt beta so that KL comes out here
-    kl_limit: float | None = Field(
-        0.1, gt=0
-    )  # a guard acts when the KL of three steps in a row is past this; null: never
+    kl_limit: float | None = Field(0.1, gt=0)  # a guard acts when three steps in a row have a KL past this; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, or halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)
     # when sampler and learner differ: weigh tokens by their ratio, cut at the cap, or leave those past it out
