@@ -71,7 +71,7 @@ def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
 
 def test_rotate_turns_and_turns_back(plain: None) -> None:
     x, angle = random(6, 5, 32), random(6, 16)
-    cos, sin = angle.cos(), angle.sin()
+    cos, sin = torch.cat([angle.cos()] * 2, dim=-1), torch.cat([-angle.sin(), angle.sin()], dim=-1)
     turned = kernels.rotate(x, cos, sin, 4)
     assert_close(turned, ops.rotate(x, cos, sin, 4))
     assert torch.equal(turned[:, 4:], x[:, 4:])

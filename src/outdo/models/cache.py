@@ -136,8 +136,10 @@ class PagedCache:
         self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or never begun
         self.pages: list[Tensor] = []
         # The host's own account: what the device is told, it is told from here.
-        self.shown = torch.zeros(rows, width, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.table = self.shown.numpy()
+        self.table = np.zeros((rows, width), dtype=np.int32)
+        # Copies of the table on their way to the device; by the third, the first has arrived.
+        pinned = device.type == "cuda"
+        self.shown = [torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned) for _ in range(3)]
         self.prompt = np.zeros(rows, dtype=np.int32)
         self.fed = np.zeros(rows, dtype=np.int32)  # tokens of its own that a row has been given pages for
         self.held = np.zeros(rows, dtype=np.int32)  # pages of its own
@@ -193,7 +195,9 @@ class PagedCache:
         return refused
 
     def tell(self) -> None:
-        self.table_RP.copy_(self.shown, non_blocking=True)  # the host's table itself: it changes after the next look
+        self.shown.append(self.shown.pop(0))
+        self.shown[-1].copy_(torch.from_numpy(self.table))
+        self.table_RP.copy_(self.shown[-1], non_blocking=True)
 
     def release(self, rows: Sequence[int]) -> None:
         for row in rows:

@@ -108,22 +108,22 @@ def _rotate(x_ptr, out_ptr, cos_ptr, sin_ptr, TURNED, HEADS, D: tl.constexpr, SI
     inside = head < HEADS
     first = tl.load(x_ptr + base, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(x_ptr + base + half, mask=inside, other=0.0).to(tl.float32)
-    cos = tl.load(cos_ptr + row * half + at)
-    sin = tl.load(sin_ptr + row * half + at) * SIGN
+    cos = tl.load(cos_ptr + row * D + at)
+    sin = tl.load(sin_ptr + row * D + half + at) * SIGN
     turned = head < TURNED
     tl.store(out_ptr + base, tl.where(turned, first * cos - second * sin, first), mask=inside)
     tl.store(out_ptr + base + half, tl.where(turned, second * cos + first * sin, second), mask=inside)
 
 
 def rotate(
-    x_NHD: Tensor, cos_NE: Tensor, sin_NE: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
+    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
 ) -> Tensor:
-    """Turns the first `turned` heads of each token by its position; the rest is copied."""
+    """As `ops.rotate`."""
     rows, heads, size = x_NHD.shape
     x_NHD = x_NHD.contiguous()
     out = x_NHD if inplace else torch.empty_like(x_NHD)
     _rotate[(rows,)](
-        x_NHD, out, cos_NE, sin_NE, turned, heads, D=size, SIGN=sign, BLOCK=triton.next_power_of_2(heads), num_warps=2
+        x_NHD, out, cos_ND, sin_ND, turned, heads, D=size, SIGN=sign, BLOCK=triton.next_power_of_2(heads), num_warps=2
     )
     return out
 

@@ -75,19 +75,18 @@ def norm_backward(
 
 
 def rotate(
-    x_NHD: Tensor, cos_NE: Tensor, sin_NE: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
+    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
 ) -> Tensor:
     """The first `turned` heads of each token, turned by its position (in halves, as Llama does); the rest as it is.
-    `inplace` allows the result to take the place of `x_NHD`."""
+
+    `sin_ND` carries the signs: minus in the first half. `inplace` allows the result to take the place of `x_NHD`.
+    """
     if k := kernels(x_NHD, x_NHD.shape[-1]):
-        return k.rotate(x_NHD, cos_NE, sin_NE, turned, sign, inplace)
-    out = torch.empty_like(x_NHD)
-    first, second = x_NHD[:, :turned].chunk(2, dim=-1)
-    into_first, into_second = out[:, :turned].chunk(2, dim=-1)
-    cos, sin = cos_NE[:, None], sin_NE[:, None]
-    torch.mul(first, cos, out=into_first).addcmul_(second, sin, value=-sign)
-    torch.mul(second, cos, out=into_second).addcmul_(first, sin, value=sign)
-    out[:, turned:] = x_NHD[:, turned:]
+        return k.rotate(x_NHD, cos_ND, sin_ND, turned, sign, inplace)
+    out = x_NHD if inplace else x_NHD.clone()
+    heads = out[:, :turned]
+    swapped = heads.roll(x_NHD.shape[-1] // 2, dims=-1)
+    heads.copy_((heads * cos_ND[:, None]).addcmul_(swapped, sin_ND[:, None], value=sign))
     return out
 
 

@@ -88,12 +88,12 @@ class Stack:
 
     @torch.no_grad()
     def _turns(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of every position, computed once."""
+        """Cosines and signed sines of every position, computed once."""
         if self._tables is None or self._tables[0].device != device:
             positions = torch.arange(self.positions, device=device)[None]
-            both = self.base.rotary_emb(torch.zeros(1, device=device), positions)
-            cos, sin = (table[0, :, : self.head_size // 2].contiguous() for table in both)
-            self._tables = cos, sin
+            cos, sin = self.base.rotary_emb(torch.zeros(1, device=device), positions)
+            sin[..., : self.head_size // 2] *= -1
+            self._tables = cos[0], sin[0]
         return self._tables
 
 

@@ -84,7 +84,8 @@ class LocalSampler:
         if had is None or had.longest < longest or had.rows < rows or had.num_pages < least:
             self._cache = had = None
             self._decks.clear()
-            self._cache = PagedCache(all_rows, longest, self.policy.device, pages)
+            roomy = -(-longest // 256) * 256  # the next prompt may be a little longer, and shall not need a new one
+            self._cache = PagedCache(all_rows, roomy, self.policy.device, pages)
         cache = self._cache
         assert cache
         cache.reset()
@@ -155,12 +156,13 @@ class _Call:
         self.waiting = deque(sorted(range(len(self.prompts)), key=lambda p: len(self.encoded[p])))
         self.deck, self.graphs = self.sampler.stage(longest, self.n, len(self.prompts) * self.n, self.params)
         self.cache = self.deck.cache
-        self.aside = torch.cuda.Stream() if self.graphs else None
+        late = self.sampler.late and not self.params.stop  # a stop text is seen by the host, and must be seen in time
+        self.aside = torch.cuda.Stream() if self.graphs and late else None
         while self.waiting or self.live:
             self._admit()
             self.unseen.append(self._run())
             self._make_room()  # for the steps after these
-            if len(self.unseen) > self.sampler.late:
+            if len(self.unseen) > late:
                 yield from self._look(self.unseen.popleft())
 
     def _run(self) -> Glance:
@@ -198,7 +200,8 @@ class _Call:
             self.waiting.popleft()
             rows, free = free[: self.n], free[self.n :]
             self.cache.place(length, rows)
-            self.cache.grow(rows, self.sampler.look_every)
+            refused = self.cache.grow(rows, self.sampler.look_every)
+            assert not refused, "there was room for it"
             self.live.update((row, prompt * self.n + i) for i, row in enumerate(rows))
             self.left[prompt] = self.n
             begun.append((prompt, rows))
@@ -248,20 +251,20 @@ class _Call:
 
     def _look(self, glance: Glance) -> Iterator[Group]:
         """Hands on the groups that are done, and closes the ranks."""
-        if glance.arrived and self.aside:
+        if glance.arrived:
             glance.arrived.synchronize()
-            self.aside.wait_event(glance.arrived)
         ended = glance.ended.tolist()
         done = {answer for row, answer in glance.rows.items() if ended[row]}
-        with torch.cuda.stream(self.aside) if self.aside else nullcontext():  # beside the steps that are under way
-            if self.params.stop:
-                done |= self._stopped(glance.rows)
-            rows = [row for row, answer in self.live.items() if answer in done]
-            answers = [self.live[row] for row in rows]
-            self._drop(rows)
-            for answer in answers:
-                self.left[answer // self.n] -= 1
-            finished = sorted({a // self.n for a in answers if not self.left[a // self.n]})
+        if self.params.stop:
+            done |= self._stopped(glance.rows)
+        rows = [row for row, answer in self.live.items() if answer in done]
+        answers = [self.live[row] for row in rows]
+        self._drop(rows)
+        for answer in answers:
+            self.left[answer // self.n] -= 1
+        finished = sorted({a // self.n for a in answers if not self.left[a // self.n]})
+        # Their tokens do not change any more, so they are read beside the steps that are under way.
+        with torch.cuda.stream(self.aside) if self.aside else nullcontext():
             groups = self._groups(finished) if finished else []
         if self.live and not self.waiting:
             self._shrink()

@@ -74,16 +74,17 @@ def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
         return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
     if params.truncates:
         return _pick_among(logits_BV.float() / params.temperature, noise_B, params)
-    logprobs_BV = (logits_BV.float() / params.temperature).log_softmax(-1)
-    tokens_B = _draw(logprobs_BV.exp(), noise_B)
-    return Picked(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0])
+    probs_BV = (logits_BV.float() / params.temperature).softmax(-1)
+    tokens_B1 = _draw(probs_BV, noise_B)
+    return Picked(tokens_B1[:, 0], probs_BV.gather(-1, tokens_B1).log_()[:, 0])
 
 
 def _draw(weights_BV: Tensor, noise_B: Tensor) -> Tensor:
-    """The first token whose cumulated weight exceeds the draw; one of weight 0 never does."""
+    """[B, 1]: the first token whose cumulated weight exceeds the draw; one of weight 0 never is the first to."""
     cdf_BV = weights_BV.cumsum(-1)
-    draw_B1 = noise_B[:, None] * cdf_BV[:, -1:]
-    return ((cdf_BV > draw_B1) & (weights_BV > 0)).int().argmax(-1)
+    total_B1 = cdf_BV[:, -1:].contiguous()
+    below_B1 = total_B1.nextafter(torch.zeros_like(total_B1))  # rounding may take the draw to the very end
+    return torch.searchsorted(cdf_BV, torch.minimum(noise_B[:, None] * total_B1, below_B1), right=True)
 
 
 def _pick_among(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
@@ -97,6 +98,6 @@ def _pick_among(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Pic
     kept_BK = probs_BK.cumsum(-1) - probs_BK < params.top_p
     kept_BK = kept_BK & (probs_BK >= params.min_p * probs_BK[:, :1])
     probs_BK = torch.where(kept_BK, probs_BK, 0.0)
-    place_B1 = _draw(probs_BK, noise_B)[:, None]
+    place_B1 = _draw(probs_BK, noise_B)
     share_B = (probs_BK.gather(-1, place_B1) / probs_BK.sum(-1, keepdim=True))[:, 0]
     return Picked(ids_BK.gather(-1, place_B1)[:, 0], share_B.log(), torch.where(kept_BK, ids_BK, -1))
