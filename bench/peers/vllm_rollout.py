@@ -1,4 +1,4 @@
-"""vLLM's side of the rollout benchmark: `python -m bench.peers.vllm_rollout WORK_JSON`. Prints seconds, the best of three.
+"""vLLM's side of the rollout benchmark: `python -m bench.peers.vllm_rollout WORK_JSON`. Prints the best of three.
 
 Groups of answers of a fixed length with the log-probabilities that training needs, at temperature 1.
 """
