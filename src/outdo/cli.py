@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from outdo.errors import OutdoError, RecipeError
+from outdo.errors import OutdoError, RecipeError, TaskError
 from outdo.host import share_cores
 
 app = typer.Typer(
@@ -225,10 +225,14 @@ def tasks() -> None:
 
     out = Console(highlight=False)
     for name, task in TASKS.items():
-        example = next(task.prompts("train", 0))
+        try:
+            example = next(task.prompts("train", 0))
+            asks = f"{example.text}   (answer: {example.answer})"
+        except TaskError as error:  # one that needs a folder
+            asks = str(error)
         args = [str(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
         out.print(f"{name}", style="bold", markup=False)
-        out.print(f"  asks      {example.text}   (answer: {example.answer})", markup=False)
+        out.print(f"  asks      {asks}", markup=False)
         out.print(f"  rewards   {', '.join(task.rewards)}", markup=False)
         out.print(f"  splits    {', '.join(task.splits)}", markup=False)
         out.print(f"  task_args {', '.join(args)}", markup=False)
@@ -241,7 +245,6 @@ def tasks() -> None:
 
 
 def _generators() -> list[str]:
-    from outdo.errors import TaskError
     from outdo.tasks.gym import generators
 
     try:

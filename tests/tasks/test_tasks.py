@@ -28,7 +28,7 @@ def problem(prompt: Prompt) -> object:
     return (*sorted(prompt.meta["numbers"]), prompt.meta["target"])
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(TASKS.keys() - {"gsm8k"}))  # which needs its files: test_gsm8k.py
 def test_held_out_problems_are_never_trained_on(name: str) -> None:
     found = find_task(name)
     tested = {problem(p) for p in held_out(found, "test", 400)}

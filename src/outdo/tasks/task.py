@@ -18,7 +18,7 @@ from typing import Any
 from outdo import plugins
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
-from outdo.tasks import arithmetic, countdown, gym, jsonl
+from outdo.tasks import arithmetic, countdown, gsm8k, gym, jsonl
 from outdo.types import Prompt
 
 Teacher = Callable[..., str]  # teacher(prompt, rng) -> an answer to imitate, not always a right one
@@ -88,6 +88,7 @@ def task(
 TASKS: dict[str, Task] = {
     "arithmetic": Task("arithmetic", arithmetic.prompts, ("numeric",), arithmetic.teacher),
     "countdown": Task("countdown", countdown.prompts, ("countdown",), countdown.teacher),
+    "gsm8k": Task("gsm8k", gsm8k.prompts, ("gsm8k",), gsm8k.teacher, ("train", "dev", "test")),
 }
 
 
