@@ -66,7 +66,13 @@ def shortened(line: str) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONG = ("python.md", "reliability.md", "rewards.md")  # pages whose commands take a while; `make test-slow` runs those
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in LONG else []) for page in PAGES],
+)
 def test_commands_and_snippets_run(page: Path, desk: Path, forks: Forks) -> None:
     for kind, text in BLOCK.findall(page.read_text()):
         if kind == "bash":

@@ -56,6 +56,7 @@ def test_a_split_without_problems_ends() -> None:
         next(find_task("reasoning_gym/coin_flip", few).prompts("test", 0))
 
 
+@pytest.mark.slow
 def test_every_run_has_the_same_problems() -> None:
     """These draw from sets, whose order changes with the hash seed of the process."""
     names = ("isomorphic_strings", "ransom_note", "polynomial_multiplication", "codeio")
