@@ -24,6 +24,7 @@ import torch
 from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
+from bench.profiling import shown
 from outdo.models.load import Policy
 from outdo.rollout.local import LocalSampler
 from outdo.types import Prompt, SampleParams
@@ -60,14 +61,9 @@ def main() -> None:
 
 def ours(policy: Policy, work: w.Work, rows: int) -> float:
     """Best of three, after one that captures and compiles."""
-    sampler, params = LocalSampler(policy, rows), SampleParams(work.new_tokens)
-    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
-    times = []
-    for turn in range(4):
-        start = w.clocks()
-        made = sum(len(c.token_ids) for g in sampler.sample(prompts, work.group, params, turn) for c in g.completions)
-        times.append(w.since(start)[0])
-        assert made == work.completion_tokens, made
+    sampler = LocalSampler(policy, rows)
+    times, made = _timed(sampler, work, turns=4)
+    assert made == work.completion_tokens, made
     return min(times[1:])
 
 
@@ -76,16 +72,24 @@ def ragged(policy: Policy, work: w.Work) -> dict[str, Any]:
     rng = random.Random(0)
     work = replace(work, prompts=1024 // work.group, new_tokens=512)
     wanted = [min(512, 16 + int(rng.expovariate(1 / 116))) for _ in range(work.answers)]
-    sampler, params = _Ragged(policy, work.answers, wanted), SampleParams(512)
-    prompts = [Prompt(f"{i:04d}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
-    times = []
-    for turn in range(3):
-        start = w.clocks()
-        made = sum(len(c.token_ids) for g in sampler.sample(prompts, work.group, params, turn) for c in g.completions)
-        times.append(w.since(start)[0])
+    times, made = _timed(_Ragged(policy, work.answers, wanted), work, turns=3)
     assert made == sum(wanted), (made, sum(wanted))
     best = min(times[1:])
     return {"who": "outdo, ragged", "rows": work.answers, "tokens": made, "seconds": best, "rate": made / best}
+
+
+def _timed(sampler: LocalSampler, work: w.Work, turns: int) -> tuple[list[float], int]:
+    """Seconds of each turn, and the tokens of the last."""
+    times = []
+    for turn in range(turns):
+        start = w.clocks()
+        groups = list(sampler.sample(_prompts(work), work.group, SampleParams(work.new_tokens), turn))
+        times.append(w.since(start)[0])
+    return times, sum(len(c.token_ids) for g in groups for c in g.completions)
+
+
+def _prompts(work: w.Work) -> list[Prompt]:
+    return [Prompt(f"{i:04d}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
 
 
 class _Ragged(LocalSampler):
@@ -132,7 +136,7 @@ def generate(policy: Policy, work: w.Work) -> float:
 def profile(policy: Policy, work: w.Work) -> None:
     """Where the device's time goes in 32 decode steps, by kernel."""
     sampler, params = LocalSampler(policy, work.answers), SampleParams(work.new_tokens)
-    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
+    prompts = _prompts(work)
     list(sampler.sample(prompts, work.group, params, 0))
     kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=kinds) as found:
@@ -140,13 +144,7 @@ def profile(policy: Policy, work: w.Work) -> None:
         list(sampler.sample(prompts, work.group, params, 1))
         torch.cuda.synchronize()
         wall = time.perf_counter() - start
-    events = [e for e in found.key_averages() if e.self_device_time_total > 0 and str(e.device_type).endswith("CUDA")]
-    events.sort(key=lambda e: -e.self_device_time_total)
-    busy = sum(e.self_device_time_total for e in events) / 1e6
-    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; the device was busy {busy:.3f} s")
-    for e in events[:25]:
-        share = e.self_device_time_total / 1e6 / busy
-        print(f"  {share:6.1%} {e.self_device_time_total / e.count:8.1f} us x {e.count:6}  {e.key[:90]}")
+    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; {shown(found)}")
 
 
 def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
+from bench.profiling import shown
 from outdo.config import Recipe
 from outdo.learn.learner import LocalLearner
 from outdo.types import Batch, Row
@@ -63,12 +64,7 @@ def main() -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
             learner.update(Batch(prompts, rows, args.steps), args.steps)
             torch.cuda.synchronize()
-        events = sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)
-        busy = sum(e.self_device_time_total for e in events) / 1e6
-        print(f"the device was busy {busy:.3f} s")
-        for e in events[:30]:
-            share = e.self_device_time_total / 1e6 / busy
-            print(f"  {share:6.1%} {e.self_device_time_total / e.count:8.1f} us x {e.count:6}  {e.key[:90]}")
+        print(shown(found))
 
 
 def _arguments() -> argparse.Namespace:
