@@ -80,10 +80,10 @@ def ragged(policy: Policy, work: w.Work) -> dict[str, Any]:
 
 def _timed(sampler: LocalSampler, work: w.Work, turns: int) -> tuple[list[float], int]:
     """Seconds of each turn, and the tokens of the last."""
-    times = []
+    times, prompts = [], _prompts(work)
     for turn in range(turns):
         start = w.clocks()
-        groups = list(sampler.sample(_prompts(work), work.group, SampleParams(work.new_tokens), turn))
+        groups = list(sampler.sample(prompts, work.group, SampleParams(work.new_tokens), turn))
         times.append(w.since(start)[0])
     return times, sum(len(c.token_ids) for g in groups for c in g.completions)
 
