@@ -141,3 +141,8 @@ def test_arguments_belong_to_their_task() -> None:
 def test_the_tiny_rates_never_reach_another_model() -> None:
     recipe = load_recipe(None, ["model_name_or_path=some/model"])
     assert recipe.learning_rate == Recipe().learning_rate and recipe.sft_steps == 0
+
+
+def test_an_empty_stop_text_is_refused() -> None:
+    assert "every answer at once" in refused("stop=['']")
+    assert load_recipe(None, ["stop=</answer>"]).stop == ["</answer>"]

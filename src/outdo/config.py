@@ -76,7 +76,7 @@ class Recipe(BaseModel):
     stop: list[str] = []  # texts that end an answer
     sampler: Literal["local", "hf"] = "local"  # hf: transformers' generate, the slow reference
     rollout_rows: int | None = Field(None, ge=1)  # answers decoded side by side; default: 1024 on a GPU, else 512
-    rollout_memory: float | None = Field(None, gt=0)  # GiB for their keys and values; default: half of what is free
+    rollout_memory: float | None = Field(None, gt=0)  # on a GPU, GiB for their cache; default: half of the free
     dynamic_sampling: bool = False  # replace groups without spread by new prompts (DAPO) …
     max_resample: float = Field(2.0, ge=0)  # … making at most so many times the step's groups again
     # --- batches, as TRL counts them: answers, not prompts
@@ -147,6 +147,8 @@ class Recipe(BaseModel):
     @field_validator("stop", mode="before")
     @classmethod
     def _one_text(cls, value: Any) -> Any:
+        if isinstance(value, list) and "" in value:
+            raise ValueError("an empty text would end every answer at once")
         return [value] if isinstance(value, str) else value
 
     @property
