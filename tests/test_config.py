@@ -144,5 +144,5 @@ def test_the_tiny_rates_never_reach_another_model() -> None:
 
 
 def test_an_empty_stop_text_is_refused() -> None:
-    assert "every answer at once" in refused("stop=['']")
+    assert "every answer at once" in refused("stop=['']") and "every answer at once" in refused("stop=''")
     assert load_recipe(None, ["stop=</answer>"]).stop == ["</answer>"]

@@ -147,9 +147,10 @@ class Recipe(BaseModel):
     @field_validator("stop", mode="before")
     @classmethod
     def _one_text(cls, value: Any) -> Any:
-        if isinstance(value, list) and "" in value:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and "" in texts:
             raise ValueError("an empty text would end every answer at once")
-        return [value] if isinstance(value, str) else value
+        return texts
 
     @property
     def answers_per_step(self) -> int:
