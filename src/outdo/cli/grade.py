@@ -1,0 +1,87 @@
+"""`outdo grade`, `graders` and `audit`: rewards without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from outdo.cli.app import app
+
+
+@app.command("grade")
+def grade_file(
+    file: Annotated[
+        str, typer.Argument(help="JSON Lines with `completion` and the reward's columns; -: standard input.")
+    ],
+    reward: Annotated[str, typer.Option(help="Names, file.py:function or grader.json; several with commas.")] = "",
+    weights: Annotated[str, typer.Option(help="One for each reward, with commas.")] = "",
+    gate: Annotated[str, typer.Option(help="A reward: the others pay only where it is right.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: standard output.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for one answer.")] = 10.0,
+    max_completion_length: Annotated[int, typer.Option(min=0, help="Tokens, for overlong and cosine.")] = 0,
+    tokenizer: Annotated[str | None, typer.Option(help="A folder or hub name, for rewards that count tokens.")] = None,
+    validate: Annotated[bool, typer.Option("--validate", help="Only check a grader.json.")] = False,
+) -> None:
+    """Grade answers without training: a grade a line on standard output, a summary on standard error.
+
+    \b
+      outdo grade --reward gsm8k answers.jsonl
+      outdo grade --reward numeric,format --weights 1.0,0.1 answers.jsonl --out grades.jsonl
+      outdo grade --reward grader.json answers.jsonl
+      outdo grade --validate grader.json
+    """
+    from outdo.grade import command
+
+    if validate:
+        command.validate(file)
+        return
+    names = [name.strip() for name in reward.split(",") if name.strip()]
+    encode = None
+    if tokenizer:
+        from outdo.models.load import load_encoder
+
+        encode = load_encoder(tokenizer)
+    options = command.Options(names, weights, gate, timeout, max_completion_length, encode)
+    raise typer.Exit(command.grade_file(file, out, options))
+
+
+@app.command()
+def graders() -> None:
+    """The built-in graders: what each pays, needs and refuses."""
+    from outdo.grade.registry import GRADERS
+
+    console = Console(highlight=False)
+    for name, grader in GRADERS.items():
+        console.print(name, style="bold", markup=False)
+        console.print(f"  pays      {grader.pays}", markup=False, soft_wrap=True)
+        console.print(f"  needs     {', '.join(grader.needs) or 'nothing but the answer'}", markup=False)
+        if grader.refuses:
+            console.print(f"  refuses   {grader.refuses}", markup=False, soft_wrap=True)
+    console.print(
+        "\nAlso: path/to/file.py:function, package.module:function, or a grader.json (OpenAI's)", markup=False
+    )
+
+
+@app.command()
+def audit(
+    task: Annotated[str | None, typer.Argument(help="A task: its own rewards are tried on its prompts.")] = None,
+    reward: Annotated[str, typer.Option(help="Instead of the task's own; several with commas.")] = "",
+    data: Annotated[str | None, typer.Option(help="JSON Lines of prompts to try the reward on.")] = None,
+    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Prompts.")] = 20,
+    task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for one answer.")] = 10.0,
+) -> None:
+    """Say whether a reward is fit to train on: gold, exploits, steadiness, speed. Exit status 0 only where it is.
+
+    \b
+      outdo audit arithmetic
+      outdo audit --reward math
+      outdo audit --reward rewards.py:score --data problems.jsonl
+    """
+    from outdo.config import parse_overrides
+    from outdo.grade import command
+
+    raise typer.Exit(command.audit(task or data, reward, size, parse_overrides(task_arg or []), timeout))

@@ -1,0 +1,45 @@
+"""`outdo tasks`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from outdo.cli.app import app
+from outdo.errors import TaskError
+
+
+@app.command()
+def tasks() -> None:
+    """What there is to train on, with an example and its rewards."""
+    import inspect
+
+    from outdo.tasks.task import TASKS
+
+    out = Console(highlight=False)
+    for name, task in TASKS.items():
+        try:
+            example = next(task.prompts("train", 0))
+            asks = f"{example.text}   (answer: {example.answer})"
+        except TaskError as error:  # one that needs a folder
+            asks = str(error)
+        args = [str(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
+        out.print(f"{name}", style="bold", markup=False)
+        out.print(f"  asks      {asks}", markup=False)
+        out.print(f"  rewards   {', '.join(task.rewards)}", markup=False)
+        out.print(f"  splits    {', '.join(task.splits)}", markup=False)
+        out.print(f"  task_args {', '.join(args)}", markup=False)
+    out.print("\nreasoning_gym/NAME, the generators of reasoning-gym (pip install 'outdo[gym]'):", markup=False)
+    out.print(f"  {', '.join(_generators()) or 'not installed'}", markup=False)
+    out.print(
+        "\nAlso: a .jsonl file with `prompt` and `answer` on each line, or your own: path/to/file.py:function",
+        markup=False,
+    )
+
+
+def _generators() -> list[str]:
+    from outdo.tasks.gym import generators
+
+    try:
+        return sorted(generators())
+    except TaskError:
+        return []

@@ -1,0 +1,87 @@
+"""`outdo train`, and `outdo plot` to see what came of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from outdo.cli.app import app
+from outdo.errors import RecipeError
+
+
+@app.command()
+def train(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
+) -> None:
+    """Train a model. Without a recipe: a tiny model from scratch on arithmetic.
+
+    \b
+      outdo train
+      outdo train recipes/arithmetic.yaml max_steps=300 learning_rate=1e-4
+      outdo train --dry-run num_generations=16
+      outdo train --resume runs/NAME
+    """
+    path, pairs = _split(words or [])
+    from outdo.config import load_recipe, parse_overrides
+    from outdo.run import read_run
+
+    out = Console(highlight=False)
+    keys: dict[str, Any] = {}
+    if resume and path:
+        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
+    if resume:
+        keys = parse_overrides(pairs)
+        recipe = load_recipe(None, keys, base_of=read_run(resume)["recipe"])
+    else:
+        recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
+    if dry_run:
+        from outdo.plan import describe
+
+        for line in describe(recipe):
+            out.print(line, markup=False, soft_wrap=True)
+        return
+    from outdo import api
+    from outdo.track.console import make_reporter, summary
+
+    try:
+        if resume:
+            result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
+        else:
+            result = api.train(recipe, force=force, reporter=make_reporter(out))
+    except KeyboardInterrupt as error:
+        print("outdo: told to stop; what was done is kept", file=sys.stderr)
+        raise typer.Exit(128 + getattr(error, "number", 2)) from None
+    if result.after:
+        out.print()
+        out.print(summary(result.before, result.after))
+    out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
+    out.print(f"numbers   {result.folder / 'metrics.jsonl'}", markup=False, soft_wrap=True)
+    args = "".join(f" --task-arg {key}={value}" for key, value in recipe.task_args.items())
+    out.print(f"next      outdo eval {result.model} --task {recipe.dataset_name}{args}", markup=False, soft_wrap=True)
+    out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def plot(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="PNG or SVG; default: curves.png in the run.")] = None,
+) -> None:
+    """Draw a run's curves."""
+    from outdo.track.plot import plot_run
+
+    path = plot_run(run, out or run / "curves.png")
+    print(path)
+
+
+def _split(words: list[str]) -> tuple[str | None, list[str]]:
+    """The recipe, if the first word is one, and the key=value pairs."""
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return None, words
