@@ -12,9 +12,10 @@ from learn.batches import assert_same, batch, gradients_after, groups, recipe
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import prepare, with_advantages
 from outdo.errors import NumericsError
-from outdo.learn.learner import LocalLearner, tokens_of
+from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack, unpack
+from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
 from outdo.types import Batch, SampleParams

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learn.batches import assert_same, batch, gradients_after, gradients_of, recipe
 from outdo.errors import ModelError
-from outdo.learn import learner as module
+from outdo.learn import update as module
 from outdo.learn.learner import LocalLearner
 from outdo.learn.packing import Packed, pack
 from outdo.models.load import Policy

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +22,11 @@ from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.config import Recipe
-from outdo.errors import ModelError, NumericsError
+from outdo.errors import NumericsError
 from outdo.learn import memory
-from outdo.learn.logprobs import token_logprobs
-from outdo.learn.optim import Masters, adamw, rate_at, set_rate
-from outdo.learn.packing import Packed, forward, pack, unpack
-from outdo.learn.plain import plain_logprobs
+from outdo.learn.optim import rate_at, set_rate
+from outdo.learn.packing import Packed, pack
+from outdo.learn.update import Stats, Sums, Updates
 from outdo.models.load import Policy
 from outdo.seeds import seed_of
 from outdo.types import Batch, Group, Row
@@ -36,64 +35,36 @@ MOST_SKIPPED = 3  # updates in a row with a gradient that is no number, before t
 ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by rounding alone
 CAP = 2.0  # of the importance ratio, where the recipe names none
 
-Stats = dict[str, Tensor | float]
 
-
-class LocalLearner:
+class LocalLearner(Updates):
     """Trains `policy` in place. Keeps a frozen copy of its first weights only where beta asks for a KL term."""
 
     def __init__(self, policy: Policy, recipe: Recipe) -> None:
-        self.policy, self.recipe, self.beta = policy, recipe, recipe.beta
+        betas = (recipe.adam_beta1, recipe.adam_beta2)
+        super().__init__(policy, recipe, recipe.learning_rate, recipe.weight_decay, betas, "max_completion_length")
+        self.beta = recipe.beta
         self.version = 0  # steps trained
         self.skipped = 0  # updates in a row that were not applied
         self.rate_scale = 1.0  # what a guard has made of the learning rate
         self.mismatch = 0.0  # the last mismatch_kl
-        self.tokens_at_once = memory.tokens_at_once(policy, recipe)
-        self.say: Callable[[str], None] = lambda line: None
-        self.masters = Masters(policy.model)
-        betas = (recipe.adam_beta1, recipe.adam_beta2)
-        self.optimizer = adamw(self.masters.weights, recipe.learning_rate, recipe.weight_decay, betas)
-        if recipe.gradient_checkpointing and not policy.stack:
-            policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.reference: Policy | None = None
         if recipe.beta > 0:
             frozen = copy.deepcopy(policy.model).eval().requires_grad_(False)
             self.reference = replace(policy, model=frozen)
 
-    def weights(self) -> Mapping[str, Any]:
-        return self.policy.model.state_dict()
-
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint holds beside the weights: tensors (copies), and plain values."""
-        tensors = {
-            f"{index}.{name}": value.detach().to("cpu", copy=True)
-            for index, param in enumerate(self._trained())
-            for name, value in self.optimizer.state[param].items()
-        }
-        for index in self.masters.copies:
-            tensors[f"master.{index}"] = self.masters.weights[index].detach().to("cpu", copy=True)
-        plain = {"version": self.version, "skipped": self.skipped, "rate_scale": self.rate_scale}
-        plain |= {"mismatch": self.mismatch, "tokens_at_once": self.tokens_at_once}
-        return tensors, {**plain, "beta": self.beta, "first_beta": self.recipe.beta}
+        tensors, plain = super().state()
+        plain |= {"version": self.version, "skipped": self.skipped, "rate_scale": self.rate_scale}
+        plain |= {"mismatch": self.mismatch, "beta": self.beta, "first_beta": self.recipe.beta}
+        return tensors, plain
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Goes on from there. The weights and the reference are the caller's business."""
-        params = self._trained()
-        for key, value in tensors.items():
-            index, _, name = key.partition(".")
-            if index == "master":
-                self.masters.weights[int(name)].data.copy_(value)
-                continue
-            own = value.to(self.policy.device, copy=True)  # "step" too: the optimizer is fused
-            self.optimizer.state[params[int(index)]][name] = own
+        super().load_state(tensors, plain)
         self.version, self.skipped = int(plain["version"]), int(plain["skipped"])
         self.rate_scale, self.mismatch = float(plain["rate_scale"]), float(plain["mismatch"])
-        self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
         if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed, and its word is the newer
             self.beta = float(plain["beta"])
-
-    def _trained(self) -> list[torch.nn.Parameter]:
-        return [param for group in self.optimizer.param_groups for param in group["params"]]
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One pass or more over the batch (`num_iterations`). Returns means over tokens and updates."""
@@ -135,7 +106,8 @@ class LocalLearner:
         flat: list[float] = []
         for part in self._micro_batches(prompts, rows):
             packed = pack(prompts, part, self.policy.device)
-            ref_BT, _ = self._logprobs(self.reference, packed)
+            assert self.reference
+            ref_BT, _ = self._logprobs(self.reference, packed, self.recipe.temperature)
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
         sizes = iter(flat)
@@ -150,7 +122,8 @@ class LocalLearner:
         rows = [Row(0, (self.policy.pad_id,) * length, (0.0,) * length, 1.0)] * max(1, self.tokens_at_once // length)
         batch = Batch(((self.policy.pad_id,) * 16,), tuple(rows), version=0)
         torch.cuda.reset_peak_memory_stats(self.policy.device)
-        for _ in self._trained_on(batch, rows, True, {"num_sequences": len(rows), "num_tokens": len(rows) * length}):
+        totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
+        for _ in self._trained_on(batch.prompt_ids, rows, partial(self._loss, on_policy=True, totals=totals)):
             self.masters.drop()
         peak = torch.cuda.max_memory_allocated(self.policy.device)
         self.say(memory.in_words(self.policy, self.recipe, self.tokens_at_once, peak))
@@ -177,20 +150,11 @@ class LocalLearner:
         sound = all(math.isfinite(row.advantage + sum(row.logprobs)) for row in rows)  # the sampler's numbers too
         if not (self.reference or recipe.entropy_coef):
             rows = [row for row in rows if row.advantage]  # the rest has no gradient; the denominators stay
-        self.policy.model.train()
-        loss = torch.zeros((), device=self.policy.device)
-        gradients: list[Tensor | None] = []
-        for part, of_part in self._trained_on(batch, rows, on_policy, totals):
-            gradients = self.masters.collect(gradients)
-            loss += part
-            sums.add(of_part)
-        self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
-        norm_and_loss = torch.stack([clip_grad_norm(self.masters.weights, recipe.max_grad_norm, loss.device), loss])
-        norm, total = norm_and_loss.tolist()
+        loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
+        norm, total = self._gradient(batch.prompt_ids, rows, loss_of, sums).tolist()
         sums.add({"updates": 1.0, "loss": total})
         if sound and math.isfinite(norm) and math.isfinite(total):
-            self.optimizer.step()
-            self.masters.publish()
+            self._apply()
             self.skipped = 0
             sums.add({"applied": 1.0, "grad_norm": norm})
         else:
@@ -203,51 +167,14 @@ class LocalLearner:
                 f"{recipe.max_grad_norm:g})"
             )
 
-    def _trained_on(
-        self, batch: Batch, rows: list[Row], on_policy: bool, totals: dict[str, int]
-    ) -> Iterator[tuple[Tensor, Stats]]:
-        """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
-
-        One that does not fit the memory is cut in two and done again; what it had left behind is dropped. Raises
-        ModelError where one answer alone does not fit.
-        """
-        parts = deque(self._micro_batches(batch.prompt_ids, rows))
-        while parts:
-            part = parts.popleft()
-            try:
-                packed = pack(batch.prompt_ids, part, self.policy.device)
-                loss, stats = self._loss(packed, on_policy, totals)
-                loss.backward()
-            except torch.OutOfMemoryError:
-                failed = True
-            else:
-                failed = False
-            if failed:  # out of the handler, whose traceback would keep the tensors
-                packed = loss = stats = None  # type: ignore[assignment]
-                self.masters.drop()
-                memory.give_back(self.policy.device)
-                if len(part) == 1:
-                    raise ModelError(memory.too_long(tokens_of(part, batch.prompt_ids), self.recipe))
-                self._take_less(part, batch.prompt_ids)
-                middle = len(part) // 2
-                parts.extendleft([part[middle:], part[:middle]])
-            else:
-                yield loss.detach(), stats
-
-    def _take_less(self, part: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> None:
-        less = max(1, tokens_of(part, prompt_ids) // 2)
-        if less < self.tokens_at_once:
-            self.tokens_at_once = less
-            self.say(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
-
     def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
         """The loss of a micro-batch, and sums over its tokens."""
         recipe = self.recipe
-        logprobs_BT, entropy_BT = self._logprobs(self.policy, packed)
+        logprobs_BT, entropy_BT = self._logprobs(self.policy, packed, recipe.temperature)
         ref_BT = None
         if self.reference:
             with torch.no_grad():
-                ref_BT, _ = self._logprobs(self.reference, packed)
+                ref_BT, _ = self._logprobs(self.reference, packed, recipe.temperature)
         sampler_BT, tokens = packed.sampler_logprobs_BT, len(packed.targets_M)
         weights_BT = None
         sums: Stats = {"tokens": tokens}
@@ -286,60 +213,3 @@ class LocalLearner:
             asked = self.recipe.importance_sampling_cap is not None
             return truncated_weights if asked or self.mismatch > ROUNDING else None
         return {"truncate": truncated_weights, "mask": masked_weights, "never": None}[how]
-
-    def _logprobs(self, policy: Policy | None, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of the answers' tokens, [B, T]."""
-        assert policy is not None
-        if policy.plain:
-            chosen_M, entropy_M = plain_logprobs(policy, packed, self.recipe.temperature)
-            return unpack(chosen_M, packed), unpack(entropy_M, packed)
-        recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
-        chosen_M, entropy_M = token_logprobs(
-            forward(policy, packed, recompute),
-            policy.head,
-            packed.targets_M,
-            self.recipe.temperature,
-            packed.support_MK,
-            policy.cap,
-        )
-        return unpack(chosen_M, packed), unpack(entropy_M, packed)
-
-    def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row]) -> list[list[Row]]:
-        """As many rows as make up the tokens that fit; a prompt counts once for its rows."""
-        parts: list[list[Row]] = []
-        room = 0
-        for row in rows:
-            shares = bool(parts) and parts[-1][-1].prompt == row.prompt
-            cost = len(row.token_ids) + (0 if shares else len(prompt_ids[row.prompt]))
-            if not parts or cost > room:
-                parts.append([])
-                room, cost = self.tokens_at_once, len(row.token_ids) + len(prompt_ids[row.prompt])
-            parts[-1].append(row)
-            room -= cost
-        return parts
-
-
-class Sums:
-    """Running sums that stay on the device until they are read, all at once."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Tensor | float] = defaultdict(float)
-
-    def add(self, values: Stats) -> None:
-        for key, value in values.items():
-            self.values[key] = self.values[key] + value
-
-    def read(self) -> dict[str, float]:
-        there = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
-        read = torch.stack([value.double() for value in there.values()]).tolist() if there else []
-        here = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
-        return defaultdict(float, here | dict(zip(there, read, strict=True)))
-
-
-def tokens_of(rows: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> int:
-    return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
-
-
-def clip_grad_norm(weights: Sequence[torch.nn.Parameter], most: float, device: torch.device) -> Tensor:
-    """Clips, and returns the norm before; 0 where there is no gradient at all."""
-    return torch.nn.utils.clip_grad_norm_(weights, most).to(device)

@@ -73,9 +73,9 @@ def cache_budget(policy: Policy, recipe: Recipe | None = None) -> int | None:
     return max(0, free - taken) // 2
 
 
-def too_long(tokens: int, recipe: Recipe) -> str:
-    """What to do where an answer and its prompt do not fit."""
-    ways = [f"lower max_completion_length (now {recipe.max_completion_length})"]
+def too_long(tokens: int, recipe: Recipe, longest: str = "max_completion_length") -> str:
+    """What to do where an answer and its prompt do not fit; `longest` is the key that bounds them."""
+    ways = [f"lower {longest} (now {getattr(recipe, longest)})"]
     if not recipe.gradient_checkpointing:
         ways.append("set gradient_checkpointing=true")
     if recipe.dtype == "float32":

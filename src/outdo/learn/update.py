@@ -1,0 +1,176 @@
+"""What moves a policy's weights, whatever it is taught by: masters, optimizer, micro-batches that fit the memory.
+
+A micro-batch is handed the denominators of its whole update by its loss, so that its size changes no gradient.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outdo.config import Recipe
+from outdo.errors import ModelError
+from outdo.learn import memory
+from outdo.learn.logprobs import token_logprobs
+from outdo.learn.optim import Masters, adamw
+from outdo.learn.packing import Packed, forward, pack, unpack
+from outdo.learn.plain import plain_logprobs
+from outdo.models.load import Policy
+from outdo.types import Row
+
+Stats = dict[str, Tensor | float]
+LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
+
+
+class Updates:
+    """Trains `policy` in place. `longest` names the key that bounds an example's length, for when one does not fit."""
+
+    def __init__(
+        self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float], longest: str
+    ) -> None:
+        self.policy, self.recipe, self.longest = policy, recipe, longest
+        self.tokens_at_once = memory.tokens_at_once(policy, recipe)
+        self.say: Callable[[str], None] = lambda line: None
+        self.masters = Masters(policy.model)
+        self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
+        if recipe.gradient_checkpointing and not policy.stack:
+            policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def weights(self) -> Mapping[str, Any]:
+        return self.policy.model.state_dict()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint holds beside the weights: tensors (copies), and plain values."""
+        tensors = {
+            f"{index}.{name}": value.detach().to("cpu", copy=True)
+            for index, param in enumerate(self._trained())
+            for name, value in self.optimizer.state[param].items()
+        }
+        for index in self.masters.copies:
+            tensors[f"master.{index}"] = self.masters.weights[index].detach().to("cpu", copy=True)
+        return tensors, {"tokens_at_once": self.tokens_at_once}
+
+    def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+        """Goes on from there. The weights are the caller's business."""
+        params = self._trained()
+        for key, value in tensors.items():
+            index, _, name = key.partition(".")
+            if index == "master":
+                self.masters.weights[int(name)].data.copy_(value)
+                continue
+            own = value.to(self.policy.device, copy=True)  # "step" too: the optimizer is fused
+            self.optimizer.state[params[int(index)]][name] = own
+        self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
+
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [param for group in self.optimizer.param_groups for param in group["params"]]
+
+    def _gradient(
+        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], loss_of: LossOf, sums: Sums
+    ) -> Tensor:
+        """The masters get the clipped gradient of these rows. Its norm before, and the loss, still on the device."""
+        self.policy.model.train()
+        loss = torch.zeros((), device=self.policy.device)
+        gradients: list[Tensor | None] = []
+        for part, of_part in self._trained_on(prompt_ids, rows, loss_of):
+            gradients = self.masters.collect(gradients)
+            loss += part
+            sums.add(of_part)
+        self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
+        return torch.stack([clip_grad_norm(self.masters.weights, self.recipe.max_grad_norm, loss.device), loss])
+
+    def _apply(self) -> None:
+        self.optimizer.step()
+        self.masters.publish()
+
+    def _trained_on(
+        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], loss_of: LossOf
+    ) -> Iterator[tuple[Tensor, Stats]]:
+        """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
+
+        One that does not fit the memory is cut in two and done again; what it had left behind is dropped. Raises
+        ModelError where one answer alone does not fit.
+        """
+        parts = deque(self._micro_batches(prompt_ids, rows))
+        while parts:
+            part = parts.popleft()
+            try:
+                loss, stats = loss_of(pack(prompt_ids, part, self.policy.device))
+                loss.backward()
+            except torch.OutOfMemoryError:
+                failed = True
+            else:
+                failed = False
+            if failed:  # out of the handler, whose traceback would keep the tensors
+                loss = stats = None  # type: ignore[assignment]
+                self.masters.drop()
+                memory.give_back(self.policy.device)
+                if len(part) == 1:
+                    raise ModelError(memory.too_long(tokens_of(part, prompt_ids), self.recipe, self.longest))
+                self._take_less(part, prompt_ids)
+                middle = len(part) // 2
+                parts.extendleft([part[middle:], part[:middle]])
+            else:
+                yield loss.detach(), stats
+
+    def _take_less(self, part: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> None:
+        less = max(1, tokens_of(part, prompt_ids) // 2)
+        if less < self.tokens_at_once:
+            self.tokens_at_once = less
+            self.say(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
+
+    def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row]) -> list[list[Row]]:
+        """As many rows as make up the tokens that fit; a prompt counts once for its rows."""
+        parts: list[list[Row]] = []
+        room = 0
+        for row in rows:
+            shares = bool(parts) and parts[-1][-1].prompt == row.prompt
+            cost = len(row.token_ids) + (0 if shares else len(prompt_ids[row.prompt]))
+            if not parts or cost > room:
+                parts.append([])
+                room, cost = self.tokens_at_once, len(row.token_ids) + len(prompt_ids[row.prompt])
+            parts[-1].append(row)
+            room -= cost
+        return parts
+
+    def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of the answers' tokens, [B, T]."""
+        if policy.plain:
+            chosen_M, entropy_M = plain_logprobs(policy, packed, temperature)
+            return unpack(chosen_M, packed), unpack(entropy_M, packed)
+        recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
+        hidden_MD = forward(policy, packed, recompute)
+        chosen_M, entropy_M = token_logprobs(
+            hidden_MD, policy.head, packed.targets_M, temperature, packed.support_MK, policy.cap
+        )
+        return unpack(chosen_M, packed), unpack(entropy_M, packed)
+
+
+class Sums:
+    """Running sums that stay on the device until they are read, all at once."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor | float] = defaultdict(float)
+
+    def add(self, values: Stats) -> None:
+        for key, value in values.items():
+            self.values[key] = self.values[key] + value
+
+    def read(self) -> dict[str, float]:
+        there = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
+        read = torch.stack([value.double() for value in there.values()]).tolist() if there else []
+        here = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
+        return defaultdict(float, here | dict(zip(there, read, strict=True)))
+
+
+def tokens_of(rows: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> int:
+    return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
+
+
+def clip_grad_norm(weights: Sequence[torch.nn.Parameter], most: float, device: torch.device) -> Tensor:
+    """Clips, and returns the norm before; 0 where there is no gradient at all."""
+    return torch.nn.utils.clip_grad_norm_(weights, most).to(device)
