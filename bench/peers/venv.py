@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def python_with(package: str) -> Path:
     """The Python of an environment that has `package` and this interpreter's own version of torch."""
-    folder = ROOT / ".bench" / f"{package}-venv"
+    folder = ROOT / ".bench" / f"{package.partition('[')[0]}-venv"  # without its extras
     python, done = folder / "bin" / "python", folder / ".done"
     if done.exists():
         return python

@@ -71,6 +71,8 @@ def train(
         recipe = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump())
     keep_memory()
     task = task or find_task(recipe.dataset_name, recipe.task_args, recipe.system_prompt)
+    for split in (*recipe.eval_split, *recipe.final_eval_split):
+        next(task.prompts(split, recipe.seed))  # says now that there is no such split
     data = resuming.fingerprint(task, recipe.seed)
     if resume is None and recipe.resume == "auto":
         resume = resuming.unfinished(recipe, data)

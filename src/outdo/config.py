@@ -123,8 +123,11 @@ class Recipe(BaseModel):
     curriculum_informative: float = Field(0.0, ge=0, le=1)  # and no longer than this share of its groups has spread
     # --- evaluation, on held-out problems
     eval_steps: int = Field(0, ge=0)  # every so many steps; 0: before and after only
-    eval_size: int = Field(200, ge=1)  # problems in a split
+    eval_size: int = Field(200, ge=0)  # problems in a split; 0: all of them
     eval_samples: int = Field(10, ge=0)  # answers to each, for pass@1 and pass@k; 0: greedy only
+    eval_ks: list[int] = []  # the k's of pass@k; empty: 1, and 8 or 10, or eval_samples where that is less
+    eval_split: list[str] = []  # where to look before, during and after; empty: test and ood, where the task has them
+    final_eval_split: list[str] = []  # looked at after the last step only: settings are chosen on eval_split
     # --- the run
     output_dir: str | None = None  # default: runs/TASK-DATE-TIME
     save_steps: int = Field(25, ge=0)  # a checkpoint every so many steps; 0: only when the run is told to stop
@@ -137,7 +140,7 @@ class Recipe(BaseModel):
     def _trl_bool(cls, value: Any) -> Any:
         return {True: "group", False: "none"}.get(value, value) if isinstance(value, bool) else value
 
-    @field_validator("reward_funcs", "reward_weights", mode="before")
+    @field_validator("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -243,6 +246,8 @@ def _refuse_contradictions(r: Recipe) -> None:
             raise RecipeError(
                 f"{key}={getattr(r, key)} needs a KL coefficient, and beta is 0: set beta, for example 0.04"
             )
+    if r.eval_ks and not all(1 <= k <= r.eval_samples for k in r.eval_ks):
+        raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
     if r.curriculum_steps and not r.curriculum_args:
         raise RecipeError(
             "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"

@@ -57,7 +57,9 @@ class Session:
     ) -> None:
         self.recipe, self.task, self.rewards, self.policy, self.sampler = recipe, task, rewards, policy, sampler
         self.run, self.reporter, self.start = run, reporter, start
-        self.splits = {s: held_out(task, s, recipe.eval_size) for s in ("test", "ood") if s in task.splits}
+        self.splits = {s: held_out(task, s, recipe.eval_size) for s in eval_splits(recipe, task)}
+        last = [s for s in recipe.final_eval_split if s not in self.splits]
+        self.final_splits = {s: held_out(task, s, recipe.eval_size) for s in last}
         self.curriculum = Curriculum(task, recipe)
         self.learner: LocalLearner | None = None
         self.undivided: signals.Undivided = nullcontext
@@ -220,10 +222,9 @@ class Session:
         recipe = self.recipe
         params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
         seed = seed_of("evaluation", recipe.seed, step)
-        found = [
-            evaluate_prompts(prompts, split, self.sampler, self.rewards, params, recipe.eval_samples, seed)
-            for split, prompts in self.splits.items()
-        ]
+        looked_at = self.splits | (self.final_splits if step == recipe.max_steps else {})
+        how = params, recipe.eval_samples, seed, recipe.eval_ks
+        found = [evaluate_prompts(ps, split, self.sampler, self.rewards, *how) for split, ps in looked_at.items()]
         with self.undivided():
             for result in found:
                 self.run.record_eval(result.row(step))
@@ -337,6 +338,12 @@ class Session:
             checkpoint.write_whole(self.run.model_folder, lambda folder: save_policy(self.policy, folder))
         except (OSError, SafetensorError) as error:
             raise RunError(f"cannot save the model to {self.run.model_folder}: {error}") from error
+
+
+def eval_splits(recipe: Recipe, task: Task) -> list[str]:
+    """What is looked at all along; a split that the task has not is refused where its prompts are asked for."""
+    held_back = recipe.final_eval_split
+    return recipe.eval_split or [s for s in ("test", "ood") if s in task.splits and s not in held_back]
 
 
 def _save_weights(model: Any, folder: Path) -> None:

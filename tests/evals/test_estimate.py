@@ -2,10 +2,11 @@
 
 import itertools
 import math
+import random
 
 import pytest
 
-from outdo.evals.estimate import pass_at_k, wilson
+from outdo.evals.estimate import mean_interval, paired_difference, pass_at_k, ratio_difference, wilson
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
@@ -81,3 +82,71 @@ def test_wilson_is_symmetric_and_inside_0_and_1():
 def test_wilson_refuses_what_cannot_be(successes, n):
     with pytest.raises(ValueError, match=rf"successes={successes}, n={n}"):
         wilson(successes, n)
+
+
+def test_mean_interval_is_wilsons_for_shares():
+    for right, n in ((0, 7), (3, 10), (7, 7), (1, 40)):
+        assert mean_interval([1.0] * right + [0.0] * (n - right)) == pytest.approx(wilson(right, n))
+
+
+def test_mean_interval_agrees_with_the_bootstrap_over_problems():
+    rng = random.Random(0)
+    values = [pass_at_k(8, min(8, int(rng.betavariate(0.5, 1.5) * 9)), 4) for _ in range(300)]
+    means = sorted(sum(rng.choices(values, k=300)) / 300 for _ in range(2000))
+    low, high = mean_interval(values)
+    assert (low, high) == (pytest.approx(means[50], abs=0.006), pytest.approx(means[-50], abs=0.006))
+    flips_low, flips_high = wilson(round(sum(values)), 300)
+    assert high - low < flips_high - flips_low  # problems that are half solved scatter less than coins
+
+
+def test_mean_interval_is_no_point_where_all_values_are_alike():
+    low, high = mean_interval([0.5] * 20)
+    assert low < 0.35 and high > 0.65
+    with pytest.raises(ValueError, match="all of them in"):
+        mean_interval([0.5, 1.5])
+
+
+def paired(both, new_only, old_only, neither):
+    new = [1.0] * (both + new_only) + [0.0] * (old_only + neither)
+    old = [1.0] * both + [0.0] * new_only + [1.0] * old_only + [0.0] * neither
+    return paired_difference(new, old)
+
+
+@pytest.mark.parametrize(
+    ("table", "value", "low", "high"),
+    [
+        ((14, 5, 0, 22), 0.122, 0.011, 0.226),  # Altman et al., Statistics with Confidence (2000), table 6.2
+        ((1, 1, 7, 12), -0.286, -0.507, -0.026),  # Fagerland et al. (2014), the data of Bentur et al.
+    ],
+)
+def test_a_paired_difference_in_print(table, value, low, high):
+    found = paired(*table)
+    assert (found.value, found.low, found.high) == pytest.approx((value, low, high), abs=6e-4)
+    assert not found.is_noise and found.n == sum(table)
+
+
+def test_pairing_tells_apart_what_two_intervals_do_not():
+    """11 more right of 100, and none lost: two intervals overlap, the paired one does not hold 0."""
+    found = paired(40, 11, 0, 49)
+    assert wilson(51, 100)[0] < wilson(40, 100)[1] and found.low > 0.04
+    assert paired(40, 6, 5, 49).is_noise
+    assert paired(30, 0, 0, 0).is_noise and paired(30, 0, 0, 0).high > 0.0  # no difference seen is not no difference
+
+
+def test_a_paired_difference_covers_the_truth_about_as_often_as_it_says():
+    rng, inside = random.Random(1), 0
+    for _ in range(400):
+        chances = [rng.betavariate(1, 2) for _ in range(120)]
+        old = [float(rng.random() < p) for p in chances]
+        new = [float(rng.random() < p + 0.1 * (1 - p)) for p in chances]
+        found = paired_difference(new, old)
+        inside += found.low <= 0.1 * 2 / 3 <= found.high  # the mean of 1 - p is 2/3
+    assert 0.92 <= inside / 400 <= 0.99
+
+
+def test_a_mean_over_tokens_takes_texts_as_the_unit():
+    found = ratio_difference([-1.0, -3.0, -2.0], [10, 10, 20])
+    assert found.value == pytest.approx(-0.15)
+    scatter = (0.5**2 + 1.5**2 + 1.0**2) * 3 / 2
+    assert found.high - found.value == pytest.approx(1.96 * math.sqrt(scatter) / 40)
+    assert ratio_difference([-1.0], [10]).is_noise

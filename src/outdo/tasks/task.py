@@ -21,6 +21,7 @@ from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, gsm8k, gym, jsonl
 from outdo.types import Prompt
 
+WHOLE = 200_000  # prompts that a split with an end may have
 Teacher = Callable[..., str]  # teacher(prompt, rng) -> an answer to imitate, not always a right one
 
 
@@ -109,10 +110,13 @@ def find_task(name: str, args: dict[str, Any] | None = None, system_prompt: str 
 
 
 def held_out(task: Task, split: str, size: int) -> list[Prompt]:
-    """The first `size` distinct prompts of an evaluation split: the same for every seed, so that runs compare."""
+    """The first `size` distinct prompts of an evaluation split: the same for every seed, so that runs compare. Of size
+    0, all of them; of a task without end that is refused."""
     found: dict[str, Prompt] = {}
     for tried, prompt in enumerate(task.prompts(split, seed_of("held out"))):
         found.setdefault(prompt.id, prompt)
-        if len(found) == size or tried > 50 * size:  # a small space may hold fewer
+        if size and (len(found) == size or tried > 50 * size):  # a small space may hold fewer
             break
+        if not size and tried > WHOLE:
+            raise TaskError(f"task {task.name} makes {split!r} problems without end: say how many (size, eval_size)")
     return list(found.values())

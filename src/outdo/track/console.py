@@ -98,15 +98,21 @@ def make_reporter(console: Console | None = None) -> PlainLines | LiveTable:
 
 
 def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
-    """Held-out success before and after, with intervals."""
-    table = Table("held out", "before [95%]", "after [95%]", "pass@1", "pass@10", box=None, padding=(0, 1))
-    for old, new in zip(before, after, strict=True):
-        passes = [
-            f"{old.pass_at[k]:.2f} → {new.pass_at[k]:.2f}" if k in old.pass_at and k in new.pass_at else "–"
-            for k in (1, 10)
-        ]
-        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *passes)
+    """Held-out success before and after, with intervals. What was looked at only afterwards has no before."""
+    had = {old.split: old for old in before}
+    ks = sorted({k for new in after for k in new.pass_at})
+    table = Table("held out", "before [95%]", "after [95%]", *(f"pass@{k}" for k in ks), box=None, padding=(0, 1))
+    for new in after:
+        old = had.get(new.split)
+        passes = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
+        table.add_row(f"{new.split} ({new.n})", interval(old) if old else "–", interval(new), *passes)
     return table
+
+
+def _change(old: float | None, new: float | None) -> str:
+    if new is None:
+        return "–"
+    return f"{new:.2f}" if old is None else f"{old:.2f} → {new:.2f}"
 
 
 def interval(e: Evaluation) -> str:

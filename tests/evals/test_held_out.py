@@ -1,0 +1,123 @@
+"""Evaluation by a sampler whose answers are known, and which splits a run looks at when."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import outdo
+from conftest import prompt_of
+from outdo.api import train
+from outdo.errors import RecipeError, TaskError
+from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompts, measure
+from outdo.grade.compose import find_rewards
+from outdo.tasks.task import find_task, held_out
+from outdo.track.console import PlainLines, summary
+from outdo.types import Completion, Group, Prompt, SampleParams
+
+
+class Known:
+    """Says 1 to the first `right[id]` of its answers to a problem and 0 to the others; greedy, where any is right."""
+
+    def __init__(self, right: Mapping[str, int]) -> None:
+        self.right, self.calls = right, list[int]()
+
+    def sample(self, prompts: list[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
+        self.calls.append(len(prompts))
+        for prompt in reversed(prompts):
+            said = [
+                "1" if i < self.right[prompt.id] or (not params.temperature and self.right[prompt.id]) else "0"
+                for i in range(n)
+            ]
+            yield Group(prompt, (1,), tuple(_said(text) for text in said))
+
+    def load(self, weights: Mapping[str, Any], version: int) -> None: ...
+
+
+def _said(text: str) -> Completion:
+    return Completion((1,), (0.0,), f"<answer>{text}</answer>", "stop", 0)
+
+
+PROBLEMS = [prompt_of(name, "1") for name in "abcd"]
+REWARDS = find_rewards(["exact"], [], "exact")
+
+
+def test_success_is_greedy_and_pass_at_k_is_of_samples() -> None:
+    sampler = Known({"a": 0, "b": 1, "c": 2, "d": 4})
+    found = evaluate_prompts(PROBLEMS, "test", sampler, REWARDS, SampleParams(4), 4, 0, [1, 2, 4])
+    assert (found.n, found.success_rate) == (4, 0.75)
+    assert found.pass_at == pytest.approx({1: 7 / 16, 2: (0 + 1 / 2 + 5 / 6 + 1) / 4, 4: 0.75})
+    assert all(low < found.pass_at[k] < high for k, (low, high) in found.pass_interval.items())
+    row = json.loads(json.dumps(found.row(3)))
+    assert row["step"] == 3 and row["pass@2_low"] < row["pass@2"] < row["pass@2_high"]
+    again = Evaluation.of(row)
+    assert set(again.pass_at) == {1, 2, 4} and again.pass_interval[2][0] == row["pass@2_low"]
+    assert Evaluation.of({k: v for k, v in row.items() if "_" not in k or "@" not in k}).pass_interval == {}
+
+
+def test_every_answer_is_told_of_and_cut_ones_are_asked_for_in_parts() -> None:
+    sampler, told = Known(dict.fromkeys("abcd", 1)), list[int]()
+    answers = answer(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
+    assert sum(told) == 4 * 1025 and sampler.calls == [4, 2, 2]
+    assert measure(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
+
+
+@pytest.mark.parametrize(
+    ("samples", "ks"), [(0, ()), (1, (1,)), (4, (1, 4)), (8, (1, 8)), (10, (1, 10)), (16, (1, 8)), (40, (1, 10))]
+)
+def test_which_ks_suit(samples: int, ks: tuple[int, ...]) -> None:
+    assert default_ks(samples) == ks
+
+
+def test_a_whole_split_and_one_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(
+        "".join(json.dumps({"prompt": f"{i}", "split": "test" if i else "train"}) + "\n" for i in range(300))
+    )
+    assert len(held_out(find_task(str(path)), "test", 0)) == 299
+
+    @outdo.task(rewards=["exact"])
+    def endless(split: str, seed: int) -> Iterator[Prompt]:
+        while True:
+            yield PROBLEMS[0]
+
+    with pytest.raises(TaskError, match="without end: say how many"):
+        held_out(endless, "test", 0)
+
+
+@outdo.task(rewards=["exact"], splits=("train", "dev", "test"))
+def three(split: str, seed: int) -> Iterator[Prompt]:
+    for i in range(8):
+        yield prompt_of(f"{split} {i}", "1")
+
+
+def quick(folder: Path, **keys: Any) -> dict[str, Any]:
+    sizes = {"max_steps": 2, "eval_steps": 1, "eval_samples": 4, "num_generations": 2, "max_completion_length": 3}
+    reporter = PlainLines(Console(file=io.StringIO()))
+    fixed = {"task": three, "sft_steps": 0, "device": "cpu", "reporter": reporter, "output_dir": str(folder / "r")}
+    return {**sizes, **fixed, "per_device_train_batch_size": 4, **keys}
+
+
+def test_a_run_looks_at_one_split_all_along_and_at_another_at_the_end_only(tmp_path: Path) -> None:
+    result = train(**quick(tmp_path, eval_split="dev", final_eval_split="test", eval_size=0, eval_ks=[2, 4]))
+    rows = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["split"]) for row in rows] == [(0, "dev"), (1, "dev"), (2, "dev"), (2, "test")]
+    assert all(row["n"] == 8 and "pass@2" in row and "pass@1" not in row for row in rows)
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(summary(result.before, result.after))
+    lines = shown.getvalue().splitlines()
+    assert "pass@4" in lines[0] and "→" in lines[1] and lines[2].split()[:3] == ["test", "(8)", "–"]
+
+
+def test_splits_and_ks_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="has no split 'tset'; it has train, dev, test"):
+        train(**quick(tmp_path, final_eval_split="tset"))
+    with pytest.raises(RecipeError, match="k from 1 to eval_samples=4"):
+        train(**quick(tmp_path, eval_ks=[8]))
+    assert not (tmp_path / "r").exists()
