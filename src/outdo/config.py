@@ -6,7 +6,7 @@ Names are TRL's where TRL has one. A field is documented once, here, beside its 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -45,6 +45,8 @@ INSTEAD = {
     "trust_remote_code": "code from a model folder is never run",
 }
 
+GROUPS = ("sft", "harvest")  # keys that begin alike may be given as a mapping
+
 
 class Recipe(BaseModel):
     """Everything that decides a run. The defaults suit a small pretrained model; `default.yaml` trains the tiny one."""
@@ -56,8 +58,12 @@ class Recipe(BaseModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     # --- the task
-    dataset_name: str = "arithmetic"  # a task's name, a .jsonl file, or path/to/file.py:function
+    dataset_name: str = "arithmetic"  # a task's name, data (docs/data.md), or path/to/file.py:function
     task_args: dict[str, Any] = {}  # handed to the task's function: task_args.digits=3
+    columns: dict[str, str] = {}  # what the data calls ours: columns.prompt=question columns.answer=solution
+    dataset_config: str | None = None  # which of a hub data set's configurations
+    dataset_train_split: str = "train"
+    dataset_test_split: str = "test"  # held out; where the data has none, one row in ten is
     system_prompt: str | None = None  # put before every prompt
     # --- the rewards
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
@@ -113,10 +119,23 @@ class Recipe(BaseModel):
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     max_grad_norm: float = Field(1.0, gt=0)
-    # --- the supervised warm-up, on the task's own demonstrations
-    sft_steps: int = Field(0, ge=0)
-    sft_batch_size: int = Field(64, ge=1)
+    # --- supervised training: the warm-up before GRPO, and `outdo sft`; `sft: {epochs: 3}` says the same
+    sft_steps: int = Field(0, ge=0)  # updates, or …
+    sft_epochs: float = Field(0, ge=0)  # … times through data that have an end, each example once a time
+    sft_batch_size: int = Field(64, ge=1)  # examples in one update
     sft_learning_rate: float = Field(1e-5, gt=0)
+    sft_lr_scheduler_type: Literal["constant", "linear", "cosine"] = "cosine"
+    sft_warmup_ratio: float = Field(0.05, ge=0, le=1)  # the share of the updates in which the rate climbs
+    sft_weight_decay: float = Field(0.0, ge=0)
+    sft_max_length: int | None = Field(None, ge=2)  # tokens, prompt included; longer answers are cut; default: no limit
+    sft_dataset_name: str | None = None  # data with a `completion`; default: the task's own demonstrations
+    sft_task_args: dict[str, Any] = {}  # handed to sft_dataset_name's function
+    # --- harvesting: right answers of the model's own, as demonstrations
+    harvest_size: int = Field(1000, ge=0)  # prompts; 0: all, where they have an end
+    harvest_samples: int = Field(8, ge=1)  # answers to each
+    harvest_keep: int = Field(4, ge=1)  # of the distinct right ones, at most
+    # --- stages: each is {stage: sft, grpo or harvest, and keys of its own over the others}
+    stages: list[dict[str, Any]] = []
     # --- the curriculum: an easier task first
     curriculum_steps: int = Field(0, ge=0)  # at most so many steps
     curriculum_args: dict[str, Any] = {}  # task_args of the easier task
@@ -207,6 +226,9 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides win; arguments of a task are merged one by one, and belong to their task alone."""
     merged = {**base, **over}
     same_task = over.get("dataset_name", base.get("dataset_name")) == base.get("dataset_name")
+    for one, other in (("sft_steps", "sft_epochs"), ("sft_epochs", "sft_steps")):
+        if over.get(one) and not over.get(other):
+            merged[other] = 0  # the newer word on how long
     for name in ("task_args", "curriculum_args"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
@@ -222,8 +244,7 @@ def _refuse_contradictions(r: Recipe) -> None:
         if getattr(r, key) not in known:
             name = getattr(r, key)
             raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{_nearest(name, known)}")
-    if r.generation_batch_size is not None and r.steps_per_generation is not None:
-        raise RecipeError("generation_batch_size and steps_per_generation say the same thing: give one of them")
+    _refuse_twice(r)
     batch = r.answers_per_step
     if batch % r.num_generations:
         fits = [n for n in range(2, batch + 1) if batch % n == 0]
@@ -252,6 +273,12 @@ def _refuse_contradictions(r: Recipe) -> None:
         raise RecipeError(
             "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
         )
+
+
+def _refuse_twice(r: Recipe) -> None:
+    for one, other in (("generation_batch_size", "steps_per_generation"), ("sft_steps", "sft_epochs")):
+        if getattr(r, one) and getattr(r, other):
+            raise RecipeError(f"{one} and {other} say the same thing: give one of them")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -298,7 +325,7 @@ def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) 
     """The same values under canonical names. An unknown key is refused here, with the nearest known one."""
     out: dict[str, Any] = {}
     said: dict[str, str] = {}
-    for key, value in data.items():
+    for key, value in _flat(data):
         name = SYNONYMS.get(key, key)
         if name not in Recipe.model_fields:
             hint = f": {INSTEAD[key]}" if key in INSTEAD else _nearest(key, [*Recipe.model_fields, *SYNONYMS])
@@ -309,6 +336,15 @@ def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) 
             say(f"{where}: {key} is {name} here")
         out[name], said[name] = value, key
     return out
+
+
+def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`sft: {epochs: 3}` is sft_epochs: 3, and so for the other groups of keys."""
+    for key, value in data.items():
+        if key in GROUPS and isinstance(value, Mapping):
+            yield from ((f"{key}_{inner}", v) for inner, v in value.items())
+        else:
+            yield key, value
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
