@@ -20,7 +20,7 @@ from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, read_run, versions
 from outdo.session import Session, Start
-from outdo.tasks.task import Task, find_task, held_out
+from outdo.tasks.task import Task, find_task, held_out, task_of
 from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.types import SampleParams, Sampler
 
@@ -70,7 +70,7 @@ def train(
     elif keys:
         recipe = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump())
     keep_memory()
-    task = task or find_task(recipe.dataset_name, recipe.task_args, recipe.system_prompt)
+    task = task or task_of(recipe)
     for split in (*recipe.eval_split, *recipe.final_eval_split):
         next(task.prompts(split, recipe.seed))  # says now that there is no such split
     data = resuming.fingerprint(task, recipe.seed)

@@ -1,10 +1,12 @@
-"""This machine: how much it holds, and keeping hold of it."""
+"""This machine: how much it holds, keeping hold of it, and whether it reaches the hub."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import sys
+from urllib.parse import urlparse
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -30,3 +32,12 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def hub_answers() -> bool:
+    """Whether the hub's name can be looked up: without that, every request would be tried for a minute."""
+    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except OSError:
+        return False

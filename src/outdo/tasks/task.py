@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outdo import plugins
+from outdo.config import Recipe
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
-from outdo.tasks import arithmetic, countdown, gsm8k, gym, jsonl
+from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
+from outdo.tasks.sources import Source, is_source
 from outdo.types import Prompt
 
 WHOLE = 200_000  # prompts that a split with an end may have
-Teacher = Callable[..., str]  # teacher(prompt, rng) -> an answer to imitate, not always a right one
+Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imitate, not always right; None: none here
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Task:
     splits: tuple[str, ...] = ("train", "test", "ood")
     args: dict[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
+    finite: bool = False  # whether its prompts come to an end: a data set's do, a generator's do not
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
@@ -49,13 +52,21 @@ class Task:
             raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
 
     def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, str]]:
-        """Training prompts with the teacher's answers, without end."""
+        """Training prompts with the teacher's answers, without end. Those it has no answer to are left out."""
         if self.teacher is None:
-            raise TaskError(f"task {self.name} has no teacher to imitate: set sft_steps=0")
+            raise TaskError(
+                f"task {self.name} has no teacher to imitate: set sft_steps=0. A data set is imitated where it has a "
+                "column `completion` (columns.completion=NAME), or messages that end in an assistant's turn"
+            )
         rng = random.Random(seed_of("teacher", seed))
         for epoch in range(2**31):
+            shown = 0
             for prompt in self.prompts("train", seed_of("demonstrations", seed, epoch)):
-                yield prompt, self.teacher(prompt, rng)
+                if (text := self.teacher(prompt, rng)) is not None:
+                    shown += 1
+                    yield prompt, text
+            if not shown:
+                raise TaskError(f"task {self.name}: not one of its training prompts has an answer to imitate")
 
     def with_args(self, args: dict[str, Any]) -> Task:
         return replace(self, args={**self.args, **args})
@@ -89,14 +100,22 @@ def task(
 TASKS: dict[str, Task] = {
     "arithmetic": Task("arithmetic", arithmetic.prompts, ("numeric",), arithmetic.teacher),
     "countdown": Task("countdown", countdown.prompts, ("countdown",), countdown.teacher),
-    "gsm8k": Task("gsm8k", gsm8k.prompts, ("gsm8k",), gsm8k.teacher, ("train", "dev", "test")),
+    "gsm8k": Task("gsm8k", gsm8k.prompts, ("gsm8k",), gsm8k.teacher, ("train", "dev", "test"), finite=True),
 }
 
 
-def find_task(name: str, args: dict[str, Any] | None = None, system_prompt: str | None = None) -> Task:
-    """A task by name, by .jsonl path, or a user's own by `path/to/file.py:function`. Raises TaskError."""
-    if name.endswith(".jsonl"):
-        found = Task(name, jsonl.prompts, (), splits=("train", "test"), args={"path": name})
+def find_task(
+    name: str,
+    args: dict[str, Any] | None = None,
+    system_prompt: str | None = None,
+    source: Source | None = None,
+) -> Task:
+    """A task by name, by where its data is, or a user's own by `path/to/file.py:function`. Raises TaskError.
+
+    `source` says more of data: its splits and columns (docs/data.md).
+    """
+    if is_source(name):
+        found = _of_data(source or Source(name))
     elif name.startswith("reasoning_gym/"):
         own = {"name": name.partition("/")[2]}
         found = Task(name, gym.prompts, ("reasoning_gym",), splits=("train", "test"), args=own)
@@ -107,6 +126,19 @@ def find_task(name: str, args: dict[str, Any] | None = None, system_prompt: str 
     found = replace(found.with_args(args or {}), system_prompt=system_prompt)
     next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
     return found
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task that a recipe names, with all that it says of the data. Raises TaskError."""
+    r = recipe
+    source = Source(r.dataset_name, r.dataset_config, r.dataset_train_split, r.dataset_test_split, dict(r.columns))
+    return find_task(r.dataset_name, r.task_args, r.system_prompt, source)
+
+
+def _of_data(source: Source) -> Task:
+    table = data.load(source)
+    teacher = data.demonstration if table.can_be_imitated else None
+    return Task(source.name, table.prompts, (), teacher, table.splits, finite=True)
 
 
 def held_out(task: Task, split: str, size: int) -> list[Prompt]:

@@ -1,0 +1,199 @@
+"""Rows of a data set, by split: a file, a folder, what `datasets` saved to disk, or a name of the hub.
+
+Nothing in a data set is ever run: `datasets` is asked for plain tables only, and never trusts remote code.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from outdo.errors import TaskError
+from outdo.host import hub_answers
+
+UNSPLIT = ""  # the rows of a source that knows no splits
+EXTRA = "pip install 'outdo[data]'"
+
+
+class Line(NamedTuple):
+    """One row, and where it stands."""
+
+    where: str
+    row: dict[str, Any]
+
+
+Splits = dict[str, list[Line]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a recipe says of its data."""
+
+    name: str
+    config: str | None = None  # of a data set of the hub that has several
+    train_split: str = "train"
+    test_split: str = "test"
+    columns: dict[str, str] = field(default_factory=dict)  # our name: the data's name
+
+
+def is_source(name: str) -> bool:
+    """Whether a `dataset_name` means data, and not a task that makes its own."""
+    if ":" in name or name.startswith("reasoning_gym/"):
+        return False
+    return bool(_reader(name)) or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~")) or "/" in name
+
+
+def read(source: Source) -> Splits:
+    """All rows. Raises TaskError, which names the file and the line."""
+    path = Path(source.name).expanduser()
+    if reader := _reader(source.name):
+        return {UNSPLIT: list(reader(path))}
+    if path.is_dir():
+        return _folder(path)
+    if source.name.startswith((".", "/", "~")) or source.name.count("/") != 1:
+        raise TaskError(f"dataset_name={source.name}: there is no such file or folder")
+    return _hub(source)
+
+
+def _reader(name: str) -> Callable[[Path], Iterator[Line]] | None:
+    return next((reader for ending, reader in READERS.items() if name.endswith(ending)), None)
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise TaskError(f"dataset_name={path}: there is no such file") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TaskError(f"dataset_name={path}: cannot be read: {error}") from None
+
+
+def _json_lines(path: Path) -> Iterator[Line]:
+    for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would cut at signs inside a text too
+        if line.strip():
+            yield _line(f"{path}, line {number}", _json(line, f"{path}, line {number}"))
+
+
+def _json_list(path: Path) -> Iterator[Line]:
+    rows = _json(_text(path), str(path))
+    if not isinstance(rows, list):
+        raise TaskError(f"{path}: holds a {type(rows).__name__}; a .json data set is a list of objects")
+    for number, row in enumerate(rows, 1):
+        yield _line(f"{path}, row {number}", row)
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TaskError(f"{where}: not JSON: {getattr(error, 'msg', 'nested too deeply')}") from None
+
+
+def _line(where: str, row: Any) -> Line:
+    if not isinstance(row, dict):
+        raise TaskError(f"{where}: a line holds an object, this is a {type(row).__name__}")
+    return Line(where, row)
+
+
+def _parquet(path: Path) -> Iterator[Line]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise TaskError(f"dataset_name={path}: reading parquet needs pyarrow: {EXTRA}") from None
+    try:
+        rows = read_table(path).to_pylist()
+    except FileNotFoundError:
+        raise TaskError(f"dataset_name={path}: there is no such file") from None
+    except (OSError, ArrowException) as error:
+        raise TaskError(f"dataset_name={path}: cannot be read: {str(error).splitlines()[0]}") from None
+    for number, row in enumerate(rows, 1):
+        yield Line(f"{path}, row {number}", row)
+
+
+READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
+    ".jsonl": _json_lines,
+    ".jsonl.gz": _json_lines,
+    ".json": _json_list,
+    ".parquet": _parquet,
+}
+
+
+def _folder(path: Path) -> Splits:
+    """A folder that `datasets` saved, or one with a file for each split: train.jsonl, test.jsonl."""
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        datasets = _datasets(str(path))
+        with _told(str(path), "is the folder whole?"):
+            return _splits(datasets.load_from_disk(str(path)), str(path))
+    found = {
+        file.name.partition(".")[0]: list(reader(file))
+        for file in sorted(path.iterdir())
+        if file.is_file() and (reader := _reader(file.name))
+    }
+    if not found:
+        raise TaskError(
+            f"dataset_name={path}: this folder has neither a data set saved by `datasets` nor files such as train.jsonl"
+        )
+    return found
+
+
+def _hub(source: Source) -> Splits:
+    name = source.name
+    online = hub_answers()
+    try:
+        datasets = _datasets(name)
+    except TaskError as error:
+        if online:
+            raise
+        raise TaskError(f"{_offline(name)}. ({error})") from None
+    with _told(name, "is the name right, and does it need dataset_config?" if online else _offline(name)):
+        if online:
+            return _splits(datasets.load_dataset(name, source.config), name)
+        before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+        try:  # what was fetched once is in the cache
+            return _splits(datasets.load_dataset(name, source.config), name)
+        finally:
+            datasets.config.HF_HUB_OFFLINE = before
+
+
+def _offline(name: str) -> str:
+    return (
+        f"dataset_name={name}: there is no file or folder of that name, and the hub cannot be reached from here. "
+        "Without a network: a .jsonl file, a folder that `datasets` saved (save_to_disk), or a task (outdo tasks)"
+    )
+
+
+def _datasets(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise TaskError(f"dataset_name={name} needs the package datasets ({error}): {EXTRA}") from None
+    datasets.disable_progress_bars()
+    return datasets
+
+
+@contextmanager
+def _told(name: str, hint: str) -> Iterator[None]:
+    """`datasets` raises many kinds; all mean that the user must choose another data set."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        words = hint if hint.startswith("dataset_name=") else f"dataset_name={name} cannot be loaded ({hint})"
+        raise TaskError(f"{words}: {reason}") from error
+
+
+def _splits(loaded: Any, name: str) -> Splits:
+    tables = dict(loaded) if isinstance(loaded, dict) else {UNSPLIT: loaded}
+    return {
+        str(split): [Line(f"{name} {split}, row {n}", row) for n, row in enumerate(table.to_list(), 1)]
+        for split, table in tables.items()
+    }
