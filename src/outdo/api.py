@@ -14,12 +14,14 @@ from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.grade.audit import refuse_unfit
 from outdo.grade.compose import Rewards, find_rewards
 from outdo.host import keep_memory
+from outdo.keeping import Start
 from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, read_run, versions
-from outdo.session import Session, Start
+from outdo.session import Session
+from outdo.tasks.lessons import Lessons, find_lessons
 from outdo.tasks.task import Task, find_task, held_out, task_of
 from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.types import SampleParams, Sampler
@@ -85,15 +87,14 @@ def train(
             run.close()
     if recipe.reward_audit:
         refuse_unfit(rewards, lambda: task.prompts("train", recipe.seed))
-    if recipe.sft_steps:
-        next(task.demonstrations(recipe.seed))  # says now, not after the model is loaded, that there is no teacher
+    lessons = find_lessons(recipe, task)
     policy = load_policy(recipe.model_name_or_path, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     facts = {"device": str(policy.device), "parameters": policy.num_parameters, "eos_ids": policy.eos_ids}
     run = Run.create(folder, recipe.model_dump(mode="json"), {**facts, "data": data})
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}; writing to {folder}")
     try:
-        return _trained(recipe, task, rewards, policy, run, reporter, None)
+        return _trained(recipe, task, rewards, policy, run, reporter, None, lessons)
     finally:
         run.close()
 
@@ -134,7 +135,8 @@ def _resumed(
         reporter.note(f"{folder} has no checkpoint yet: it begins again")
         run.rewind({})
         run.note(status="running", why="")
-    return _trained(recipe, task, rewards, policy, run, reporter, Start(newest, state) if newest else None)
+    start, lessons = (Start(newest, state), None) if newest else (None, find_lessons(recipe, task))
+    return _trained(recipe, task, rewards, policy, run, reporter, start, lessons)
 
 
 def _trained(
@@ -145,11 +147,12 @@ def _trained(
     run: Run,
     reporter: PlainLines | LiveTable,
     start: Start | None,
+    lessons: Lessons | None,
 ) -> Result:
     if policy.plain and recipe.sampler != "hf":
         reporter.note(SLOW.format(type(policy.model).__name__))
     sampler = SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe)
-    before, after = Session(recipe, task, rewards, policy, sampler, run, reporter, start).train()
+    before, after = Session(recipe, task, rewards, policy, sampler, run, reporter, start, lessons=lessons).train()
     return Result(run.folder, run.model_folder, before, after)
 
 

@@ -3,6 +3,7 @@
     run.json        the recipe as resolved, versions, device, status and why
     metrics.jsonl   a row a step
     evals.jsonl     a row an evaluation
+    sft.jsonl       a row an update of the supervised part
     groups/         the answers themselves, a file for each hundred steps
     checkpoints/    what the run goes on from, each complete or not there (`checkpoint.py`)
     reference/      the weights that KL is measured from
@@ -86,6 +87,9 @@ class Run:
     def record_eval(self, row: Mapping[str, Any]) -> None:
         self._append(self.folder / "evals.jsonl", [row])
 
+    def record_sft(self, row: Mapping[str, Any]) -> None:
+        self._append(self.folder / "sft.jsonl", [{k: _short(v) for k, v in row.items()}])
+
     def keep_groups(self, name: str, step: int, groups: Sequence[Group]) -> Path:
         """Answers that a person should look at, in a file of their own."""
         path = self.folder / name
@@ -113,7 +117,8 @@ class Run:
         return next((name for name, size in offsets.items() if sizes.get(name, 0) < size), "")
 
     def _row_files(self) -> list[Path]:
-        rows = [self.folder / name for name in ("metrics.jsonl", "evals.jsonl") if (self.folder / name).exists()]
+        names = ("metrics.jsonl", "evals.jsonl", "sft.jsonl")
+        rows = [self.folder / name for name in names if (self.folder / name).exists()]
         return [*rows, *sorted((self.folder / "groups").glob("*.jsonl"))]
 
     def note(self, **facts: Any) -> None:

@@ -20,7 +20,9 @@ import torch
 
 import outdo.checkpoint
 import outdo.grade.compose
+import outdo.keeping
 import outdo.learn.learner
+import outdo.learn.sft
 import outdo.loop
 import outdo.rollout.local
 import outdo.run
@@ -39,10 +41,11 @@ POINTS: dict[str, tuple[Any, str]] = {
     "record": (outdo.run.Run, "record"),
     "append": (outdo.run.Run, "_append"),
     "manifest": (outdo.run.Run, "_write_manifest"),
-    "evaluate": (outdo.session, "evaluate_prompts"),
+    "imitate": (outdo.learn.sft.Imitator, "update"),
+    "evaluate": (outdo.keeping, "evaluate_prompts"),
     "save": (outdo.checkpoint, "save"),
-    "save weights": (outdo.session, "save_policy"),
-    "save optimizer": (outdo.session, "save_file"),
+    "save weights": (outdo.keeping, "save_policy"),
+    "save optimizer": (outdo.keeping, "save_file"),
     "save rollouts": (outdo.session, "write_rounds"),
     "flush": (outdo.checkpoint, "_flush"),
     "rename": (os, "replace"),

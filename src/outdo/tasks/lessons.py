@@ -77,7 +77,7 @@ def shown(task: Task, split: str, seed: int, most: int = 0) -> list[Example]:
             break
         if tried >= WHOLE and not task.finite:
             raise TaskError(
-                f"task {task.name} makes prompts without end, and an epoch is none: give sft_steps instead of sft_epochs"
+                f"task {task.name} makes prompts without end, so there are no epochs: give sft_steps, not sft_epochs"
             )
     if not found:
         raise TaskError(f"task {task.name}: not one of its {split} prompts has an answer to imitate")
