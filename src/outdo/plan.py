@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from outdo.config import Recipe
 from outdo.errors import ModelError
 from outdo.learn.memory import TOKENS
-from outdo.models.load import TINY, pick_device
+from outdo.models.load import pick_device
+from outdo.models.sources import TINY
 from outdo.models.tiny import tiny_model, tiny_tokenizer
 from outdo.run import default_folder
 

@@ -7,11 +7,9 @@ that they are the sampler's own. Groups without spread are skipped where nothing
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +24,7 @@ from outdo.errors import NumericsError
 from outdo.learn import memory
 from outdo.learn.optim import rate_at, set_rate
 from outdo.learn.packing import Packed, pack
+from outdo.learn.reference import reference_of
 from outdo.learn.update import Stats, Sums, Updates
 from outdo.models.load import Policy
 from outdo.seeds import seed_of
@@ -37,7 +36,7 @@ CAP = 2.0  # of the importance ratio, where the recipe names none
 
 
 class LocalLearner(Updates):
-    """Trains `policy` in place. Keeps a frozen copy of its first weights only where beta asks for a KL term."""
+    """Trains `policy` in place. Keeps its first weights only where beta asks for a KL term."""
 
     def __init__(self, policy: Policy, recipe: Recipe) -> None:
         betas = (recipe.adam_beta1, recipe.adam_beta2)
@@ -47,10 +46,8 @@ class LocalLearner(Updates):
         self.skipped = 0  # updates in a row that were not applied
         self.rate_scale = 1.0  # what a guard has made of the learning rate
         self.mismatch = 0.0  # the last mismatch_kl
-        self.reference: Policy | None = None
-        if recipe.beta > 0:
-            frozen = copy.deepcopy(policy.model).eval().requires_grad_(False)
-            self.reference = replace(policy, model=frozen)
+        self.temperature = recipe.temperature  # that the step's answers were sampled at
+        self.reference = reference_of(policy) if recipe.beta > 0 else None
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, plain = super().state()
@@ -70,8 +67,9 @@ class LocalLearner(Updates):
         """One pass or more over the batch (`num_iterations`). Returns means over tokens and updates."""
         recipe = self.recipe
         sums = Sums()
-        rate = rate_at(step, recipe.max_steps, recipe.learning_rate, recipe.lr_scheduler_type, recipe.warmup_steps)
-        rate *= self.rate_scale
+        schedule = recipe.lr_scheduler_type, recipe.warmup, recipe.min_lr_rate
+        rate = self.rate_scale * rate_at(step, recipe.max_steps, recipe.learning_rate, *schedule)
+        self.temperature = recipe.temperature_at(step)
         set_rate(self.optimizer, rate)
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
@@ -99,6 +97,7 @@ class LocalLearner(Updates):
         """beta x KL(policy | reference) of each answer, for a recipe that takes it off the reward; else None."""
         if not self.recipe.kl_in_reward:
             return None
+        self.temperature = self.recipe.temperature_at(self.version)
         prompts = [group.prompt_ids for group in groups]
         rows = [
             Row(p, c.token_ids, c.logprobs, 0.0, c.support) for p, group in enumerate(groups) for c in group.completions
@@ -106,8 +105,7 @@ class LocalLearner(Updates):
         flat: list[float] = []
         for part in self._micro_batches(prompts, rows):
             packed = pack(prompts, part, self.policy.device)
-            assert self.reference
-            ref_BT, _ = self._logprobs(self.reference, packed, self.recipe.temperature)
+            ref_BT = self._ref_logprobs(packed)
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
         sizes = iter(flat)
@@ -170,11 +168,8 @@ class LocalLearner(Updates):
     def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
         """The loss of a micro-batch, and sums over its tokens."""
         recipe = self.recipe
-        logprobs_BT, entropy_BT = self._logprobs(self.policy, packed, recipe.temperature)
-        ref_BT = None
-        if self.reference:
-            with torch.no_grad():
-                ref_BT, _ = self._logprobs(self.reference, packed, recipe.temperature)
+        ref_BT = self._ref_logprobs(packed) if self.reference else None
+        logprobs_BT, entropy_BT = self._logprobs(self.policy, packed, self.temperature)
         sampler_BT, tokens = packed.sampler_logprobs_BT, len(packed.targets_M)
         weights_BT = None
         sums: Stats = {"tokens": tokens}
@@ -205,6 +200,12 @@ class LocalLearner(Updates):
         )
         sums["entropy"] = (entropy_BT.detach() * packed.mask_BT).sum()
         return loss, sums | {key: value * tokens for key, value in stats.items()}
+
+    @torch.no_grad()
+    def _ref_logprobs(self, packed: Packed) -> Tensor:
+        assert self.reference
+        with self.reference.as_it_was() as first:
+            return self._logprobs(first, packed, self.temperature)[0]
 
     def _correction(self) -> Callable[[Tensor, Tensor, float], Tensor] | None:
         """How to weigh tokens whose sampler was not the learner: not at all while they differ by rounding alone."""

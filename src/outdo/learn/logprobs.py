@@ -49,7 +49,8 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad_chosen_M: Tensor, grad_entropy_M: Tensor) -> tuple[Tensor | None, ...]:
         hidden_MD, weight_VD, bias_V, targets_M, lse, entropy, support_MK = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden_MD)
-        grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32)
+        frozen = not ctx.needs_input_grad[1]
+        grad_weight = None if frozen else torch.zeros_like(weight_VD, dtype=torch.float32)
         grad_bias = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
         for part in _chunks(len(targets_M), weight_VD):
             logits = ctx.logits
@@ -60,12 +61,14 @@ class _TokenLogprobs(torch.autograd.Function):
             if ctx.cap is not None:
                 grad = (grad * (1.0 - (logits / ctx.cap).square())).to(hidden_MD.dtype)
             torch.mm(grad, weight_VD, out=grad_hidden[part])
-            _add_product(grad_weight, grad.T, hidden_MD[part])
+            if grad_weight is not None:
+                _add_product(grad_weight, grad.T, hidden_MD[part])
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
         ctx.logits = None
         grad_bias = None if bias_V is None else grad_bias.to(bias_V.dtype)  # type: ignore[union-attr]
-        return grad_hidden, grad_weight.to(weight_VD.dtype), grad_bias, None, None, None, None
+        grad_weight = None if grad_weight is None else grad_weight.to(weight_VD.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 def _logits(

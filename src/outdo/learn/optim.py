@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from outdo.models.load import Policy
+from outdo.models.lora import Adapter
+
 
 class Masters:
     """The weights in float32: the model's own, or copies of them where it computes in less.
@@ -25,12 +28,7 @@ class Masters:
         """Adds the model's gradients to the sums and takes them off the model."""
         found = [p.grad for p in self.own]
         self.drop()
-        if not sums:
-            return [None if g is None else g.float() for g in found]
-        both = [(s, g) for s, g in zip(sums, found, strict=True) if s is not None and g is not None]
-        if both:
-            torch._foreach_add_([s for s, _ in both], [g for _, g in both])
-        return [s if s is not None or g is None else g.float() for s, g in zip(sums, found, strict=True)]
+        return _added(sums, found)
 
     def drop(self) -> None:
         for p in self.own:
@@ -47,6 +45,45 @@ class Masters:
             torch._foreach_copy_([self.own[i] for i in self.copies], [self.weights[i] for i in self.copies])
 
 
+class AdapterMasters:
+    """The factors of an adapter, in place of the weights that it changes. Those get the sum after each step."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.weights = adapter.pairs
+        self.copies: list[int] = []  # a checkpoint has them as its model
+
+    def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
+        """Adds the gradients that the last backward left."""
+        found = self.adapter.gradients
+        self.drop()
+        return _added(sums, found)
+
+    def drop(self) -> None:
+        self.adapter.drop()
+
+    def set_gradients(self, sums: Sequence[Tensor | None]) -> None:
+        for weight, total in zip(self.weights, sums, strict=True):
+            weight.grad = total
+
+    def publish(self) -> None:
+        self.adapter.publish()
+
+
+def masters_of(policy: Policy) -> Masters | AdapterMasters:
+    return AdapterMasters(policy.adapter) if policy.adapter else Masters(policy.model)
+
+
+def _added(sums: list[Tensor | None], found: list[Tensor | None]) -> list[Tensor | None]:
+    """Sums in float32, each where there is anything to add."""
+    if not sums:
+        return [None if g is None else g.float() for g in found]
+    both = [(s, g) for s, g in zip(sums, found, strict=True) if s is not None and g is not None]
+    if both:
+        torch._foreach_add_([s for s, _ in both], [g for _, g in both])
+    return [s if s is not None or g is None else g.float() for s, g in zip(sums, found, strict=True)]
+
+
 def adamw(
     trained: Sequence[nn.Parameter], lr: float, weight_decay: float, betas: tuple[float, float], eps: float = 1e-8
 ) -> torch.optim.AdamW:
@@ -61,16 +98,19 @@ def adamw(
 # Recipe key `lr_scheduler_type`: the share of the full rate at progress 0..1.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
+    "constant_with_warmup": lambda progress: 1.0,
     "linear": lambda progress: 1.0 - progress,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
+    "cosine_with_min_lr": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
 }
 
 
-def rate_at(step: int, total: int, peak: float, schedule: str, warmup: int) -> float:
-    """The learning rate of this step: a linear climb over `warmup` steps, then the schedule."""
+def rate_at(step: int, total: int, peak: float, schedule: str, warmup: int, floor: float = 0.0) -> float:
+    """The learning rate of this step: a linear climb over `warmup` steps, then the schedule, down to a share `floor`."""
     if step < warmup:
         return peak * (step + 1) / warmup
-    return peak * SCHEDULES[schedule]((step - warmup) / max(total - warmup, 1))
+    share = SCHEDULES[schedule]((step - warmup) / max(total - warmup, 1))
+    return peak * (floor + (1.0 - floor) * share)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -16,7 +16,7 @@ from outdo.config import Recipe
 from outdo.errors import ModelError
 from outdo.learn import memory
 from outdo.learn.logprobs import token_logprobs
-from outdo.learn.optim import Masters, adamw
+from outdo.learn.optim import adamw, masters_of
 from outdo.learn.packing import Packed, forward, pack, unpack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
@@ -35,13 +35,15 @@ class Updates:
         self.policy, self.recipe, self.longest = policy, recipe, longest
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
         self.say: Callable[[str], None] = lambda line: None
-        self.masters = Masters(policy.model)
+        self.masters = masters_of(policy)
         self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def weights(self) -> Mapping[str, Any]:
-        return self.policy.model.state_dict()
+        """What was trained: the model, or its adapter."""
+        adapter = self.policy.adapter
+        return adapter.state() if adapter else self.policy.model.state_dict()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint holds beside the weights: tensors (copies), and plain values."""

@@ -1,13 +1,11 @@
-"""Loading and saving: a folder or hub name of transformers, or the embedded tiny default."""
+"""Loading and saving: whatever `sources.py` finds, as a policy; a policy, as a Hugging Face folder."""
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlparse
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +14,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from outdo.errors import ModelError, TaskError
 from outdo.models import attention
+from outdo.models.gguf import load_gguf
+from outdo.models.lora import Adapter, Lora, new_adapter, read_adapter
 from outdo.models.ops import head_logits
+from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
+from outdo.models.tokens import ending_ids, set_padding, token_facts
 from outdo.types import Prompt
-
-TINY = "tiny"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Policy:
     context: int  # the most tokens that it can see
     written_out: bool = True  # False: its layers look like those of `stack.py` and are not
     plain: bool = False  # True: neither our attention nor our head gives its logits; only its own forward does
+    source: Source = SCRATCH
+    adapter: Adapter | None = None  # where only that is trained
     stack: Stack | None = field(init=False)  # the model written out, where it is of the kind that can be
 
     def __post_init__(self) -> None:
@@ -136,6 +138,20 @@ class Policy:
         return 2 * config.num_hidden_layers * heads * self.head_size * self.model.dtype.itemsize
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What a run's manifest says of its model."""
+        found = {
+            "source": self.source.told,
+            "device": str(self.device),
+            "parameters": self.num_parameters,
+            **token_facts(self.tokenizer, self.eos_ids, self.pad_id),
+            "context": self.context,
+        }
+        if self.adapter:
+            found["adapter"] = self.adapter.facts
+        return found
+
+    @property
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
@@ -148,72 +164,116 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def load_policy(name: str = TINY, *, dtype: str = "float32", device: str = "auto", seed: int = 0) -> Policy:
-    """The policy by folder, hub name, or `tiny`. Raises ModelError where it cannot be had or cannot be trained here."""
+def load_policy(
+    name: str = SCRATCH.name, *, dtype: str = "float32", device: str = "auto", seed: int = 0, lora: Lora | None = None
+) -> Policy:
+    """The policy by any name that `find_source` knows. Raises ModelError where it cannot be had or trained here.
+
+    With `lora` only an adapter is trained: the one that `name` is, or a new one. Without, an adapter is merged.
+    """
     target = pick_device(device)
-    if name == TINY:
-        tokenizer = tiny_tokenizer()
-        model: PreTrainedModel = tiny_model(tokenizer, seed)
-    else:
-        model, tokenizer = _pretrained(name)
+    source = find_source(name)
+    if lora and source.kind == "tiny":
+        raise ModelError(f"use_peft=true adapts a model that knows something, and {name} starts from nothing")
+    model, tokenizer = _read(source, seed)
     model = model.to(target, getattr(torch, dtype))
-    eos = model.generation_config.eos_token_id if model.generation_config else None
-    eos = tokenizer.eos_token_id if eos is None else eos
-    if eos is None:
-        raise ModelError(f"{name}: neither its generation config nor its tokenizer names a token that ends an answer")
-    eos_ids = tuple(eos) if isinstance(eos, (list, tuple)) else (eos,)
-    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0]
-    context = getattr(model.config, "max_position_embeddings", None) or 2**20
-    return _faithful(Policy(model, tokenizer, target, eos_ids, pad_id, context))
+    eos_ids = ending_ids(name, tokenizer, model.generation_config)
+    pad_id = set_padding(tokenizer, eos_ids)
+    _tell(model, eos_ids, pad_id)
+    adapter = None
+    if source.kind == "adapter":
+        assert source.path
+        adapter = read_adapter(model, source.path)
+    elif lora:
+        adapter = new_adapter(model, lora)
+    if adapter and lora:
+        adapter.train_only_this(model)
+    found = Policy(model, tokenizer, target, eos_ids, pad_id, context_of(model.config), source=source)
+    return _faithful(replace(found, adapter=adapter) if lora else found)
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """As the model's maker left it. Raises ModelError."""
+    if source.kind == "tiny":
+        return tiny_tokenizer()
+    if source.kind == "adapter" and source.path and source.base:
+        own = any((source.path / file).is_file() for file in TOKENIZERS)
+        return load_tokenizer(replace(source, kind="folder") if own else source.base)
+    more = {"gguf_file": source.path.name} if source.kind == "gguf" and source.path else {}
+    where = str(source.path.parent) if more and source.path else source.where
+    try:
+        return AutoTokenizer.from_pretrained(where, **source.options, **more)
+    except Exception as error:  # as below
+        raise ModelError(f"the tokenizer of {source.name} {why_not(source, error)}") from error
 
 
 def load_encoder(name: str) -> Callable[[str], list[int]]:
-    """A tokenizer alone, by folder, hub name or `tiny`: text to token ids. Raises ModelError."""
-    try:
-        offline = Path(name).expanduser().exists() or not _hub_answers()
-        tokenizer = tiny_tokenizer() if name == TINY else AutoTokenizer.from_pretrained(name, local_files_only=offline)
-    except Exception as error:  # as below
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"tokenizer {name} cannot be loaded: {reason[0]}") from error
+    """A tokenizer alone: text to token ids. Raises ModelError."""
+    tokenizer = load_tokenizer(find_source(name))
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
+def context_of(config: Any) -> int:
+    """The most tokens that a model can see."""
+    return getattr(config, "max_position_embeddings", None) or 2**20
+
+
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads; of `weights` where given."""
+    """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads.
+
+    `weights` are copies of what a learner trained (`Updates.weights`); where that was an adapter, it alone is written.
+    """
+    if weights is not None and policy.adapter:
+        save_adapter(policy, folder, weights)
+        return
     disable_progress_bar()  # of transformers: a bar for one file, in the middle of ours
     policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     policy.tokenizer.save_pretrained(folder)
 
 
-def _pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    folder = Path(name).expanduser()
-    looks_local = folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
-    if looks_local and not (folder / "config.json").is_file():
-        what = "has no config.json, so it is no model folder" if folder.exists() else "does not exist"
-        raise ModelError(f"model_name_or_path={name}: {what}; give a Hugging Face folder, a hub name, or {TINY!r}")
-    where, offline = str(folder) if looks_local else name, looks_local or not _hub_answers()
-    try:
-        options = {"local_files_only": offline, "trust_remote_code": False}
-        tokenizer = AutoTokenizer.from_pretrained(where, **options)
-        disable_progress_bar()
-        model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", use_safetensors=True, **options)
-    except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
-        hint = "there is no network, and it is not in the cache" if offline else "is the name right?"
-        hint = "is the folder whole?" if looks_local else hint
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"model_name_or_path={name} cannot be loaded ({hint}): {reason[0]}") from error
+def save_adapter(policy: Policy, folder: Path, factors: Mapping[str, Tensor] | None = None) -> None:
+    """In PEFT's format, with the tokenizer beside it."""
+    assert policy.adapter
+    policy.adapter.save(folder, (policy.source.base or policy.source).lasting, factors)
+    policy.tokenizer.save_pretrained(folder)
+
+
+def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer as they are in their files."""
+    if source.kind == "tiny":
+        tokenizer = tiny_tokenizer()
+        return tiny_model(tokenizer, seed), tokenizer
+    disable_progress_bar()
+    if source.kind == "adapter":
+        assert source.base
+        return _read(source.base, seed)[0], load_tokenizer(source)
+    if source.kind == "gguf":
+        assert source.path
+        model, tokenizer = load_gguf(source.path)
+    else:
+        tokenizer = load_tokenizer(source)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                source.where, dtype="auto", use_safetensors=True, **source.options
+            )
+        except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
+            raise ModelError(f"model_name_or_path={source.name} {why_not(source, error)}") from error
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ModelError(
+            f"model_name_or_path={source.name} is an adapter on the hub: get it into a folder first, with "
+            f"`hf download {source.name} --local-dir FOLDER`, and give that"
+        )
     for param in model.parameters():  # out of the file, into memory of its own: where it lies decides its last bits
         param.data = param.data.clone(memory_format=torch.contiguous_format)
     return model, tokenizer
 
 
-def _hub_answers() -> bool:
-    """Whether the hub's name can be looked up: without that, every request would be tried for a minute."""
-    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
-    try:
-        return bool(socket.getaddrinfo(host, 443))
-    except OSError:
-        return False
+def _tell(model: PreTrainedModel, eos_ids: Sequence[int], pad_id: int) -> None:
+    """The model's own configs are told what was found, so that its folder says so too."""
+    model.config.pad_token_id = pad_id
+    if generation := model.generation_config:
+        generation.pad_token_id = pad_id
+        generation.eos_token_id = list(eos_ids) if len(eos_ids) > 1 else eos_ids[0]
 
 
 @torch.no_grad()

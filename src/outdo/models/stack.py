@@ -125,17 +125,26 @@ class _Pass:
         return x_mlp, out, Kept(x, rstd, raw, rstd_q, rstd_k, turned, seen, rstd_mlp, gate_up)
 
     def backward(
-        self, w: Layer, kept: Kept, x_mlp: Tensor, dx: Tensor, dout: Tensor, low: torch.dtype | None
-    ) -> tuple[Tensor, Tensor | None, Layer]:
-        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), of the weights."""
+        self,
+        w: Layer,
+        kept: Kept,
+        x_mlp: Tensor,
+        dx: Tensor,
+        dout: Tensor,
+        low: torch.dtype | None,
+        needs: Sequence[bool],
+    ) -> tuple[Tensor, Tensor | None, list[Tensor | None]]:
+        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), of the weights
+        that need one."""
+        need = dict(zip(Layer._fields, needs, strict=True))
         dgate_up, bent = ops.swiglu_backward(dout @ w.down, kept.gate_up)
-        dw_down = dout.T @ bent
+        dw_down = dout.T @ bent if need["down"] else None
         dx, dattn, dw_norm_mlp, y = ops.norm_backward(
             dgate_up @ w.gate_up, dx, x_mlp, kept.rstd_mlp, w.norm_mlp, dout.dtype
         )
-        dw_gate_up = dgate_up.T @ y
+        dw_gate_up = dgate_up.T @ y if need["gate_up"] else None
         assert dattn is not None
-        dw_out = dattn.T @ kept.seen.detach().flatten(1)
+        dw_out = dattn.T @ kept.seen.detach().flatten(1) if need["out"] else None
         (dqkv,) = torch.autograd.grad(kept.seen, kept.turned, (dattn @ w.out).view_as(kept.seen))
         turned_heads = self.stack.heads + self.stack.kv_heads
         dqkv = ops.rotate(dqkv, self.cos, self.sin, turned_heads, sign=-1.0, inplace=True)
@@ -148,8 +157,8 @@ class _Pass:
         flat = dqkv.flatten(1)
         dbias = None if w.qkv_bias is None else flat.sum(0)
         dx, ddelta, dw_norm, y = ops.norm_backward(flat @ w.qkv, dx, kept.x, kept.rstd, w.norm, low)
-        dw_qkv = flat.T @ y
-        weights = Layer(dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down)
+        dw_qkv = flat.T @ y if need["qkv"] else None
+        weights = [dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down]
         return dx, ddelta, weights
 
     def split(self, qkv_NHD: Tensor) -> tuple[Tensor, ...]:
@@ -189,7 +198,7 @@ class _LayerFunction(torch.autograd.Function):
         w = Layer(*weights)
         kept = ctx.kept or _with_graph(ctx.one, x, delta, w)[2]
         ctx.kept = None
-        dx, ddelta, dw = ctx.one.backward(w, kept, x_out, dx, dout, ctx.low)
+        dx, ddelta, dw = ctx.one.backward(w, kept, x_out, dx, dout, ctx.low, ctx.needs_input_grad[4:])
         return None, None, dx, ddelta, *dw
 
 

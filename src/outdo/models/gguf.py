@@ -1,0 +1,124 @@
+"""GGUF files, the form that llama.cpp keeps models in: read into full weights by transformers.
+
+What can be told from the head of a file is told from there, in a moment: whether it is one, whether it is whole, of
+what kind it is and how large. The weights come out in float32, with what their quantisation has cost them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from outdo.errors import ModelError
+
+MAGIC = b"GGUF"
+INSTALL = "pip install 'outdo[gguf]'"
+_FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+_MOST = 2**24  # entries of anything in a head; more is no head
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself."""
+
+    architecture: str
+    parameters: int
+    values: dict[str, Any]  # its plain values; lists and long texts are left out
+
+
+def read_header(path: Path) -> Header:
+    """Raises ModelError where it is no GGUF file, or not a whole one."""
+    try:
+        with path.open("rb") as file:
+            return _header(file, path)
+    except (OSError, struct.error, UnicodeDecodeError, OverflowError, ValueError, MemoryError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{path}: a broken GGUF file: its head cannot be read ({error}); get it again") from None
+
+
+def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model in full weights, free of any sign of quantisation, and its tokenizer."""
+    kind = read_header(path).architecture
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+    if missing:
+        raise ModelError(f"{path}: reading GGUF needs the package {' and '.join(missing)}: {INSTALL}")
+    options = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
+        model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype="auto", **options)
+    except Exception as error:  # transformers raises many kinds; all mean that this file cannot be had
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"{path}: a GGUF of the kind {kind!r}, which transformers cannot read: {reason:.200}. Give the model as a "
+            "Hugging Face folder instead"
+        ) from error
+    for part in (model, model.config):  # else it would refuse to be trained and saved
+        for name in ("quantization_config", "hf_quantizer", "quantization_method", "is_quantized"):
+            if hasattr(part, name):
+                delattr(part, name)
+    return model, tokenizer
+
+
+def _header(file: IO[bytes], path: Path) -> Header:
+    if file.read(4) != MAGIC:
+        raise ModelError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}")
+    version, num_tensors, num_values = _unpack(file, "IQQ")
+    if version not in (2, 3) or max(num_tensors, num_values) > _MOST:
+        raise ModelError(f"{path}: a GGUF file of version {version}, where 2 and 3 are known: get a newer one")
+    values = {}
+    for _ in range(num_values):
+        key = _text(file)
+        value = _value(file, *_unpack(file, "I"))
+        if value is not None:
+            values[key] = value
+    parameters = 0
+    for _ in range(num_tensors):
+        _text(file)
+        (num_axes,) = _unpack(file, "I")
+        parameters += math.prod(_unpack(file, f"{min(num_axes, 8)}Q"))
+        _unpack(file, "IQ")
+    # The least that a weight takes is one bit and a half, and a share of its block's scale.
+    if path.stat().st_size - file.tell() < parameters * 3 // 16:
+        raise ModelError(f"{path}: the file ends before its {parameters:,} weights do: get it again")
+    return Header(str(values.get("general.architecture", "unknown")), parameters, values)
+
+
+def _unpack(file: IO[bytes], form: str) -> tuple[Any, ...]:
+    form = "<" + form
+    return struct.unpack(form, file.read(struct.calcsize(form)))
+
+
+def _text(file: IO[bytes]) -> str:
+    (length,) = _unpack(file, "Q")
+    if length > _MOST:
+        raise ValueError(f"a text of {length} bytes")
+    data = file.read(length)
+    if len(data) < length:
+        raise ValueError("it ends in the middle")
+    return data.decode("utf-8", errors="replace")
+
+
+def _value(file: IO[bytes], kind: int) -> Any:
+    if kind in _FIXED:
+        return _unpack(file, _FIXED[kind])[0]
+    if kind == _TEXT:
+        return _text(file)
+    if kind != _LIST:
+        raise ValueError(f"a value of type {kind}")
+    inner, count = _unpack(file, "IQ")
+    if inner in _FIXED:
+        file.seek(count * struct.calcsize("<" + _FIXED[inner]), 1)
+    elif count > _MOST:
+        raise ValueError(f"a list of {count}")
+    else:
+        for _ in range(count):
+            _value(file, inner)
+    return None

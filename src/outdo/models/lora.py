@@ -1,0 +1,235 @@
+"""LoRA: a low-rank change of some weights, W = W0 + (alpha / r) B A, that the optimizer moves instead of them.
+
+The model always holds the sum, in place: sampling and training read one set of ordinary weights, at full speed, and
+nothing of it is known elsewhere. W0 is kept beside, for the weights that are adapted only. The gradient of W, which the
+engine computes as ever, is turned into those of A and B as soon as it is there, and dropped.
+
+In files it is PEFT's own format: `peft.PeftModel.from_pretrained(base, folder)` reads what is written here.
+
+Not covered: dropout, biases, DoRA, ranks that differ by layer, layers that are not `nn.Linear`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from outdo.errors import ModelError
+from outdo.seeds import seed_of
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ALL = "all-linear"
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class Lora:
+    """What a recipe asks for."""
+
+    r: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] = (ALL,)
+    seed: int = 0
+
+
+class Adapter:
+    """The factors of some of a model's weights, and those weights as they were. `pairs` is A, B, A, B, …"""
+
+    def __init__(self, model: nn.Module, factors: Mapping[str, tuple[Tensor, Tensor]], scale: float) -> None:
+        self.names = [name for name, _ in model.named_modules() if name in factors]  # whatever order a file has
+        self.scale = scale
+        self.own = [_weight(model, name) for name in self.names]
+        self.base = [weight.detach().clone() for weight in self.own]
+        device = self.own[0].device
+        self.pairs = [nn.Parameter(f.to(device, torch.float32)) for name in self.names for f in factors[name]]
+        self.gradients: list[Tensor | None] = [None] * len(self.pairs)  # of this micro-batch
+        self.publish()
+
+    @property
+    def r(self) -> int:
+        return len(self.pairs[0])
+
+    @property
+    def keys(self) -> list[str]:
+        return [f"{_PREFIX}{name}.lora_{part}.weight" for name in self.names for part in "AB"]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        parameters = sum(p.numel() for p in self.pairs)
+        return {"r": self.r, "alpha": self.scale * self.r, "layers": len(self.names), "parameters": parameters}
+
+    def train_only_this(self, model: nn.Module) -> None:
+        """Freezes the rest of the model. From here on a backward leaves its gradients in `gradients`."""
+        model.requires_grad_(False)
+        for i, weight in enumerate(self.own):
+            weight.requires_grad_(True)
+            weight.register_post_accumulate_grad_hook(lambda w, i=i: self._project(i, w))
+
+    @torch.no_grad()
+    def _project(self, i: int, weight: Tensor) -> None:
+        """dA = s Bᵀ dW, dB = s dW Aᵀ; and dW is dropped before that of the next layer comes."""
+        assert weight.grad is not None
+        grad, weight.grad = weight.grad.float(), None
+        a, b = self.pairs[2 * i], self.pairs[2 * i + 1]
+        for at, value in ((2 * i, b.T @ grad), (2 * i + 1, grad @ a.T)):
+            had = self.gradients[at]
+            self.gradients[at] = value * self.scale if had is None else had.add_(value, alpha=self.scale)
+
+    def drop(self) -> None:
+        self.gradients = [None] * len(self.pairs)
+
+    @torch.no_grad()
+    def _sum(self, base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(base.float(), b, a, alpha=self.scale).to(base.dtype)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """The model gets what the factors are now."""
+        for weight, base, a, b in zip(self.own, self.base, self.pairs[::2], self.pairs[1::2], strict=True):
+            weight.data.copy_(self._sum(base, a, b))
+
+    def weights_of(self, state: Mapping[str, Tensor]) -> list[Tensor]:
+        """The adapted weights with other factors: `base` itself where those change nothing, as a new adapter's do."""
+        pairs = [state[key].to(self.base[0].device) for key in self.keys]
+        if not any(bool(b.any()) for b in pairs[1::2]):
+            return self.base
+        return [self._sum(*parts) for parts in zip(self.base, pairs[::2], pairs[1::2], strict=True)]
+
+    @contextmanager
+    def instead(self, weights: Sequence[Tensor]) -> Iterator[None]:
+        """The model with other weights in the adapted places, such as `base`: the adapter switched off."""
+        had = [weight.data for weight in self.own]
+        try:
+            for weight, other in zip(self.own, weights, strict=True):
+                weight.data = other
+            yield
+        finally:
+            for weight, data in zip(self.own, had, strict=True):
+                weight.data = data
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of the factors, by PEFT's names."""
+        return {key: p.detach().to("cpu", copy=True) for key, p in zip(self.keys, self.pairs, strict=True)}
+
+    def save(self, folder: Path, base: str, state: Mapping[str, Tensor] | None = None) -> None:
+        """As PEFT does it; of `state` where given."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": base,
+            "r": self.r,
+            "lora_alpha": self.scale * self.r,
+            "target_modules": sorted(self.names),
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "inference_mode": True,
+        }
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file(dict(state or self.state()), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def new_adapter(model: Any, lora: Lora) -> Adapter:
+    """A changes nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
+    factors = {}
+    for name, module in _targets(model, lora.targets).items():
+        generator = torch.Generator().manual_seed(seed_of("lora", lora.seed, name) % 2**63)
+        outputs, inputs = module.weight.shape
+        bound = 1.0 / math.sqrt(inputs)  # kaiming_uniform_ with a = sqrt(5), as PEFT's
+        a = (torch.rand((lora.r, inputs), generator=generator) * 2.0 - 1.0) * bound
+        factors[name] = a, torch.zeros(outputs, lora.r)
+    return Adapter(model, factors, lora.alpha / lora.r)
+
+
+def read_adapter(model: nn.Module, folder: Path) -> Adapter:
+    """An adapter's folder put on its base model. Raises ModelError where it does not fit, or cannot be had here."""
+    try:
+        config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        tensors = load_file(folder / WEIGHTS)
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
+        raise ModelError(
+            f"{folder}: no adapter that can be read ({error!r:.200}); it needs {CONFIG} and {WEIGHTS}"
+        ) from None
+    _refuse_other_kinds(folder, config)
+    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    for key, a in tensors.items():
+        name = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+        if key.endswith(".lora_A.weight"):
+            b = tensors.get(key.replace(".lora_A.", ".lora_B."))
+            factors[name] = _fitting(model, folder, name, a, b)
+    if not factors or 2 * len(factors) != len(tensors):
+        raise ModelError(f"{folder}: {WEIGHTS} holds something else than pairs of lora_A and lora_B")
+    return Adapter(model, factors, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _fitting(model: nn.Module, folder: Path, name: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    try:
+        weight = _weight(model, name)
+    except AttributeError:
+        raise ModelError(f"{folder} is an adapter of another model: this one has no layer {name}") from None
+    if b is None or a.ndim != 2 or b.ndim != 2 or (len(b), a.shape[1]) != tuple(weight.shape) or b.shape[1] != len(a):
+        shapes = f"A {tuple(a.shape)} and B {tuple(b.shape) if b is not None else 'missing'}"
+        raise ModelError(
+            f"{folder} is an adapter of another model: for {name} it has {shapes}, where this model's weight is "
+            f"{tuple(weight.shape)}"
+        )
+    return a, b
+
+
+def _weight(model: nn.Module, name: str) -> nn.Parameter:
+    weight = model.get_submodule(name).weight
+    assert isinstance(weight, nn.Parameter)
+    return weight
+
+
+def _refuse_other_kinds(folder: Path, config: Mapping[str, Any]) -> None:
+    strange = [
+        key
+        for key in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+        if config.get(key)
+    ]
+    if config.get("peft_type") != "LORA":
+        strange.append(f"peft_type={config.get('peft_type')}")
+    if config.get("bias", "none") != "none":
+        strange.append(f"bias={config['bias']}")
+    if strange:
+        raise ModelError(
+            f"{folder}: an adapter with {', '.join(strange)}, and only plain LoRA is read here: merge it with PEFT "
+            "(merge_and_unload) and give the merged folder"
+        )
+
+
+def _targets(model: Any, wanted: Sequence[str]) -> dict[str, nn.Linear]:
+    """The linear layers that are meant: by the ends of their names, as PEFT does; all but the head by `all-linear`."""
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    head = model.get_output_embeddings()
+    inner = {name: module for name, module in linear.items() if module is not head}
+    if tuple(wanted) == (ALL,):
+        found = inner
+    else:
+        ends = {word: {n: m for n, m in linear.items() if n == word or n.endswith("." + word)} for word in wanted}
+        for word, matches in ends.items():
+            if not matches:
+                known = sorted({name.rpartition(".")[2] for name in inner})
+                raise ModelError(f"lora_target_modules: no linear layer is named {word}; there are {', '.join(known)}")
+        names = set().union(*ends.values())
+        found = {name: module for name, module in linear.items() if name in names}
+        if any(m.weight is model.get_input_embeddings().weight for m in found.values()):
+            raise ModelError(
+                "lora_target_modules: this model's head shares its weight with the embedding: leave it out"
+            )
+    if not found:
+        raise ModelError(f"use_peft=true: {type(model).__name__} has no linear layer to adapt: train it whole")
+    return found
