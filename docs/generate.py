@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from outdo import config
+from outdo import config, foreign
 from outdo.grade.registry import GRADERS
 
 HERE = Path(__file__).parent
@@ -24,6 +24,11 @@ outdo train recipes/variant_dapo.yaml seed=1
 ```
 """
 
+ALIKE = """The YAML that users of TRL and open-r1 have runs as it is. Every key of it is one of ours, or says the same in
+another form, or decides nothing that is learnt here, or is refused with what to use instead. What was understood is
+said once. `bf16: true` is `dtype: bfloat16`, `dataset_prompt_column` is `columns.prompt`, `lr_scheduler_kwargs` gives
+`min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and `eval_strategy: "no"` is `eval_steps: 0`."""
+
 
 def rows() -> list[str]:
     """A table for each section of the recipe's class."""
@@ -39,8 +44,7 @@ def rows() -> list[str]:
             ]
         elif (found := FIELD.match(line)) and found[1] in config.Recipe.model_fields:
             default = config.Recipe.model_fields[found[1]].get_default()
-            shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else f"{default}"
-            lines.append(f"| `{found[1]}` | `{shown or '-'}` | {explained(found[1], found[4] or '')} |")
+            lines.append(f"| `{found[1]}` | `{shown(default) or '-'}` | {explained(found[1], found[4] or '')} |")
     return lines
 
 
@@ -51,10 +55,21 @@ def explained(key: str, comment: str) -> str:
 
 
 def synonyms() -> list[str]:
-    lines = ["", "## Other names for the same knob", "", "| you may know it as | here |", "| --- | --- |"]
-    lines += [f"| `{other}` | `{key}` |" for other, key in config.SYNONYMS.items()]
-    lines += ["", "Keys of other trainers that have no counterpart:", "", "| key | instead |", "| --- | --- |"]
-    return lines + [f"| `{key}` | {hint} |" for key, hint in config.INSTEAD.items()]
+    """What other trainers' keys come to: ours, nothing, or a refusal."""
+    lines = ["", "## Files of other trainers", "", ALIKE, "", "| you may know it as | here |", "| --- | --- |"]
+    lines += [f"| `{other}` | `{key}` |" for other, key in foreign.SYNONYMS.items()]
+    lines += [f"| the reward `{other}` | `{name}` |" for other, name in foreign.REWARDS.items()]
+    lines += ["", "Passed over, because they decide nothing that is learnt:", "", "| key | why |", "| --- | --- |"]
+    idle = {**foreign.IDLE, **{f"{prefix}…": why for prefix, why in foreign.IDLE_PREFIXES.items()}}
+    lines += [f"| `{key}` | {why} |" for key, why in sorted(idle.items())]
+    lines += ["", "Refused where they ask for anything else:", "", "| key | value | instead |", "| --- | --- | --- |"]
+    lines += [f"| `{key}` | `{shown(only)}` | {hint} |" for key, (only, hint) in foreign.ONLY.items()]
+    lines += ["", "Refused:", "", "| key | instead |", "| --- | --- |"]
+    return lines + [f"| `{key}` | {hint} |" for key, hint in foreign.INSTEAD.items()]
+
+
+def shown(value: object) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def page() -> str:

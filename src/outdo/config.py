@@ -6,6 +6,7 @@ Names are TRL's where TRL has one. A field is documented once, here, beside its 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -15,36 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from outdo.errors import RecipeError
+from outdo.foreign import INSTEAD, SYNONYMS, translated
 
-# Other names that people know for the same knob.
-SYNONYMS = {
-    "group_size": "num_generations",
-    "clip_range": "epsilon",
-    "cliprange": "epsilon",
-    "clip_range_high": "epsilon_high",
-    "kl_coef": "beta",
-    "kl_penalty": "beta",
-    "task": "dataset_name",
-    "model": "model_name_or_path",
-    "lr": "learning_rate",
-    "max_new_tokens": "max_completion_length",
-    "adv_estimator": "advantage_estimator",
-    "eval_every": "eval_steps",
-    "torch_dtype": "dtype",
-    "steps": "max_steps",
-}
-
-# Keys of other trainers that have no counterpart, and what to use instead.
-INSTEAD = {
-    "num_train_epochs": "max_steps counts the steps themselves",
-    "bf16": "use dtype=bfloat16",
-    "fp16": "use dtype=bfloat16 or float32",
-    "use_vllm": "the local sampler shares the learner's weights; there is no engine to switch on",
-    "report_to": "every run writes metrics.jsonl in its folder",
-    "logging_steps": "every step is logged",
-    "trust_remote_code": "code from a model folder is never run",
-}
-
+Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr"]
 GROUPS = ("sft", "harvest")  # keys that begin alike may be given as a mapping
 
 
@@ -54,9 +28,15 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     # --- the model
-    model_name_or_path: str = "tiny"  # a Hugging Face folder, a hub name, or tiny: a million parameters from scratch
+    model_name_or_path: str = "tiny"  # a folder, .gguf, adapter or hub name; smollm2; tiny: a million from scratch
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"  # auto, cpu, cuda, cuda:1
+    use_peft: bool = False  # train a low-rank adapter (LoRA) instead of all weights
+    lora_r: int = Field(16, ge=1)  # its rank
+    lora_alpha: float = Field(32.0, gt=0)  # W = W0 + lora_alpha / lora_r x B A
+    lora_dropout: float = Field(0.0, ge=0, lt=1)  # 0 only: the adapter is always merged
+    lora_target_modules: list[str] = ["all-linear"]  # ends of the layers' names, or all-linear: all but the head
+    load_in_4bit: bool = False  # keep the frozen weights in four bits (QLoRA); needs bitsandbytes
     # --- the task
     dataset_name: str = "arithmetic"  # a task's name, data (docs/data.md), or path/to/file.py:function
     task_args: dict[str, Any] = {}  # handed to the task's function: task_args.digits=3
@@ -64,7 +44,9 @@ class Recipe(BaseModel):
     dataset_config: str | None = None  # which of a hub data set's configurations
     dataset_train_split: str = "train"
     dataset_test_split: str = "test"  # held out; where the data has none, one row in ten is
-    system_prompt: str | None = None  # put before every prompt
+    dataset_mixture: list[dict[str, Any]] = []  # several by weight: [{dataset_name: …, weight: 2, task_args: {…}}, …]
+    system_prompt: str | None = None  # put before every prompt that has none of its own
+    max_prompt_length: int | None = Field(None, ge=1)  # tokens; longer prompts, or past the context, are left out
     # --- the rewards
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one for each of reward_funcs; empty: all 1
@@ -76,6 +58,7 @@ class Recipe(BaseModel):
     num_generations: int = Field(8, ge=2)  # G, the answers to one prompt
     max_completion_length: int = Field(256, ge=1)  # tokens
     temperature: float = Field(1.0, gt=0)
+    temperature_end: float | None = Field(None, gt=0)  # at the last step, in a straight line; default: as it was
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)  # 0: no limit
     min_p: float = Field(0.0, ge=0, le=1)  # leave out what is less likely than this share of the likeliest token
@@ -93,7 +76,8 @@ class Recipe(BaseModel):
     tokens_per_micro_batch: int | None = Field(None, ge=1)  # in one forward and backward; changes no gradient
     gradient_checkpointing: bool = False  # compute activations again in the backward, to save memory
     num_iterations: int = Field(1, ge=1)  # times that a step's answers are gone through
-    max_steps: int = Field(100, ge=1)
+    max_steps: int = Field(100, ge=1)  # where it is given it wins over …
+    num_train_epochs: float | None = Field(None, gt=0)  # … times through the prompts of data that have an end
     # --- the objective
     loss_type: str = "grpo"  # grpo, bnpo, dapo, dr_grpo, gspo, cispo
     advantage_estimator: str = "grpo"  # grpo, rloo, reinforce_plus_plus
@@ -113,8 +97,10 @@ class Recipe(BaseModel):
     mask_truncated_completions: bool = False  # answers cut at the limit teach nothing
     # --- the optimizer
     learning_rate: float = Field(1e-6, gt=0)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler_type: Schedule = "constant"
+    min_lr_rate: float = Field(0.0, ge=0, le=1)  # the share of learning_rate that linear and cosine end at
+    warmup_steps: int = Field(0, ge=0)  # in which the rate climbs; or …
+    warmup_ratio: float = Field(0.0, ge=0, le=1)  # … a share of all steps
     weight_decay: float = Field(0.0, ge=0)
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
@@ -136,10 +122,11 @@ class Recipe(BaseModel):
     harvest_keep: int = Field(4, ge=1)  # of the distinct right ones, at most
     # --- stages: each is {stage: sft, grpo or harvest, and keys of its own over the others}
     stages: list[dict[str, Any]] = []
-    # --- the curriculum: an easier task first
+    # --- the curriculum: an easier task first, or the prompts that teach most
     curriculum_steps: int = Field(0, ge=0)  # at most so many steps
     curriculum_args: dict[str, Any] = {}  # task_args of the easier task
     curriculum_informative: float = Field(0.0, ge=0, le=1)  # and no longer than this share of its groups has spread
+    curriculum_pass_rate: bool = False  # prefer prompts that are answered rightly neither never nor always
     # --- evaluation, on held-out problems
     eval_steps: int = Field(0, ge=0)  # every so many steps; 0: before and after only
     eval_size: int = Field(200, ge=0)  # problems in a split; 0: all of them
@@ -159,7 +146,10 @@ class Recipe(BaseModel):
     def _trl_bool(cls, value: Any) -> Any:
         return {True: "group", False: "none"}.get(value, value) if isinstance(value, bool) else value
 
-    @field_validator("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", mode="before")
+    @field_validator(
+        *("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", "lora_target_modules"),
+        mode="before",
+    )
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -192,6 +182,17 @@ class Recipe(BaseModel):
     def updates_per_step(self) -> int:
         """Of the weights, in one pass over a step's answers."""
         return self.answers_per_step // self.answers_per_update
+
+    @property
+    def warmup(self) -> int:
+        """Steps in which the learning rate climbs."""
+        return self.warmup_steps or math.ceil(self.warmup_ratio * self.max_steps)
+
+    def temperature_at(self, step: int) -> float:
+        """A straight line from the first step's to the last one's."""
+        if self.temperature_end is None:
+            return self.temperature
+        return self.temperature + (self.temperature_end - self.temperature) * step / max(self.max_steps - 1, 1)
 
 
 def load_recipe(
@@ -229,7 +230,9 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for one, other in (("sft_steps", "sft_epochs"), ("sft_epochs", "sft_steps")):
         if over.get(one) and not over.get(other):
             merged[other] = 0  # the newer word on how long
-    for name in ("task_args", "curriculum_args"):
+    if over.get("num_train_epochs") and "max_steps" not in over:
+        merged.pop("max_steps", None)  # the newer word on how long
+    for name in ("task_args", "curriculum_args", "columns"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
             merged[name] = {**old, **new} if same_task else new
@@ -245,6 +248,7 @@ def _refuse_contradictions(r: Recipe) -> None:
             name = getattr(r, key)
             raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{_nearest(name, known)}")
     _refuse_twice(r)
+    _refuse_unadapted(r)
     batch = r.answers_per_step
     if batch % r.num_generations:
         fits = [n for n in range(2, batch + 1) if batch % n == 0]
@@ -275,8 +279,16 @@ def _refuse_contradictions(r: Recipe) -> None:
         )
 
 
+def _refuse_unadapted(r: Recipe) -> None:
+    if r.lora_dropout:
+        raise RecipeError(f"lora_dropout={r.lora_dropout}: only 0 is there; sampler and learner share merged weights")
+    if r.load_in_4bit and not r.use_peft:
+        raise RecipeError("load_in_4bit=true freezes the weights, so that only an adapter learns: set use_peft=true")
+
+
 def _refuse_twice(r: Recipe) -> None:
-    for one, other in (("generation_batch_size", "steps_per_generation"), ("sft_steps", "sft_epochs")):
+    alike = (("generation_batch_size", "steps_per_generation"), ("sft_steps", "sft_epochs"))
+    for one, other in (*alike, ("warmup_steps", "warmup_ratio")):
         if getattr(r, one) and getattr(r, other):
             raise RecipeError(f"{one} and {other} say the same thing: give one of them")
 
@@ -325,7 +337,7 @@ def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) 
     """The same values under canonical names. An unknown key is refused here, with the nearest known one."""
     out: dict[str, Any] = {}
     said: dict[str, str] = {}
-    for key, value in _flat(data):
+    for key, value in _flat(translated(data, where, say, Recipe.model_fields)):
         name = SYNONYMS.get(key, key)
         if name not in Recipe.model_fields:
             hint = f": {INSTEAD[key]}" if key in INSTEAD else _nearest(key, [*Recipe.model_fields, *SYNONYMS])

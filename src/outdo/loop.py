@@ -84,7 +84,7 @@ def collect(
     is spent; what is still missing then is made up from the ones without spread, so that a step keeps its size.
     """
     want = recipe.prompts_per_step
-    how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
+    how = (recipe.temperature_at(step), recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     budget = int(want * recipe.max_resample) if recipe.dynamic_sampling else 0
     tried: list[Group] = []
