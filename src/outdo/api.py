@@ -10,7 +10,8 @@ from typing import Any
 from outdo import resuming
 from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError, RunError
-from outdo.evals.held_out import Evaluation, evaluate_prompts
+from outdo.evals.held_out import Evaluation
+from outdo.evaluating import Settings, examine, quizzes, with_model
 from outdo.grade.audit import refuse_unfit
 from outdo.grade.compose import Rewards, find_rewards
 from outdo.host import keep_memory
@@ -22,9 +23,9 @@ from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, read_run, versions
 from outdo.session import Session
 from outdo.tasks.lessons import Lessons, find_lessons
-from outdo.tasks.task import Task, find_task, held_out, task_of
+from outdo.tasks.task import Task, task_of
 from outdo.track.console import LiveTable, PlainLines, make_reporter
-from outdo.types import SampleParams, Sampler
+from outdo.types import Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
     "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows, cache_budget(policy, recipe)),
@@ -161,25 +162,20 @@ def evaluate(
     task: str | Task = "arithmetic",
     split: str = "test",
     *,
-    size: int = 200,
-    samples: int = 10,
-    temperature: float = 1.0,
-    max_completion_length: int = 256,
     task_args: Mapping[str, Any] | None = None,
     reward: str | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    system_prompt: str | None = None,
+    **settings: Any,
 ) -> Evaluation:
-    """Held-out success of any saved model. `reward` judges instead of the task's own verifier."""
-    found = task if isinstance(task, Task) else find_task(task, dict(task_args or {}))
-    truth = reward or _truth(found, [])
-    policy = load_policy(str(model), device=device, seed=seed)
-    limit = min(max_completion_length, policy.context // 2)
-    rewards = find_rewards([truth], [], truth, limit)
-    prompts = held_out(found, split, size)
-    params = SampleParams(limit, temperature)
-    sampler = HFSampler(policy) if policy.plain else LocalSampler(policy, memory=cache_budget(policy))
-    return evaluate_prompts(prompts, split, sampler, rewards, params, samples, seed)
+    """Held-out success of any saved model. `reward` judges instead of the task's own verifier; `settings` are the
+    fields of `evaluating.Settings`, such as size (0: the whole split), samples, temperature, dtype and seed."""
+    known = Settings.__dataclass_fields__
+    if unknown := settings.keys() - known:
+        raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(known)}")
+    how = Settings(**settings)
+    asked = quizzes([task], [split], how.size, task_args=task_args, reward=reward, system_prompt=system_prompt)
+    (result,) = with_model(model, how, lambda policy: examine(str(model), policy, asked, how))
+    return result.evaluation
 
 
 def _rewards(recipe: Recipe, task: Task, own: Mapping[str, Callable[..., Any]]) -> Rewards:

@@ -7,7 +7,7 @@
     groups/         the answers themselves, a file for each hundred steps
     checkpoints/    what the run goes on from, each complete or not there (`checkpoint.py`)
     reference/      the weights that KL is measured from
-    model/          the result, a Hugging Face folder
+    model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 
 One process writes; readers tolerate a run that is still being written.
 """
@@ -27,7 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from outdo.errors import RecipeError, RunError
+from outdo.errors import ModelError, RecipeError, RunError
 from outdo.types import Group
 
 Status = Literal["running", "done", "stopped", "failed"]
@@ -237,6 +237,16 @@ def _short(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+def model_in(name: str) -> str:
+    """What to load by that name: a run's folder stands for the model that it made."""
+    folder = Path(name).expanduser()
+    if not (folder / "run.json").is_file():
+        return name
+    if not (folder / "model").is_dir():
+        raise ModelError(f"{name} is a run that has no model yet; its checkpoints are in {folder / 'checkpoints'}")
+    return str(folder / "model")
 
 
 def is_locked(folder: Path) -> bool:

@@ -2,56 +2,159 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from outdo.cli.app import app
+from outdo.errors import RecipeError, RunError
+
+if TYPE_CHECKING:
+    from outdo.evals.report import Result
+    from outdo.evals.retention import Retention
 
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A Hugging Face folder or hub name.")],
-    task: Annotated[str, typer.Option(help="A task's name, a .jsonl file, or file.py:function.")] = "arithmetic",
-    split: Annotated[str, typer.Option(help="test, ood or train.")] = "test",
-    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Problems.")] = 200,
+    models: Annotated[list[str], typer.Argument(help="Hugging Face folders, hub names, or runs; one or more.")],
+    task: Annotated[
+        str, typer.Option(help="Tasks' names, .jsonl files, or file.py:function; with commas.")
+    ] = "arithmetic",
+    split: Annotated[str, typer.Option(help="test, dev, ood or train; several with commas.")] = "test",
+    size: Annotated[str, typer.Option("--size", "-n", help="Problems; all (or 0): the whole split.")] = "200",
     samples: Annotated[int, typer.Option(min=0, help="Sampled answers to each, for pass@k; 0: greedy only.")] = 10,
+    k: Annotated[str, typer.Option("--k", help="The k's of pass@k, with commas; default: 1, and 8 or 10.")] = "",
     temperature: Annotated[float, typer.Option(min=0.01, help="Of the samples.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the samples.")] = 1.0,
     max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens.")] = 256,
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends an answer; may be given again.")] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="Put before every problem.")] = None,
     reward: Annotated[str | None, typer.Option(help="Judge by this reward instead of the task's own.")] = None,
-    task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
+    task_arg: Annotated[
+        list[str] | None, typer.Option("--task-arg", help="key=value for the tasks, TASK.key=value for one.")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="Compare with this model; default: the first.")] = None,
+    retention: Annotated[
+        bool, typer.Option("--retention", help="Also score texts that the base finds likely: what was forgotten?")
+    ] = False,
+    text: Annotated[Path | None, typer.Option(help="For --retention, instead of texts that the base writes.")] = None,
+    also: Annotated[str, typer.Option(help="Further tasks, to see what training cost there; with commas.")] = "",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Keep each answer with its verdict, as JSONL.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The numbers as JSON.")] = False,
 ) -> None:
-    """Measure a saved model on held-out problems.
+    """Measure models on held-out problems: success, pass@k, and whether two of them differ.
 
     \b
-      outdo eval runs/NAME/model --task arithmetic
-      outdo eval runs/NAME/model --task arithmetic --split ood --samples 0
-      outdo eval ./model --task problems.jsonl --reward numeric -n 500
+      outdo eval runs/NAME --task arithmetic
+      outdo eval ./before ./after --task gsm8k --task-arg data_dir=./gsm8k --size all --samples 8 --k 1,8
+      outdo eval ./model --task problems.jsonl --reward numeric --out answers.jsonl
+      outdo eval runs/NAME --base ./before --retention --also countdown
     """
-    from outdo import api
+    from outdo import evaluating
     from outdo.config import parse_overrides
-    from outdo.track.console import interval
 
-    found = api.evaluate(
-        model,
-        task,
-        split,
-        size=size,
-        samples=samples,
-        temperature=temperature,
-        max_completion_length=max_completion_length,
+    if retention and base is None and len(models) < 2:
+        raise RecipeError("--retention compares with the model as it was: name it with --base")
+    if text and not retention:
+        raise RecipeError("--text is what --retention is measured on: give both")
+    if dtype not in ("float32", "bfloat16"):
+        raise RecipeError(f"--dtype {dtype}: use float32 or bfloat16")
+    names = list(dict.fromkeys([base, *models] if base else models))
+    ks = tuple(sorted({_whole("--k", part) for part in _listed(k)}))
+    settings = evaluating.Settings(
+        *(_size(size), samples, ks, temperature, top_p, max_completion_length, tuple(stop or ())),
+        *(dtype, device, seed),
+    )
+    if out:
+        _write(out, [])  # says now, not after an hour, that it cannot be written
+    asked = evaluating.quizzes(
+        *(list(dict.fromkeys(_listed(f"{task},{also}"))), _listed(split), settings.size),
         task_args=parse_overrides(task_arg or []),
         reward=reward,
-        device=device,
-        seed=seed,
+        system_prompt=system_prompt,
     )
-    out = Console(highlight=False)
-    out.print(f"{task} {split}, {found.n} problems", markup=False)
-    out.print(f"success   {interval(found)}  (greedy, 95% interval)", markup=False)
-    for k, value in found.pass_at.items():
-        out.print(f"pass@{k:<4} {value:.3f}  ({samples} samples at temperature {temperature:g})", markup=False)
-    if found.broken:
-        out.print(f"broken    {found.broken} answers could not be judged and are left out", markup=False)
+    results, kept = _ask(names, asked, settings, evaluating.Keepsake(text, seed) if retention else None)
+    if out:
+        _write(out, results)
+    if as_json:
+        from outdo.evals.report import as_json as dump
+
+        about: dict[str, Any] = {"size": settings.size, "samples": samples, "temperature": temperature, "top_p": top_p}
+        about |= {"max_completion_length": max_completion_length, "dtype": dtype, "seed": seed}
+        print(dump(results, kept, about))
+    else:
+        _show(results, kept, f"{samples} samples at temperature {temperature:g}" if samples else "greedy only", text)
+
+
+def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tuple[list[Result], list[Retention]]:
+    """One model after the other; the first is what the others are compared with."""
+    from outdo import evaluating
+    from outdo.cli.progress import counting
+
+    results: list[Result] = []
+    kept: list[Retention] = []
+    for name in names:
+
+        def work(policy: Any, name: str = name) -> None:
+            results.extend(evaluating.examine(name, policy, asked, settings, counting))
+            if keepsake and name == names[0]:
+                keepsake.set_base(name, policy, counting)
+            elif keepsake:
+                kept.append(keepsake.measure(name, policy, counting))
+
+        evaluating.with_model(name, settings, work)
+    return results, kept
+
+
+def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: Path | None) -> None:
+    from outdo.evals.report import differences, retention_table, rounds, table
+
+    console = Console(highlight=False)
+    for group in rounds(results):
+        console.print(f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {how}", markup=False)
+        console.print(table(group))
+        if len(group) > 1:
+            console.print(differences(group))
+        for r in group:
+            if r.evaluation.broken:
+                console.print(f"{r.model}: {r.evaluation.broken} answers could not be judged and are left out")
+            if r.cut > 0.05:
+                console.print(f"{r.model}: {r.cut:.0%} of greedy answers were cut at the limit", markup=False)
+        console.print()
+    if kept:
+        whose = f"of {text}" if text else f"that {kept[0].base} wrote to everyday questions"
+        console.print(f"retention, on {kept[0].tokens:,} tokens {whose}", markup=False)
+        console.print(retention_table(kept))
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _whole(name: str, word: str) -> int:
+    if not word.isdecimal():
+        raise RecipeError(f"{name} {word}: expected a whole number")
+    return int(word)
+
+
+def _size(word: str) -> int:
+    return 0 if word == "all" else _whole("--size", word)
+
+
+def _write(path: Path, results: Sequence[Result]) -> None:
+    from outdo.evals.report import answer_lines
+
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            for result in results:
+                file.writelines(line + "\n" for line in answer_lines(result))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
