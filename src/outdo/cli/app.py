@@ -17,7 +17,8 @@ app = typer.Typer(
   outdo train recipes/arithmetic.yaml seed=1    a recipe, with keys set over it
   outdo train --dry-run num_generations=16      what a run would do and take
   outdo train dataset_name=my.jsonl reward_funcs=rewards.py:score model_name_or_path=./model
-  outdo eval runs/NAME/model --task arithmetic  how good a saved model is
+  outdo eval runs/NAME --task arithmetic        how good a saved model is; several in one table
+  outdo chat runs/NAME                          talk with it, or -p "…" for one answer
   outdo tasks                                   what there is to train on
   outdo graders                                 what there is to grade with
   outdo grade --reward gsm8k answers.jsonl      grade answers without training

@@ -4,7 +4,7 @@ sampler cannot serve. Its draws come from torch's generator, so they differ from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from outdo.types import Completion, Finish, Group, Prompt, SampleParams, Support
 class HFSampler:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.version = policy, 0
+        self.watch: Callable[[list[int]], None] | None = None  # is shown an answer's tokens as they come; n must be 1
 
     def load(self, weights: Mapping[str, Any], version: int) -> None:
         self.version = version
@@ -63,6 +64,7 @@ class HFSampler:
                 return_dict_in_generate=True,
                 output_scores=True,
                 output_logits=True,
+                streamer=_Watched(self.watch) if self.watch else None,
                 **how,
             )
         finally:
@@ -78,6 +80,22 @@ class HFSampler:
         finish: Finish = "stop" if cut or closed else "length"
         text = policy.decode(own[:-1] if closed else own)
         return Completion(own, tuple(logprobs[: len(own)]), text, finish, self.version, kept[: len(own)])
+
+
+class _Watched:
+    """What transformers calls a streamer: it is put the prompt first, then token by token."""
+
+    def __init__(self, watch: Callable[[list[int]], None]) -> None:
+        self.watch, self.ids = watch, list[int]()
+        self.begun = False
+
+    def put(self, value: Tensor) -> None:
+        if self.begun:
+            self.ids += value.flatten().tolist()
+            self.watch(list(self.ids))
+        self.begun = True
+
+    def end(self) -> None: ...
 
 
 def _support(scores_TV: Tensor) -> Support:

@@ -9,7 +9,7 @@ answer's own seed and on nothing else: not on its neighbours, its row, nor on ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,6 +41,7 @@ class LocalSampler:
         self.graphed = self.late = self.paged  # late: the host looks one turn behind
         self.rows = rows or (1024 if self.paged else 512)
         self.look_every = 4  # steps between two looks from the host at who is done
+        self.watch: Callable[[list[int]], None] | None = None  # is shown the first answer's tokens before each look
         self.layers: list[Layer] | None = None
         self._stale = True
         self._cache: PagedCache | None = None
@@ -161,6 +162,8 @@ class _Call:
         while self.waiting or self.live:
             self._admit()
             self.unseen.append(self._run())
+            if self.sampler.watch:
+                self.sampler.watch(self.deck.tokens_AT[0, : int(self.deck.lengths_A[0])].tolist())
             self._make_room()  # for the steps after these
             if len(self.unseen) > late:
                 yield from self._look(self.unseen.popleft())
