@@ -12,18 +12,22 @@ from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.evaluating import Settings, examine, quizzes, with_model
-from outdo.grade.audit import refuse_unfit
-from outdo.grade.compose import Rewards, find_rewards
+from outdo.grade.choose import refuse_unfit_rewards, rewards_of
+from outdo.grade.compose import Rewards
 from outdo.host import keep_memory
 from outdo.keeping import Start
 from outdo.learn.memory import cache_budget
-from outdo.models.load import Policy, load_policy
+from outdo.models.load import Policy
+from outdo.plan import policy_for
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, read_run, versions
 from outdo.session import Session
+from outdo.tasks.lengths import fitting, in_steps
 from outdo.tasks.lessons import Lessons, find_lessons
-from outdo.tasks.task import Task, task_of
+from outdo.tasks.mixture import task_of
+from outdo.tasks.overlap import find_overlap
+from outdo.tasks.task import Task
 from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.types import Sampler
 
@@ -71,15 +75,16 @@ def train(
     elif not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, keys, reporter.note)
     elif keys:
-        recipe = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump())
+        recipe = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True))
     keep_memory()
     task = task or task_of(recipe)
+    recipe = in_steps(recipe, task)
     for split in (*recipe.eval_split, *recipe.final_eval_split):
         next(task.prompts(split, recipe.seed))  # says now that there is no such split
     data = resuming.fingerprint(task, recipe.seed)
     if resume is None and recipe.resume == "auto":
         resume = resuming.unfinished(recipe, data)
-    rewards = _rewards(recipe, task, own)
+    rewards = rewards_of(recipe, task, own)
     if resume is not None:
         run = Run.reopen(Path(resume))
         try:
@@ -87,13 +92,17 @@ def train(
         finally:
             run.close()
     if recipe.reward_audit:
-        refuse_unfit(rewards, lambda: task.prompts("train", recipe.seed))
+        refuse_unfit_rewards(rewards, task, recipe.seed)
+    shared = find_overlap(task)
+    if shared:
+        reporter.note(shared.words())
     lessons = find_lessons(recipe, task)
-    policy = load_policy(recipe.model_name_or_path, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
+    policy = policy_for(recipe)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
-    facts = {"device": str(policy.device), "parameters": policy.num_parameters, "eos_ids": policy.eos_ids}
-    run = Run.create(folder, recipe.model_dump(mode="json"), {**facts, "data": data})
-    reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}; writing to {folder}")
+    facts = {**policy.facts, "data": data, "overlap": shared.row() if shared else None}
+    run = Run.create(folder, recipe.model_dump(mode="json"), facts)
+    adapter = f", an adapter of {policy.adapter.told} learns" if policy.adapter else ""
+    reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     try:
         return _trained(recipe, task, rewards, policy, run, reporter, None, lessons)
     finally:
@@ -126,8 +135,7 @@ def _resumed(
         raise RunError(f"{folder} is done and has no checkpoint to go on from: start a new run with its model")
     if newest and state["step"] > recipe.max_steps:
         raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={recipe.max_steps} is behind it")
-    name = str(newest) if newest else recipe.model_name_or_path
-    policy = load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed)
+    policy = policy_for(recipe, str(newest) if newest else None)
     device = run.manifest.get("device", str(policy.device))
     if device != str(policy.device):
         reporter.note(f"changed since: device was {device} and is {policy.device}")
@@ -152,6 +160,7 @@ def _trained(
 ) -> Result:
     if policy.plain and recipe.sampler != "hf":
         reporter.note(SLOW.format(type(policy.model).__name__))
+    task = _fitted(recipe, task, policy, reporter.note)
     sampler = SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe)
     before, after = Session(recipe, task, rewards, policy, sampler, run, reporter, start, lessons=lessons).train()
     return Result(run.folder, run.model_folder, before, after)
@@ -178,21 +187,13 @@ def evaluate(
     return result.evaluation
 
 
-def _rewards(recipe: Recipe, task: Task, own: Mapping[str, Callable[..., Any]]) -> Rewards:
-    names = recipe.reward_funcs or list(task.rewards)
-    return find_rewards(
-        names,
-        recipe.reward_weights,
-        _truth(task, names),
-        recipe.max_completion_length,
-        own,
-        recipe.reward_gate,
-        recipe.reward_timeout,
-    )
-
-
-def _truth(task: Task, names: Sequence[str]) -> str:
-    """The reward that decides success: the task's own verifier, else the first one that was asked for."""
-    if not task.rewards and not names:
-        raise RecipeError(f"{task.name} has no verifier of its own: name one, such as reward_funcs=numeric or exact")
-    return task.rewards[0] if task.rewards else names[0]
+def _fitted(recipe: Recipe, task: Task, policy: Policy, say: Callable[[str], None]) -> Task:
+    """Without the prompts that are too long. Those of a task without end are only measured where the recipe asks."""
+    room = policy.context - recipe.max_completion_length
+    if room < 1:
+        what = f"max_completion_length={recipe.max_completion_length} leaves no room for a prompt"
+        raise RecipeError(f"{what}: the model sees {policy.context} tokens")
+    if not task.finite and recipe.max_prompt_length is None:
+        return task
+    limit = min(room, recipe.max_prompt_length or room)
+    return fitting(task, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], limit, say)

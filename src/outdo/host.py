@@ -6,6 +6,8 @@ import ctypes
 import os
 import socket
 import sys
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlparse
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -19,6 +21,19 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def available_memory() -> int | None:
+    """Bytes that a process may still take: what the machine has, or what its container is allowed. None: unknown."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        kept = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        found.append(max(0, limit - used + int(kept.get("inactive_file", 0))))  # files that it would let go of
+    return min(found, default=None)
 
 
 def keep_memory() -> None:
@@ -36,6 +51,8 @@ def keep_memory() -> None:
 
 def hub_answers() -> bool:
     """Whether the hub's name can be looked up: without that, every request would be tried for a minute."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
     host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
     try:
         return bool(socket.getaddrinfo(host, 443))

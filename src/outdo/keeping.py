@@ -19,7 +19,7 @@ from outdo.errors import Halted, OutdoError, RunError
 from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.grade.compose import Rewards
 from outdo.learn.update import Updates
-from outdo.models.load import Policy, save_policy
+from outdo.models.load import Policy, save_adapter, save_policy
 from outdo.run import Run, Status, read_rows
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
@@ -191,11 +191,13 @@ class Keeper(Generic[L]):
         return write
 
     def _best(self) -> list[int]:
-        """The evaluated step with the highest success that has a checkpoint."""
+        """The evaluated step with the highest success that has a checkpoint; of a mixture, summed over its tasks."""
         there = {checkpoint.step_of(folder) for folder in checkpoint.existing(self.run.checkpoints)}
-        first = next(iter(self.splits), None)
-        rows = [row for row in read_rows(self.run.folder / "evals.jsonl") if row["split"] == first]
-        scored = {row["step"]: row["success_rate"] for row in rows if row["step"] in there}
+        kind = next(iter(self.splits), "").partition("/")[0]
+        scored: dict[int, float] = {}
+        for row in read_rows(self.run.folder / "evals.jsonl"):
+            if row["step"] in there and row["split"].partition("/")[0] == kind:
+                scored[row["step"]] = scored.get(row["step"], 0.0) + row["success_rate"]
         return [max(scored, key=lambda step: (scored[step], step))] if scored else []
 
     def _end(self, status: Status, why: str, whole: bool = False) -> None:
@@ -223,6 +225,8 @@ class Keeper(Generic[L]):
     def _save_model(self) -> None:
         try:
             checkpoint.write_whole(self.run.model_folder, lambda folder: save_policy(self.policy, folder))
+            if self.policy.adapter:
+                checkpoint.write_whole(self.run.folder / "adapter", lambda folder: save_adapter(self.policy, folder))
         except (OSError, SafetensorError) as error:
             raise RunError(f"cannot save the model to {self.run.model_folder}: {error}") from error
 
@@ -230,4 +234,5 @@ class Keeper(Generic[L]):
 def eval_splits(recipe: Recipe, task: Task) -> list[str]:
     """What is looked at all along; a split that the task has not is refused where its prompts are asked for."""
     held_back = recipe.final_eval_split
-    return recipe.eval_split or [s for s in ("test", "ood") if s in task.splits and s not in held_back]
+    usual = [s for kind in ("test", "ood") for s in task.splits if s.partition("/")[0] == kind]  # a mixture: test/NAME
+    return recipe.eval_split or [s for s in usual if s not in held_back]

@@ -1,24 +1,31 @@
-"""What a run will do and take, said before anything is loaded: `outdo train --dry-run`."""
+"""What a run will do and take, said before anything is loaded: `outdo train --dry-run`. What cannot fit is refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from outdo.config import Recipe
 from outdo.errors import ModelError
-from outdo.learn.memory import TOKENS
-from outdo.models.load import pick_device
-from outdo.models.sources import TINY
+from outdo.host import available_memory
+from outdo.learn.memory import TOKENS, adapter_bytes, whole_bytes
+from outdo.models.gguf import Header, read_header
+from outdo.models.load import Policy, context_of, load_policy, load_tokenizer, pick_device
+from outdo.models.lora import Lora, targets
+from outdo.models.sources import Source, find_source, why_not
 from outdo.models.tiny import tiny_model, tiny_tokenizer
+from outdo.models.tokens import ending_ids, set_padding, token_facts
 from outdo.run import default_folder
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TYPICAL_PROMPT = 128  # tokens, where nothing is known of the prompts yet
+# What PEFT's names of layers are in a GGUF file.
+IN_GGUF = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj"}
+IN_GGUF |= {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
 
 
 @dataclass(frozen=True)
@@ -31,25 +38,78 @@ class Shape:
     intermediate: int
     kv_width: int
     vocabulary: int
+    context: int
+    adapted: int = 0  # weights of the layers that an adapter changes
+    factors: int = 0  # weights of the adapter
 
 
-def model_shape(name: str) -> Shape:
+def lora_of(recipe: Recipe) -> Lora | None:
+    """The adapter that a recipe asks for."""
+    if not recipe.use_peft:
+        return None
+    return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed)
+
+
+def policy_for(recipe: Recipe, name: str | None = None) -> Policy:
+    """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit."""
+    name = name or recipe.model_name_or_path
+    source = find_source(name)
+    refuse_too_large(recipe, model_shape(source, lora_of(recipe)))
+    return load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed, lora=lora_of(recipe))
+
+
+def model_shape(source: Source, lora: Lora | None = None) -> Shape:
     """A model's sizes from its config alone; no weights are read."""
+    if source.base:
+        return model_shape(source.base, lora)
+    if source.kind == "gguf" and source.path:
+        return _gguf_shape(read_header(source.path), lora)
     with torch.device("meta"):
-        if name == TINY:
+        if source.kind == "tiny":
             model: Any = tiny_model(tiny_tokenizer())
         else:
             try:
-                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name))
-            except (OSError, ValueError) as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise ModelError(f"model_name_or_path={name}: no config to plan with: {reason}") from error
+                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source.where, **source.options))
+            except Exception as error:  # transformers raises many kinds
+                raise ModelError(f"model_name_or_path={source.name} {why_not(source, error)}") from error
     c = model.config
     heads = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
     head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     wide = getattr(c, "intermediate_size", None) or 4 * c.hidden_size
     parameters = sum(p.numel() for p in model.parameters())
-    return Shape(parameters, c.num_hidden_layers, c.hidden_size, wide, heads * head, c.vocab_size)
+    sizes = _adapter_sizes([m.weight.shape for m in targets(model, lora.targets).values()], lora) if lora else ()
+    kv_width = heads * head
+    return Shape(parameters, c.num_hidden_layers, c.hidden_size, wide, kv_width, c.vocab_size, context_of(c), *sizes)
+
+
+def _gguf_shape(header: Header, lora: Lora | None) -> Shape:
+    hidden, heads = header.number("embedding_length"), max(1, header.number("attention.head_count"))
+    kv_width = hidden // heads * header.number("attention.head_count_kv", heads)
+    wide = header.number("feed_forward_length", 4 * hidden)
+    vocabulary = max(header.shapes.get("token_embd.weight", (0,)))
+    sizes: tuple[int, ...] = ()
+    if lora:
+        named = {name: IN_GGUF.get(name.split(".")[-2], "") for name in header.shapes if name.startswith("blk.")}
+        meant = [n for n, p in named.items() if p and (lora.targets == Lora.targets or p in lora.targets)]
+        sizes = _adapter_sizes([header.shapes[name] for name in meant], lora)
+    context = header.number("context_length", 2**20)
+    return Shape(header.parameters, header.number("block_count"), hidden, wide, kv_width, vocabulary, context, *sizes)
+
+
+def _adapter_sizes(shapes: list[Any], lora: Lora) -> tuple[int, int]:
+    return sum(a * b for a, b in shapes), sum(lora.r * (a + b) for a, b in shapes)
+
+
+def held(recipe: Recipe, shape: Shape) -> dict[str, int]:
+    """Bytes that are taken as long as a run lasts, whatever its batches."""
+    each = BYTES[recipe.dtype]
+    if not recipe.use_peft:
+        return {"weights": shape.parameters * each, **whole_bytes(shape.parameters, each, recipe.beta > 0)}
+    if recipe.load_in_4bit:  # four bits and a scale for each block of 64
+        weights = {"weights": (shape.parameters - shape.adapted) * each + shape.adapted * 9 // 16}
+    else:
+        weights = {"weights": shape.parameters * each, "weights without the adapter": shape.adapted * each}
+    return {**weights, "adapter": 4 * shape.factors, **adapter_bytes(shape.factors)}
 
 
 def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
@@ -62,24 +122,66 @@ def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
     # Kept for the backward of one layer, in widths: about ten of the hidden size and four of the intermediate.
     activations = micro * shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * each
     return {
-        "weights": shape.parameters * each,
-        "gradients": shape.parameters * each,
-        "optimizer": 2 * shape.parameters * each,
-        "reference": shape.parameters * each if recipe.beta else 0,
+        **held(recipe, shape),
         "cache": rows * tokens * shape.layers * 2 * shape.kv_width * each,
         "activations": activations + min(micro * shape.vocabulary, 2**22) * 4 * 3,
     }
 
 
+def refuse_too_large(recipe: Recipe, shape: Shape) -> None:
+    """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
+    device = pick_device(recipe.device)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    parts = held(recipe, shape)
+    if free is None or sum(parts.values()) <= free:
+        return
+    told = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
+    raise ModelError(
+        f"model_name_or_path={recipe.model_name_or_path}: training it takes {_size(sum(parts.values()))} ({told}) "
+        f"before the first batch, and {device} has {_size(free)} free: {_smaller(recipe, shape, free)}"
+    )
+
+
+def _smaller(recipe: Recipe, shape: Shape, free: int) -> str:
+    """What would fit."""
+    # Where no adapter was asked for, none was counted: one of a hundredth of the weights is a large one.
+    guess = replace(shape, adapted=shape.parameters, factors=shape.parameters // 100)
+    ways = []
+    for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("beta", 0.0)):
+        other = recipe.model_copy(update={key: value})
+        need = sum(held(other, shape if recipe.use_peft else guess).values())
+        if getattr(recipe, key) != value and need <= free:
+            ways.append(f"{key}={str(value).lower()} needs {_size(need)}")
+    return ", or ".join([*ways, "take a smaller model"])
+
+
+def token_lines(source: Source) -> str:
+    """What ends an answer and what pads, as training will have it."""
+    tokenizer = load_tokenizer(source)
+    try:
+        generation = GenerationConfig.from_pretrained((source.base or source).where, local_files_only=source.offline)
+    except Exception:  # most have none, and then the tokenizer's word counts
+        generation = None
+    eos_ids = ending_ids(source.name, tokenizer, generation)
+    facts = token_facts(tokenizer, eos_ids, set_padding(tokenizer, eos_ids))
+    ends = ", ".join(f"{text!r} ({i})" for i, text in zip(facts["eos_ids"], facts["eos_tokens"], strict=True))
+    chat = "a chat template" if facts["chat_template"] else "no chat template: prompts are plain text"
+    return f"{chat}; an answer ends with {ends}; padding is {facts['pad_token']!r} ({facts['pad_id']})"
+
+
 def describe(recipe: Recipe) -> list[str]:
     """The plan, line by line."""
-    r, shape = recipe, model_shape(recipe.model_name_or_path)
+    r, source = recipe, find_source(recipe.model_name_or_path)
+    shape = model_shape(source, lora_of(r))
     parts = memory(r, shape)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
     warm = f"{r.sft_steps} steps of {r.sft_batch_size} demonstrations, then " if r.sft_steps else ""
-    return [
-        f"model     {r.model_name_or_path}: {shape.parameters:,} parameters, {r.dtype}, on {pick_device(r.device)}",
+    adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
+    lines = [
+        f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {pick_device(r.device)}, "
+        f"sees {shape.context:,} tokens",
+        f"tokens    {token_lines(source)}",
         f"task      {r.dataset_name}, rewarded by {', '.join(r.reward_funcs) or 'its own verifier'}",
         f"run       {warm}{r.max_steps} GRPO steps",
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
@@ -88,6 +190,8 @@ def describe(recipe: Recipe) -> list[str]:
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}",
     ]
+    refuse_too_large(r, shape)
+    return lines
 
 
 def _size(count: int) -> str:

@@ -97,7 +97,7 @@ class Session(Keeper[LocalLearner]):
         with self.undivided():
             learner = LocalLearner(self.policy, self.recipe)
             if learner.reference:
-                _load_weights(learner.reference.model, self.run.folder / "reference" / checkpoint.name_of(0))
+                _load_weights(learner.reference, self.run.folder / "reference" / checkpoint.name_of(0))
             self._put_back(learner, start)
             self.curriculum.load_state(state["curriculum"])
             self.boundary, self.past_limit = self.curriculum.state(), int(state["past_limit"])
@@ -179,9 +179,9 @@ class Session(Keeper[LocalLearner]):
     def _save_reference(self, learner: LocalLearner) -> None:
         """The first weights, once. Without them the run could not be gone on with, so here a full disk ends it."""
         if learner.reference:
-            model = learner.reference.model
+            first = learner.reference
             try:
-                checkpoint.save(self.run.folder / "reference", 0, lambda folder: _save_weights(model, folder))
+                checkpoint.save(self.run.folder / "reference", 0, lambda folder: _save_weights(first, folder))
             except (OSError, SafetensorError) as error:
                 raise RunError(f"cannot write {self.run.folder / 'reference'}: {error}") from error
 

@@ -50,15 +50,26 @@ def give_back(device: torch.device) -> None:
 
 def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
     """What the learner will hold beside the weights, whatever the batch."""
+    if adapter := policy.adapter:
+        return adapter_bytes(sum(p.numel() for p in adapter.pairs))
     trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
-    whole = sum(p.numel() * p.element_size() for p in policy.model.parameters())
-    masters = 0 if policy.model.dtype == torch.float32 else 4 * trained
+    return whole_bytes(trained, policy.model.dtype.itemsize, recipe.beta > 0)
+
+
+def whole_bytes(parameters: int, each: int, reference: bool) -> dict[str, int]:
+    """Of training all weights, of so many bytes each."""
+    masters = 0 if each == 4 else 4 * parameters
     return {
         "masters": masters,
-        "gradients": 4 * trained + masters // 2,
-        "optimizer": 8 * trained,
-        "reference": whole if recipe.beta else 0,
+        "gradients": 4 * parameters + masters // 2,
+        "optimizer": 8 * parameters,
+        "reference": each * parameters if reference else 0,
     }
+
+
+def adapter_bytes(factors: int) -> dict[str, int]:
+    """Of training an adapter. Its reference is the adapter switched off."""
+    return {"gradients": 8 * factors, "optimizer": 8 * factors}
 
 
 def cache_budget(policy: Policy, recipe: Recipe | None = None) -> int | None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,11 +17,6 @@ from outdo.models.lora import Adapter
 class Reference(Protocol):
     def as_it_was(self) -> AbstractContextManager[Policy]:
         """The policy with its first weights, for as long as the context lasts."""
-        ...
-
-    @property
-    def model(self) -> Any:
-        """What is kept of it: a `state_dict`."""
         ...
 
     def state_dict(self) -> Mapping[str, Tensor]: ...
@@ -43,10 +38,6 @@ class FrozenCopy:
     def as_it_was(self) -> Iterator[Policy]:
         yield self.policy
 
-    @property
-    def model(self) -> Any:
-        return self.policy.model
-
     def state_dict(self) -> Mapping[str, Tensor]:
         return self.policy.model.state_dict()
 
@@ -62,7 +53,7 @@ class AdapterBefore:
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self.policy, self.adapter = policy, adapter
-        self.load_state_dict(adapter.state())
+        self.load_state_dict(adapter.state_dict())
 
     @contextmanager
     def as_it_was(self) -> Iterator[Policy]:
@@ -74,14 +65,10 @@ class AdapterBefore:
             finally:
                 model.train(training)
 
-    @property
-    def model(self) -> Any:
-        return self
-
     def state_dict(self) -> Mapping[str, Tensor]:
         return self.factors
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """The factors as they were. The adapter itself is left as it is."""
-        self.factors = dict(state)
+        self.factors = {key: value.to("cpu", copy=True) for key, value in state.items()}
         self.weights = self.adapter.weights_of(self.factors)

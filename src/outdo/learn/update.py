@@ -43,7 +43,7 @@ class Updates:
     def weights(self) -> Mapping[str, Any]:
         """What was trained: the model, or its adapter."""
         adapter = self.policy.adapter
-        return adapter.state() if adapter else self.policy.model.state_dict()
+        return adapter.state_dict() if adapter else self.policy.model.state_dict()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint holds beside the weights: tensors (copies), and plain values."""

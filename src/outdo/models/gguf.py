@@ -21,6 +21,7 @@ MAGIC = b"GGUF"
 INSTALL = "pip install 'outdo[gguf]'"
 _FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
+LEAST = 3 / 16  # bytes of a weight: a bit and a half
 _MOST = 2**24  # entries of anything in a head; more is no head
 
 
@@ -29,8 +30,17 @@ class Header:
     """What a file says of itself."""
 
     architecture: str
-    parameters: int
-    values: dict[str, Any]  # its plain values; lists and long texts are left out
+    shapes: dict[str, tuple[int, ...]]  # by tensor, the last axis first
+    values: dict[str, Any]  # its plain values; lists are left out
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def number(self, name: str, default: int = 0) -> int:
+        """A value of its architecture, such as block_count."""
+        value = self.values.get(f"{self.architecture}.{name}", default)
+        return value if isinstance(value, int) else default
 
 
 def read_header(path: Path) -> Header:
@@ -79,16 +89,16 @@ def _header(file: IO[bytes], path: Path) -> Header:
         value = _value(file, *_unpack(file, "I"))
         if value is not None:
             values[key] = value
-    parameters = 0
+    shapes = {}
     for _ in range(num_tensors):
-        _text(file)
+        name = _text(file)
         (num_axes,) = _unpack(file, "I")
-        parameters += math.prod(_unpack(file, f"{min(num_axes, 8)}Q"))
+        shapes[name] = _unpack(file, f"{min(num_axes, 8)}Q")
         _unpack(file, "IQ")
-    # The least that a weight takes is one bit and a half, and a share of its block's scale.
-    if path.stat().st_size - file.tell() < parameters * 3 // 16:
-        raise ModelError(f"{path}: the file ends before its {parameters:,} weights do: get it again")
-    return Header(str(values.get("general.architecture", "unknown")), parameters, values)
+    header = Header(str(values.get("general.architecture", "unknown")), shapes, values)
+    if path.stat().st_size - file.tell() < header.parameters * LEAST:
+        raise ModelError(f"{path}: the file ends before its {header.parameters:,} weights do: get it again")
+    return header
 
 
 def _unpack(file: IO[bytes], form: str) -> tuple[Any, ...]:

@@ -64,6 +64,10 @@ class Adapter:
         return [f"{_PREFIX}{name}.lora_{part}.weight" for name in self.names for part in "AB"]
 
     @property
+    def told(self) -> str:
+        return f"{sum(p.numel() for p in self.pairs):,} (rank {self.r}, {len(self.names)} layers)"
+
+    @property
     def facts(self) -> dict[str, Any]:
         parameters = sum(p.numel() for p in self.pairs)
         return {"r": self.r, "alpha": self.scale * self.r, "layers": len(self.names), "parameters": parameters}
@@ -117,9 +121,9 @@ class Adapter:
             for weight, data in zip(self.own, had, strict=True):
                 weight.data = data
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of the factors, by PEFT's names."""
-        return {key: p.detach().to("cpu", copy=True) for key, p in zip(self.keys, self.pairs, strict=True)}
+    def state_dict(self) -> dict[str, Tensor]:
+        """The factors themselves, by PEFT's names."""
+        return {key: p.detach() for key, p in zip(self.keys, self.pairs, strict=True)}
 
     def save(self, folder: Path, base: str, state: Mapping[str, Tensor] | None = None) -> None:
         """As PEFT does it; of `state` where given."""
@@ -137,13 +141,15 @@ class Adapter:
             "inference_mode": True,
         }
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(dict(state or self.state()), folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(
+            {k: v.cpu() for k, v in (state or self.state_dict()).items()}, folder / WEIGHTS, metadata={"format": "pt"}
+        )
 
 
 def new_adapter(model: Any, lora: Lora) -> Adapter:
     """A changes nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
     factors = {}
-    for name, module in _targets(model, lora.targets).items():
+    for name, module in targets(model, lora.targets).items():
         generator = torch.Generator().manual_seed(seed_of("lora", lora.seed, name) % 2**63)
         outputs, inputs = module.weight.shape
         bound = 1.0 / math.sqrt(inputs)  # kaiming_uniform_ with a = sqrt(5), as PEFT's
@@ -211,7 +217,7 @@ def _refuse_other_kinds(folder: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _targets(model: Any, wanted: Sequence[str]) -> dict[str, nn.Linear]:
+def targets(model: Any, wanted: Sequence[str]) -> dict[str, nn.Linear]:
     """The linear layers that are meant: by the ends of their names, as PEFT does; all but the head by `all-linear`."""
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     head = model.get_output_embeddings()

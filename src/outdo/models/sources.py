@@ -6,19 +6,17 @@ Everything that can be told without reading weights is told here, at once and in
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlparse
 
 from transformers.utils.hub import cached_file
 
 from outdo import checkpoint
 from outdo.errors import ModelError
+from outdo.host import hub_answers
 from outdo.models import gguf
 
 TINY, SMOLLM2 = "tiny", "smollm2"
@@ -77,17 +75,6 @@ def find_source(name: str) -> Source:
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
         raise ModelError(f"model_name_or_path={name}: does not exist; give {WAYS}, or a hub name")
     return _hub(name)
-
-
-def hub_answers() -> bool:
-    """Whether the hub's name can be looked up: without that, every request would be tried for a minute."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return False
-    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
-    try:
-        return bool(socket.getaddrinfo(host, 443))
-    except OSError:
-        return False
 
 
 def why_not(source: Source, error: Exception) -> str:
