@@ -44,9 +44,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The keys that matter and differ, with both values."""
     first = {key: field.get_default() for key, field in Recipe.model_fields.items()}  # of keys that came later
     keys = [key for key in {**old, **new} if key not in FREE and old.get(key, first.get(key)) != new.get(key)]
-    if keys == ["max_steps"] and new.get("lr_scheduler_type") == "constant":
+    if keys == ["max_steps"] and not _is_scheduled(new):
         return []  # more of the same
     return [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys]
+
+
+def _is_scheduled(recipe: Mapping[str, Any]) -> bool:
+    """Whether anything of a step depends on how many there are in all."""
+    constant = str(recipe.get("lr_scheduler_type")).startswith("constant")
+    return not constant or bool(recipe.get("warmup_ratio")) or recipe.get("temperature_end") is not None
 
 
 def fingerprint(task: Task, seed: int) -> str:

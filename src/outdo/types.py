@@ -15,6 +15,7 @@ Message = Mapping[str, str]  # {"role": "user", "content": "…"}
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
 Support = tuple[tuple[int, ...], ...]
+PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outdo import plugins
@@ -19,7 +19,7 @@ from outdo.errors import BrokenGraders, GraderError
 from outdo.grade import rft
 from outdo.grade.calls import Failure, Where, call
 from outdo.grade.registry import GRADERS
-from outdo.types import Grade, Group, RewardFunction, Verdict
+from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
 SECONDS = 10.0
@@ -44,6 +44,11 @@ class Rewards:
     max_completion_length: int = 0
     gate: str = ""  # the others pay only where this one is right
     timeout: float = SECONDS  # for one answer, or one call of a user's function
+    by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: what each of its tasks is judged by
+
+    def of(self, prompt: Prompt) -> Rewards:
+        """What judges the answers to this prompt."""
+        return self.by_part.get(prompt.meta.get(PART, ""), self)
 
     def part(self, name: str) -> Reward:
         return next(part for part in self.parts if part.name == name)
@@ -108,6 +113,7 @@ def grade_all(
 
 def grade(group: Group, rewards: Rewards) -> Group:
     """The same group with its grades."""
+    rewards = rewards.of(group.prompt)
     truth = _judge(rewards.part(rewards.truth), group, rewards, None)
     verdicts = [grade.verdict if grade else "broken" for grade in truth]
     per_part = [

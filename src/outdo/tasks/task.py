@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outdo import plugins
-from outdo.config import Recipe
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
@@ -29,6 +28,17 @@ Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imit
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of a mixture's tasks, by the name that its prompts carry, and what it is rewarded by."""
+
+    name: str
+    task: Task
+    weight: float = 1.0  # how often it comes up, against the others'
+    reward_funcs: tuple[str, ...] = ()  # empty: the recipe's, or the task's own
+    reward_weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Task:
     name: str
     function: Callable[..., Iterator[Prompt]]
@@ -38,6 +48,8 @@ class Task:
     args: dict[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
     finite: bool = False  # whether its prompts come to an end: a data set's do, a generator's do not
+    parts: tuple[Part, ...] = ()  # of a mixture
+    keep: Callable[[Prompt], bool] | None = None  # prompts that it says no to are left out
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
@@ -48,7 +60,9 @@ class Task:
             empty = False
             if not isinstance(prompt, Prompt):
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
-            yield self._framed(prompt)
+            framed = self._framed(prompt)
+            if self.keep is None or self.keep(framed):
+                yield framed
         if empty:
             raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
 
@@ -86,7 +100,7 @@ class Task:
             raise TaskError(f"task {self.name} failed in split {split!r}: {type(error).__name__}: {error}") from error
 
     def _framed(self, prompt: Prompt) -> Prompt:
-        if self.system_prompt is None:
+        if self.system_prompt is None or prompt.messages[0]["role"] == "system":
             return prompt
         return replace(prompt, messages=({"role": "system", "content": self.system_prompt}, *prompt.messages))
 
@@ -127,13 +141,6 @@ def find_task(
     found = replace(found.with_args(args or {}), system_prompt=system_prompt)
     next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
     return found
-
-
-def task_of(recipe: Recipe) -> Task:
-    """The task that a recipe names, with all that it says of the data. Raises TaskError."""
-    r = recipe
-    source = Source(r.dataset_name, r.dataset_config, r.dataset_train_split, r.dataset_test_split, dict(r.columns))
-    return find_task(r.dataset_name, r.task_args, r.system_prompt, source)
 
 
 def _of_data(source: Source) -> Task:

@@ -1,0 +1,55 @@
+"""Which rewards judge a task's answers: the recipe's, or the task's own; each part of a mixture has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from outdo.config import Recipe
+from outdo.errors import RecipeError
+from outdo.grade.audit import refuse_unfit
+from outdo.grade.compose import Rewards, find_rewards
+from outdo.grade.registry import GRADERS
+from outdo.tasks.task import Task
+
+Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
+
+
+def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
+    """What the recipe rewards this task by. Raises RecipeError and GraderError."""
+    if not task.parts:
+        return _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
+    each = {
+        part.name: _rewards(
+            recipe,
+            part.task,
+            part.reward_funcs or recipe.reward_funcs,
+            part.reward_weights if part.reward_funcs else recipe.reward_weights,
+            own,
+        )
+        for part in task.parts
+    }
+    return replace(next(iter(each.values())), by_part=each)
+
+
+def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
+    """Tries the rewards on the task's prompts, those of a mixture part by part. Raises GraderError."""
+    for part in task.parts:
+        refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
+    if not task.parts:
+        refuse_unfit(rewards, lambda: task.prompts("train", seed))
+
+
+def truth_of(task: Task, names: Sequence[str]) -> str:
+    """The reward that decides success: the task's own verifier, else the first that was asked for and can judge."""
+    if not task.rewards and not names:
+        raise RecipeError(f"{task.name} has no verifier of its own: name one, such as reward_funcs=numeric or exact")
+    judges = [name for name in names if name not in GRADERS or GRADERS[name].judges]
+    return task.rewards[0] if task.rewards else (judges or names)[0]
+
+
+def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
+    names = list(funcs or task.rewards)
+    limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout
+    return find_rewards(names, weights if funcs else (), truth_of(task, names), *limits)

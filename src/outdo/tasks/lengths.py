@@ -1,0 +1,71 @@
+"""How long things are: prompts that do not fit are left out, and epochs become steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from outdo.config import Recipe
+from outdo.errors import TaskError
+from outdo.tasks.task import Task
+from outdo.types import Prompt
+
+MISSES = 1000  # prompts in a row that are too long: a generator makes no others
+
+Texts = tuple[str, ...]  # of a prompt's messages
+Measure = Callable[[Sequence[Prompt]], list[int]]  # prompts to their numbers of tokens
+
+
+def in_steps(recipe: Recipe, task: Task) -> Recipe:
+    """The recipe with `max_steps` in place of epochs, where only those are given. Raises TaskError."""
+    epochs = recipe.num_train_epochs
+    if epochs is None or "max_steps" in recipe.model_fields_set:
+        return recipe
+    if not task.finite:
+        raise TaskError(f"num_train_epochs={epochs:g}: {task.name} makes prompts without end: give max_steps")
+    count = len({prompt.id for prompt in task.prompts("train", 0)})
+    steps = math.ceil(epochs * count / recipe.prompts_per_step)
+    return recipe.model_copy(update={"max_steps": max(1, steps)})
+
+
+def fitting(task: Task, measure: Measure, limit: int, say: Callable[[str], None]) -> Task:
+    """The same task without the prompts of more than `limit` tokens. Raises TaskError where none is left to train on.
+
+    Of a data set all are measured now, and what is left out is said. Of a task without end each is when it comes.
+    """
+    if not task.finite:
+        return replace(task, keep=_Sieve(task.name, measure, limit))
+    too_long: set[Texts] = set()
+    for split in task.splits:
+        prompts = list(task.prompts(split, 0))
+        sizes = measure(prompts)
+        long = {_texts(prompt) for prompt, size in zip(prompts, sizes, strict=True) if size > limit}
+        if len(long) == len({_texts(prompt) for prompt in prompts}):
+            raise TaskError(
+                f"{task.name}: all {len(prompts):,} {split} prompts are longer than {limit} tokens (the shortest has "
+                f"{min(sizes)}): raise max_prompt_length, or lower max_completion_length to leave room in the context"
+            )
+        if long:
+            count = sum(size > limit for size in sizes)
+            say(f"{count:,} of {len(prompts):,} {split} prompts are longer than {limit} tokens and left out")
+        too_long |= long
+    return replace(task, keep=lambda prompt: _texts(prompt) not in too_long) if too_long else task
+
+
+def _texts(prompt: Prompt) -> Texts:
+    return tuple(message["content"] for message in prompt.messages)
+
+
+class _Sieve:
+    """Lets prompts through that are short enough. Raises TaskError where none seems to be."""
+
+    def __init__(self, name: str, measure: Measure, limit: int) -> None:
+        self.name, self.measure, self.limit, self.missed = name, measure, limit, 0
+
+    def __call__(self, prompt: Prompt) -> bool:
+        fits = self.measure([prompt])[0] <= self.limit
+        self.missed = 0 if fits else self.missed + 1
+        if self.missed == MISSES:
+            raise TaskError(f"{self.name}: {MISSES:,} prompts in a row are longer than {self.limit} tokens")
+        return fits
