@@ -63,7 +63,7 @@ def run_loop(
                 raise
             sampler.load(learner.weights(), version=step + 1)
             row = measure(tried, groups, learned, clock)
-            curriculum.observe(row["informative"] or 0.0)
+            curriculum.observe(row["informative"] or 0.0, tried)
             made.clear()
             recorder.record(step, row, groups)
         recorder.after(step + 1)

@@ -43,8 +43,12 @@ def train(
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
     if dry_run:
         from outdo.plan import describe
+        from outdo.tasks.lengths import in_steps
+        from outdo.tasks.mixture import task_of
+        from outdo.tasks.overlap import told
 
-        for line in describe(recipe):
+        task = task_of(recipe)
+        for line in [*describe(in_steps(recipe, task)), *told(task)]:
             out.print(line, markup=False, soft_wrap=True)
         return
     from outdo import api
@@ -64,7 +68,8 @@ def train(
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     out.print(f"numbers   {result.folder / 'metrics.jsonl'}", markup=False, soft_wrap=True)
     args = "".join(f" --task-arg {key}={value}" for key, value in recipe.task_args.items())
-    out.print(f"next      outdo eval {result.model} --task {recipe.dataset_name}{args}", markup=False, soft_wrap=True)
+    name = recipe.dataset_mixture[0].get("dataset_name") if recipe.dataset_mixture else recipe.dataset_name
+    out.print(f"next      outdo eval {result.model} --task {name}{args}", markup=False, soft_wrap=True)
     out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
 
 

@@ -60,6 +60,15 @@ def find_overlap(task: Task) -> Overlap | None:
     return overlap(_texts(task.prompts("test", 0)), _texts(task.prompts("train", 0)))
 
 
+def told(task: Task) -> list[str]:
+    """The plan's lines on the data: how many prompts each split has, and what they share."""
+    if not task.finite:
+        return []
+    sizes = [f"{len({prompt.id for prompt in task.prompts(split, 0)}):,} {split}" for split in task.splits]
+    found = find_overlap(task)
+    return [f"data      {', '.join(sizes)}", f"overlap   {found.words() if found else 'nothing is held out'}"]
+
+
 def overlap(held_out: Sequence[str], trained: Sequence[str]) -> Overlap:
     """Which held-out texts are also trained on, each counted once."""
     words = {i: tuple(_WORDS.findall(text.lower())) for i, text in enumerate(trained)}
