@@ -273,6 +273,8 @@ def _refuse_contradictions(r: Recipe) -> None:
             )
     if r.eval_ks and not all(1 <= k <= r.eval_samples for k in r.eval_ks):
         raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
+    if r.curriculum_steps and r.dataset_mixture:
+        raise RecipeError("curriculum_steps is for one task, and dataset_mixture has several: give one of them")
     if r.curriculum_steps and not r.curriculum_args:
         raise RecipeError(
             "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"

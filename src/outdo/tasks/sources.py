@@ -77,18 +77,19 @@ def _text(path: Path) -> str:
 def _json_lines(path: Path) -> Iterator[Line]:
     for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would cut at signs inside a text too
         if line.strip():
-            yield _line(f"{path}, line {number}", _json(line, f"{path}, line {number}"))
+            yield _line(f"{path}, line {number}", parsed(line, f"{path}, line {number}"))
 
 
 def _json_list(path: Path) -> Iterator[Line]:
-    rows = _json(_text(path), str(path))
+    rows = parsed(_text(path), str(path))
     if not isinstance(rows, list):
         raise TaskError(f"{path}: holds a {type(rows).__name__}; a .json data set is a list of objects")
     for number, row in enumerate(rows, 1):
         yield _line(f"{path}, row {number}", row)
 
 
-def _json(text: str, where: str) -> Any:
+def parsed(text: str, where: str) -> Any:
+    """What JSON says. Raises TaskError, which names the place."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -19,7 +19,7 @@ from outdo import plugins
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
-from outdo.tasks.sources import Source, is_source
+from outdo.tasks.sources import Source, is_source, read
 from outdo.types import Prompt
 
 MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
@@ -144,6 +144,9 @@ def find_task(
 
 
 def _of_data(source: Source) -> Task:
+    if source.name == gsm8k.HUB and source.columns.items() <= gsm8k.COLUMNS.items():
+        rows = read(replace(source, config=source.config or "main"))
+        return replace(TASKS["gsm8k"], function=gsm8k.from_rows(rows))
     table = data.load(source)
     teacher = data.demonstration if table.can_be_imitated else None
     return Task(source.name, table.prompts, (), teacher, table.splits, finite=True)
