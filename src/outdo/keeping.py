@@ -111,11 +111,11 @@ class Keeper(Generic[L]):
         resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
         self.run.note(status="running", why="", resumed=resumed)
 
-    def _taught(self, rows: list[dict[str, Any]], steps: int) -> None:
+    def _taught(self, rows: list[dict[str, Any]], steps: int, name: str = "step") -> None:
         """Updates on what was shown: kept, and told."""
         for row in rows:
             self.run.record_sft(row)
-            self.reporter.warmup(row["step"], steps, row["loss"])
+            self.reporter.progress(name, row["step"], steps, f"loss {row['loss']:.3f}")
 
     def _finish(self) -> None:
         with self.undivided():

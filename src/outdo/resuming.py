@@ -24,7 +24,7 @@ FREE = {
 }
 
 
-def unfinished(recipe: Recipe, data: str) -> Path | None:
+def unfinished(recipe: Recipe, data: str, kind: str = "grpo") -> Path | None:
     """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe and data."""
     if recipe.output_dir:
         return Path(recipe.output_dir) if Path(recipe.output_dir, "run.json").exists() else None
@@ -34,7 +34,8 @@ def unfinished(recipe: Recipe, data: str) -> Path | None:
             manifest = read_run(path.parent)
         except RunError:
             continue
-        same = manifest.get("data") in (None, data) and not changes(manifest["recipe"], wanted)
+        same = manifest.get("kind", "grpo") == kind and manifest.get("data") in (None, data)
+        same = same and not changes(manifest["recipe"], wanted)
         if same and manifest["status"] != "done" and not is_locked(path.parent):
             return path.parent
     return None

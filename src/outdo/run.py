@@ -54,7 +54,7 @@ class Run:
             "git": _git_state(),
             **facts,
         }
-        with _writing(folder):
+        with writing(folder):
             (folder / "groups").mkdir(parents=True, exist_ok=True)
         run = cls(folder, manifest, _locked(folder))
         run._write_manifest()
@@ -100,7 +100,7 @@ class Run:
         """How long each file of rows is, once it is on the disk itself."""
         found = {}
         for path in self._row_files():
-            with _writing(path), path.open("rb") as file:
+            with writing(path), path.open("rb") as file:
                 _flush(file.fileno())
                 found[str(path.relative_to(self.folder))] = path.stat().st_size
         return found
@@ -108,7 +108,7 @@ class Run:
     def rewind(self, offsets: Mapping[str, int]) -> None:
         """Takes back the rows that were written since."""
         for path in self._row_files():
-            with _writing(path):
+            with writing(path):
                 os.truncate(path, offsets.get(str(path.relative_to(self.folder)), 0))
 
     def lacks(self, offsets: Mapping[str, int]) -> str:
@@ -130,14 +130,14 @@ class Run:
         self.note(status=status, why=why, ended=_now())
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        with _writing(path), path.open("a", encoding="utf-8") as file:
+        with writing(path), path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row, allow_nan=False, default=str) + "\n" for row in rows))
 
     def _write_manifest(self) -> None:
         """Whole or not at all: written beside, then renamed."""
         path = self.folder / "run.json"
         aside = path.with_suffix(".tmp")
-        with _writing(path):
+        with writing(path):
             with aside.open("w", encoding="utf-8") as file:
                 file.write(json.dumps(self.manifest, indent=2, default=str) + "\n")
                 file.flush()
@@ -171,7 +171,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
                     raise RunError(f"{path}: a line is no JSON: {line[:60]!r}") from None
 
 
-class _writing:
+class writing:
     """Turns a full or read-only disk into an error that names the path."""
 
     def __init__(self, path: Path) -> None:
@@ -261,7 +261,7 @@ def is_locked(folder: Path) -> bool:
 def _locked(folder: Path) -> IO[str]:
     """Holds the folder for this process until the file is closed or the process ends, by whatever."""
     path = folder / ".lock"
-    with _writing(path):
+    with writing(path):
         file = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -62,8 +62,18 @@ def test_told_twice(disturbed: Disturbed, point: str) -> None:
 
 def test_stopped_before_there_is_anything_to_go_on_from(bench: Bench, disturbed: Disturbed) -> None:
     bench.said()
-    assert disturbed(fault("evaluate", 1, "term")) == [143, 0]
+    assert disturbed(fault("imitate", 2, "term")) == [143, 0]
     assert "has no checkpoint yet: it begins again" in bench.said()
+
+
+@pytest.mark.parametrize(("action", "status"), [("term", 143), ("kill", -9)])
+def test_a_warm_up_that_is_done_is_not_done_again(
+    bench: Bench, disturbed: Disturbed, action: str, status: int
+) -> None:
+    bench.said()
+    assert disturbed(fault("evaluate", 1, action)) == [status, 0]
+    said = bench.said()
+    assert "going on after step 0" in said and said.count("warm-up: imitating") == 1
 
 
 def test_stopped_again_and_again(disturbed: Disturbed) -> None:
@@ -168,7 +178,7 @@ def test_another_folder_is_refused_and_another_device_is_named(bench: Bench) -> 
 
 def test_what_could_not_be_saved_is_not_offered(bench: Bench) -> None:
     """Told to stop, and the disk is full: no word of going on where it stands."""
-    faults = [fault("update", 4, "term"), fault("save", 4, "full", always=True)]
+    faults = [fault("update", 4, "term"), fault("save", 5, "full", always=True)]
     bench.said()
     assert bench.train("unsaved", faults=faults) == 143
     said = bench.said()

@@ -41,9 +41,10 @@ class PlainLines:
         self.start = time.monotonic()
         self.note(phase)
 
-    def warmup(self, step: int, total: int, loss: float) -> None:
+    def progress(self, name: str, step: int, total: int, more: str) -> None:
+        """Something long that is no GRPO step: how far it is, and a word on how it goes."""
         if _due(step, total, 5):
-            self.note(f"  warm-up {step + 1}/{total}  loss {loss:.3f}")
+            self.note(f"  {name} {step + 1}/{total}  {more}")
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         if _due(step, total, LINES):
@@ -69,8 +70,8 @@ class LiveTable:
         self.start, self.rows = time.monotonic(), []
         self.note(phase)
 
-    def warmup(self, step: int, total: int, loss: float) -> None:
-        self._show(_progress("warm-up", step, total, self.start, f"loss {loss:.3f}"))
+    def progress(self, name: str, step: int, total: int, more: str) -> None:
+        self._show(_progress(name, step, total, self.start, more))
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         self.rows.append(row)
@@ -106,6 +107,17 @@ def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
         old = had.get(new.split)
         passes = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
         table.add_row(f"{new.split} ({new.n})", interval(old) if old else "–", interval(new), *passes)
+    return table
+
+
+def by_stage(first: Sequence[Evaluation], stages: Sequence[tuple[str, Sequence[Evaluation]]]) -> Table:
+    """Held-out success after each stage. One that measures nothing, as a harvest, leaves the model as it was."""
+    rows = [("as it came", first), *stages]
+    splits = list(dict.fromkeys(e.split for _, found in rows for e in found))
+    table = Table("after", *(f"{split} [95%]" for split in splits), box=None, padding=(0, 1))
+    for name, found in rows:
+        had = {e.split: interval(e) for e in found}
+        table.add_row(name, *(had.get(split, "–") for split in splits))
     return table
 
 

@@ -1,0 +1,100 @@
+"""A harvest as a run of its own: a folder that says what it was made from, and can be gone on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outdo import signals
+from outdo.config import Recipe
+from outdo.errors import OutdoError, RecipeError
+from outdo.grade.compose import Rewards
+from outdo.harvest import Tally, harvest
+from outdo.launch import Result, fitted, make_sampler
+from outdo.plan import policy_for
+from outdo.run import Run, default_folder
+from outdo.seeds import seed_of
+from outdo.tasks.task import Task, held_out
+from outdo.track.console import LiveTable, PlainLines
+from outdo.types import SampleParams
+
+FILE = "demonstrations.jsonl"
+
+
+def harvesting(
+    recipe: Recipe,
+    task: Task,
+    rewards: Rewards,
+    reporter: PlainLines | LiveTable,
+    resume: Path | None = None,
+    out: Path | None = None,
+    split: str = "train",
+) -> Result:
+    """Harvests by the recipe's keys, to `out` or into a run's folder. Raises RecipeError where nothing was right."""
+    model = Path(recipe.model_name_or_path)
+    if out:
+        _reap(recipe, task, rewards, reporter, out, split)
+        return Result(out.parent, model, [], [], harvest=out)
+    run = _open(recipe, task, resume)
+    try:
+        tally = _reap(recipe, task, rewards, reporter, run.folder / FILE, split)
+        facts = {"model": recipe.model_name_or_path, "harvest": str(run.folder / FILE)}
+        run.note(**facts, tally=vars(tally))
+        run.finish("done")
+    except KeyboardInterrupt:
+        run.finish("stopped", "told to stop")
+        raise
+    except OutdoError as error:
+        run.finish("failed", str(error))
+        raise
+    finally:
+        run.close()
+    return Result(run.folder, model, [], [], harvest=run.folder / FILE)
+
+
+def _open(recipe: Recipe, task: Task, resume: Path | None) -> Run:
+    if resume:
+        run = Run.reopen(resume)
+        run.note(status="running", why="")
+        return run
+    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{task.name}")
+    return Run.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
+
+
+def _reap(
+    recipe: Recipe, task: Task, rewards: Rewards, reporter: PlainLines | LiveTable, out: Path, split: str
+) -> Tally:
+    policy = policy_for(recipe)
+    prompts = held_out(fitted(recipe, task, policy, reporter.note), split, recipe.harvest_size)
+    sampler = make_sampler(policy, recipe, reporter)
+    how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
+    params = SampleParams(recipe.max_completion_length, *how)
+    keys = ("model_name_or_path", "dataset_name", "task_args", "system_prompt", "reward_funcs", "temperature", "top_p")
+    settings = {key: getattr(recipe, key) for key in (*keys, "max_completion_length", "harvest_size")}
+    reporter.begin(f"harvest: {len(prompts)} prompts of {task.name} x {recipe.harvest_samples} answers")
+
+    def told(tally: Tally) -> None:
+        words = f"solved {tally.solved / tally.prompts:.2f}  kept {tally.kept}"
+        reporter.progress("prompt", tally.prompts - 1, len(prompts), words)
+
+    with signals.heard():
+        tally = harvest(
+            prompts,
+            sampler,
+            rewards,
+            params,
+            out,
+            {**settings, "split": split},
+            samples=recipe.harvest_samples,
+            keep=recipe.harvest_keep,
+            seed=seed_of("harvest", recipe.seed),
+            told=told,
+        )
+    reporter.close()
+    reporter.note(f"  {tally}")
+    if not tally.kept:
+        raise RecipeError(
+            f"not one of {tally.sampled} answers was right and came to its end: nothing to imitate. Take more samples, "
+            "an easier task or a better model, or raise max_completion_length"
+        )
+    reporter.note(f"  demonstrations are in {out}")
+    return tally

@@ -1,0 +1,162 @@
+"""Starting a run, or going on with one: the folder, the model, and the session that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from outdo import resuming
+from outdo.config import Recipe, load_recipe
+from outdo.errors import RecipeError, RunError
+from outdo.evals.held_out import Evaluation
+from outdo.grade.choose import refuse_unfit_rewards
+from outdo.grade.compose import Rewards
+from outdo.keeping import Start
+from outdo.learn.memory import cache_budget
+from outdo.models.load import Policy
+from outdo.plan import policy_for
+from outdo.rollout.hf import HFSampler
+from outdo.rollout.local import LocalSampler
+from outdo.run import Run, default_folder, read_rows, versions
+from outdo.session import Session
+from outdo.supervised import Supervised
+from outdo.tasks.lengths import fitting
+from outdo.tasks.lessons import Lessons, find_lessons
+from outdo.tasks.overlap import find_overlap
+from outdo.tasks.task import Task
+from outdo.track.console import LiveTable, PlainLines
+from outdo.types import Sampler
+
+SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
+    "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows, cache_budget(policy, recipe)),
+    "hf": lambda policy, recipe: HFSampler(policy),
+}
+SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. The numbers by step are in `folder`."""
+
+    folder: Path
+    model: Path
+    before: list[Evaluation]
+    after: list[Evaluation]
+    stages: tuple[tuple[str, list[Evaluation]], ...] = ()  # of a recipe with several: each one's name, and after it
+    harvest: Path | None = None  # demonstrations that a stage made for the next
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is made of, before anything is loaded."""
+
+    kind: Literal["grpo", "sft"]
+    recipe: Recipe
+    task: Task
+    rewards: Rewards | None  # None: a supervised run of a task without a verifier
+    reporter: PlainLines | LiveTable
+
+    @property
+    def data(self) -> str:
+        return resuming.fingerprint(self.task, self.recipe.seed)
+
+
+def start(job: Job) -> Result:
+    """A new run. What cannot work is refused before a folder is made."""
+    recipe, task, reporter = job.recipe, job.task, job.reporter
+    if recipe.reward_audit and job.rewards and job.kind == "grpo":
+        refuse_unfit_rewards(job.rewards, task, recipe.seed)
+    shared = find_overlap(task)
+    if shared:
+        reporter.note(shared.words())
+    lessons = find_lessons(recipe, task)
+    policy = policy_for(recipe)
+    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
+    facts = {**policy.facts, "kind": job.kind, "data": job.data, "overlap": shared.row() if shared else None}
+    run = Run.create(folder, recipe.model_dump(mode="json"), facts)
+    adapter = f", an adapter of {policy.adapter.told} learns" if policy.adapter else ""
+    reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
+    try:
+        return _trained(job, policy, run, None, lessons)
+    finally:
+        run.close()
+
+
+def go_on(job: Job, folder: Path, force: bool) -> Result:
+    """Goes on with a run where its newest whole checkpoint is; from the start where there is none."""
+    run = Run.reopen(folder)
+    try:
+        return _resumed(job, run, force)
+    finally:
+        run.close()
+
+
+def _resumed(job: Job, run: Run, force: bool) -> Result:
+    recipe, reporter, folder = job.recipe, job.reporter, run.folder
+    for changed in resuming.check(run, recipe, job.data, versions(), force):
+        reporter.note(f"changed since: {changed}")
+    was_done = run.manifest["status"] == "done"
+    lessons = find_lessons(recipe, job.task) if job.kind == "sft" else None
+    steps = lessons.steps if lessons else recipe.max_steps
+    had = steps if lessons else load_recipe(None, base_of=run.manifest["recipe"]).max_steps
+    if was_done and steps <= had:
+        reporter.note(f"nothing left to do: {folder} is done, after {had} steps")
+        return finished(folder, had)
+    newest, state, passed = resuming.newest(run)
+    for words in passed:
+        reporter.note(f"passed over {words}")
+    if newest is None and was_done:
+        raise RunError(f"{folder} is done and has no checkpoint to go on from: start a new run with its model")
+    if newest and state["step"] > steps:
+        raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={steps} is behind it")
+    policy = policy_for(recipe, str(newest) if newest else None)
+    device = run.manifest.get("device", str(policy.device))
+    if device != str(policy.device):
+        reporter.note(f"changed since: device was {device} and is {policy.device}")
+    run.note(recipe=recipe.model_dump(mode="json"), device=str(policy.device))
+    if newest is None:
+        reporter.note(f"{folder} has no checkpoint yet: it begins again")
+        run.rewind({})
+        run.note(status="running", why="")
+        lessons = lessons or find_lessons(recipe, job.task)
+    return _trained(job, policy, run, Start(newest, state) if newest else None, lessons)
+
+
+def finished(folder: Path, steps: int | None = None) -> Result:
+    """What a run that is done came to, after so many steps or its last."""
+    rows = list(read_rows(folder / "evals.jsonl"))
+    steps = max((row["step"] for row in rows), default=0) if steps is None else steps
+    before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
+    return Result(folder, folder / "model", before, after)
+
+
+def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable) -> Sampler:
+    if policy.plain and recipe.sampler != "hf":
+        reporter.note(SLOW.format(type(policy.model).__name__))
+    return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe)
+
+
+def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:
+    sampler = make_sampler(policy, job.recipe, job.reporter)
+    task = fitted(job.recipe, job.task, policy, job.reporter.note)
+    parts = (job.recipe, task, job.rewards, policy, sampler, run, job.reporter, start)
+    if job.kind == "sft":
+        assert lessons
+        before, after = Supervised(*parts, lessons=lessons).train()
+    else:
+        before, after = Session(*parts, lessons=lessons).train()
+    return Result(run.folder, run.model_folder, before, after)
+
+
+def fitted(recipe: Recipe, task: Task, policy: Policy, say: Callable[[str], None]) -> Task:
+    """Without the prompts that are too long. Those of a task without end are only measured where the recipe asks."""
+    room = policy.context - recipe.max_completion_length
+    if room < 1:
+        what = f"max_completion_length={recipe.max_completion_length} leaves no room for a prompt"
+        raise RecipeError(f"{what}: the model sees {policy.context} tokens")
+    if not task.finite and recipe.max_prompt_length is None:
+        return task
+    limit = min(room, recipe.max_prompt_length or room)
+    return fitting(task, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], limit, say)

@@ -1,0 +1,166 @@
+"""Several stages of one recipe: supervised, GRPO, harvest, in any order, each from the model of the one before.
+
+    stages:
+      - {stage: sft, epochs: 3}
+      - {stage: grpo, max_steps: 200}
+      - {stage: harvest, samples: 16}
+      - {stage: sft}
+
+Each is a run in a folder of its own inside the recipe's (`01-sft`, `02-grpo`, …), with the recipe's common keys and its
+own over them. A harvest hands on the model that it had, and its demonstrations to the supervised stages after it. The
+first of those starts from the recipe's first model unless it says `from: previous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from outdo.config import Recipe, load_recipe
+from outdo.errors import OutdoError, RecipeError, RunError
+from outdo.launch import Result, finished
+from outdo.run import Run, default_folder, read_run
+from outdo.track.console import LiveTable, PlainLines
+
+KINDS = ("sft", "grpo", "harvest")
+FROM = ("first", "previous")
+TRL = {"num_train_epochs": "sft_epochs", "max_seq_length": "sft_max_length"}  # names that TRL's SFT has
+ITS_TASK = ("dataset_name", "task_args", "columns")  # keys that mean the same everywhere: what success is measured on
+
+Runner = Callable[..., Result]  # runner(recipe, reporter=…, resume=…, force=…)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run to be. Its model and data are known when those before it are done."""
+
+    name: str  # its folder
+    kind: str
+    recipe: Recipe
+    start: str  # of FROM: the recipe's own model, or that of the stage before
+    own_data: bool  # it names its demonstrations itself
+
+
+def prefixed(kind: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys as they are meant where only one kind of training goes on: in `sft`, epochs is sft_epochs."""
+    out: dict[str, Any] = {}
+    for key, value in keys.items():
+        full = TRL.get(key, key) if kind == "sft" else key
+        if f"{kind}_{key}" in Recipe.model_fields and key not in ITS_TASK:
+            full = f"{kind}_{key}"
+        out[full] = value
+    return out
+
+
+def read_stages(recipe: Recipe) -> list[Stage]:
+    """The stages with their whole recipes. Raises RecipeError, which names the stage."""
+    common = recipe.model_dump(exclude_unset=True) | {"stages": [], "resume": "never", "output_dir": None}
+    found: list[Stage] = []
+    for number, given in enumerate(recipe.stages, 1):
+        where = f"stage {number}"
+        keys = dict(given)
+        kind, start = keys.pop("stage", None), keys.pop("from", None)
+        if kind not in KINDS:
+            raise RecipeError(f"{where}: stage={kind!r} is not one of {', '.join(KINDS)}")
+        after_harvest = kind == "sft" and bool(found) and found[-1].kind == "harvest"
+        start = start or ("first" if after_harvest or not found else "previous")
+        if start not in FROM:
+            raise RecipeError(f"{where}, {kind}: from={start!r} is not one of {', '.join(FROM)}")
+        if refused := sorted({"stages", "output_dir", "resume"} & keys.keys()):
+            raise RecipeError(f"{where}, {kind}: {refused[0]} belongs to the whole recipe, not to a stage")
+        keys = prefixed(kind, keys)
+        own_data = "sft_dataset_name" in keys
+        base = common if kind == "sft" else common | {"sft_steps": 0, "sft_epochs": 0.0}  # a warm-up is a stage here
+        try:
+            its_recipe = load_recipe(None, keys, base_of=base)
+        except RecipeError as error:
+            raise RecipeError(f"{where}, {kind}: {error}") from None
+        found.append(Stage(f"{number:02d}-{kind}", kind, its_recipe, start, own_data))
+    return found
+
+
+def run_stages(
+    recipe: Recipe,
+    runners: Mapping[str, Runner],
+    reporter: PlainLines | LiveTable,
+    resume: Path | None = None,
+    force: bool = False,
+) -> Result:
+    """All stages in order. Gone on with, those that are done are passed over and the one in hand is resumed."""
+    stages = read_stages(recipe)
+    facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
+    if resume:
+        run = Run.reopen(resume)
+        run.note(status="running", why="")
+    else:
+        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
+        run = Run.create(folder, recipe.model_dump(mode="json"), facts)
+    try:
+        results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter, force)
+        _link(run.folder, results[-1].model)
+        run.finish("done")
+    except KeyboardInterrupt:
+        run.finish("stopped", "told to stop")
+        reporter.note(f"go on with: outdo train --resume {run.folder}")
+        raise
+    except OutdoError as error:
+        run.finish("failed", str(error))
+        raise
+    finally:
+        run.close()
+    told = [(stage.name, result.after) for stage, result in zip(stages, results, strict=True)]
+    first = next((result.before for result in results if result.before), [])
+    last = next((after for _, after in reversed(told) if after), [])
+    return Result(run.folder, results[-1].model, first, last, tuple(told))
+
+
+def _all(
+    stages: Sequence[Stage],
+    first: str,
+    parent: Path,
+    runners: Mapping[str, Runner],
+    reporter: PlainLines | LiveTable,
+    force: bool,
+) -> list[Result]:
+    results: list[Result] = []
+    model, harvest = first, None
+    for stage in stages:
+        folder = parent / stage.name
+        reporter.note(f"\n{stage.name}")
+        keys: dict[str, Any] = {"output_dir": str(folder)}
+        keys["model_name_or_path"] = first if stage.start == "first" else model
+        if stage.kind == "sft" and harvest and not stage.own_data:
+            keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}
+        result = _one(stage, folder, keys, runners[stage.kind], reporter, force)
+        results.append(result)
+        model, harvest = str(result.model), result.harvest or harvest
+    return results
+
+
+def _one(
+    stage: Stage, folder: Path, keys: dict[str, Any], runner: Runner, reporter: PlainLines | LiveTable, force: bool
+) -> Result:
+    if not (folder / "run.json").exists():
+        return runner(stage.recipe.model_copy(update=keys), reporter=reporter, force=force)
+    manifest = read_run(folder)
+    if manifest["status"] != "done":
+        return runner(resume=folder, reporter=reporter, force=force)
+    reporter.note("  done before")
+    harvest = manifest.get("harvest")
+    result = finished(folder)
+    return replace(result, model=Path(manifest["model"]), harvest=Path(harvest)) if harvest else result
+
+
+def _link(folder: Path, model: Path) -> None:
+    """The last stage's model stands for the whole."""
+    link, whole = folder / "model", model.resolve()
+    inside = folder.resolve() in whole.parents
+    if not whole.is_dir():
+        return  # a harvest of a model by name
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(whole.relative_to(folder.resolve()) if inside else whole)
+    except OSError as error:
+        raise RunError(f"cannot write {link}: {error}") from error
