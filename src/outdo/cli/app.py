@@ -19,6 +19,7 @@ app = typer.Typer(
   outdo train dataset_name=my.jsonl reward_funcs=rewards.py:score model_name_or_path=./model
   outdo eval runs/NAME --task arithmetic        how good a saved model is; several in one table
   outdo chat runs/NAME                          talk with it, or -p "…" for one answer
+  outdo export runs/NAME --out ./model          any model as one Hugging Face folder, an adapter merged
   outdo tasks                                   what there is to train on
   outdo graders                                 what there is to grade with
   outdo grade --reward gsm8k answers.jsonl      grade answers without training

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from outdo.errors import ModelError
@@ -60,10 +61,13 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise ModelError(f"{path}: reading GGUF needs the package {' and '.join(missing)}: {INSTALL}")
-    options = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    # The whole path: a bare name would be looked for in the working folder first.
+    options = {"gguf_file": str(path.resolve()), "local_files_only": True, "trust_remote_code": False}
+    packed = getattr(transformers, "GgufConfig", None)  # newer ones may leave weights as they are packed
+    dense = {"quantization_config": packed(dequantize=True)} if packed else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
-        model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype="auto", **options)
+        model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype="auto", **options, **dense)
     except Exception as error:  # transformers raises many kinds; all mean that this file cannot be had
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
@@ -89,14 +93,15 @@ def _header(file: IO[bytes], path: Path) -> Header:
         value = _value(file, *_unpack(file, "I"))
         if value is not None:
             values[key] = value
-    shapes = {}
+    shapes, end = {}, 0.0
     for _ in range(num_tensors):
         name = _text(file)
         (num_axes,) = _unpack(file, "I")
         shapes[name] = _unpack(file, f"{min(num_axes, 8)}Q")
-        _unpack(file, "IQ")
+        _, offset = _unpack(file, "IQ")
+        end = max(end, offset + LEAST * math.prod(shapes[name]))
     header = Header(str(values.get("general.architecture", "unknown")), shapes, values)
-    if path.stat().st_size - file.tell() < header.parameters * LEAST:
+    if path.stat().st_size - file.tell() < end:
         raise ModelError(f"{path}: the file ends before its {header.parameters:,} weights do: get it again")
     return header
 

@@ -199,7 +199,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     if source.kind == "adapter" and source.path and source.base:
         own = any((source.path / file).is_file() for file in TOKENIZERS)
         return load_tokenizer(replace(source, kind="folder") if own else source.base)
-    more = {"gguf_file": source.path.name} if source.kind == "gguf" and source.path else {}
+    more = {"gguf_file": str(source.path)} if source.kind == "gguf" and source.path else {}
     where = str(source.path.parent) if more and source.path else source.where
     try:
         return AutoTokenizer.from_pretrained(where, **source.options, **more)

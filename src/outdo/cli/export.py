@@ -1,0 +1,30 @@
+"""`outdo export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outdo.cli.app import app
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder, an adapter, a .gguf, a hub name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder.")],
+    gguf: Annotated[Path | None, typer.Option(help="Also a GGUF file, by llama.cpp's own converter.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+) -> None:
+    """Write any model as one Hugging Face folder, an adapter merged.
+
+    \b
+      outdo export runs/NAME --out ./model
+      outdo export runs/NAME/checkpoints/step-000040 --out ./model --dtype bfloat16
+      outdo export runs/NAME --out ./model --gguf model.gguf
+    """
+    from outdo.models.export import export_model
+
+    for path in export_model(model, out, gguf, dtype):
+        print(path)

