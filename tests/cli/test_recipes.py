@@ -1,0 +1,127 @@
+"""The files that users of open-r1 and TRL have, run unchanged: their keys, a local data set, a tiny model."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outdo.config import load_recipe
+from outdo.errors import RecipeError
+from outdo.models.load import load_policy, save_policy
+
+OPEN_R1 = """
+# Model arguments
+model_name_or_path: model
+model_revision: main
+torch_dtype: float32
+attn_implementation: flash_attention_2
+
+# Data training arguments
+dataset_name: sums
+dataset_config: default
+dataset_prompt_column: problem
+system_prompt: "Think between <think> and </think>, then answer between <answer> and </answer>."
+
+# GRPO trainer config
+bf16: true
+use_vllm: true
+vllm_gpu_memory_utilization: 0.7
+do_eval: false
+eval_strategy: "no"
+gradient_accumulation_steps: 2
+gradient_checkpointing: true
+gradient_checkpointing_kwargs:
+  use_reentrant: false
+hub_model_id: tiny-sums-grpo
+hub_strategy: every_save
+learning_rate: 2.0e-05
+log_completions: true
+log_level: info
+logging_first_step: true
+logging_steps: 1
+logging_strategy: steps
+lr_scheduler_type: cosine_with_min_lr
+lr_scheduler_kwargs:
+  min_lr_rate: 0.1
+max_prompt_length: 160
+max_completion_length: 16
+max_steps: -1
+num_generations: 4
+num_train_epochs: 1
+clip_range: 0.2
+kl_penalty: 0.01
+loss_type: dr_grpo
+scale_rewards: false
+mask_truncated_completions: false
+optim: adamw_torch_fused
+output_dir: data/tiny-sums-grpo
+overwrite_output_dir: true
+per_device_eval_batch_size: 16
+per_device_train_batch_size: 8
+push_to_hub: true
+report_to:
+- wandb
+reward_funcs:
+- accuracy
+- format
+- tag_count
+- cosine
+- repetition_penalty
+- length
+reward_weights:
+- 1.0
+- 0.5
+- 0.5
+- 0.1
+- 0.1
+- 0.1
+save_strategy: "epoch"
+save_total_limit: 1
+seed: 42
+temperature: 0.7
+top_k: null
+use_liger_kernel: false
+warmup_ratio: 0.1
+wandb_project: sums
+"""
+
+
+def test_an_open_r1_file_runs_unchanged_to_its_end(
+    tmp_path: Path, outdo: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    save_policy(load_policy("tiny", device="cpu"), tmp_path / "model")
+    (tmp_path / "sums").mkdir()
+    for split, first, count in (("train", 0, 10), ("test", 50, 3)):
+        rows = [
+            {"problem": f"What is {i} + {i}?", "solution": f"It is $\\boxed{{{2 * i}}}$", "source": "made"}
+            for i in range(first, first + count)
+        ]
+        rows += [{"problem": "far " * 200, "solution": "$1$", "source": "made"}] if split == "train" else []
+        (tmp_path / "sums" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "config.yaml").write_text(OPEN_R1)
+    done = outdo("train", "config.yaml", "eval_samples=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = " ".join(done.stdout.split())
+    assert "clip_range is epsilon here" in said and "reward_funcs=accuracy,format" in said
+    (idle,) = re.findall(r"of no consequence here: (.*?) config.yaml|of no consequence here: (.*)", said)[:1]
+    for key in ("use_vllm", "vllm_gpu_memory_utilization", "logging_steps", "push_to_hub", "report_to", "hub_model_id"):
+        assert key in "".join(idle)
+    assert "1 of 11 train prompts are longer than 160 tokens and left out" in said
+    assert "none of 3 held-out prompts is among 11 training prompts" in said
+
+    run = json.loads((tmp_path / "data" / "tiny-sums-grpo" / "run.json").read_text())
+    recipe = run["recipe"]
+    assert run["status"] == "done" and run["overlap"]["exact"] == 0
+    assert recipe["max_steps"] == 3  # once through 11 prompts, four a step
+    assert (recipe["dtype"], recipe["epsilon"], recipe["beta"], recipe["min_lr_rate"]) == ("float32", 0.2, 0.01, 0.1)
+    assert recipe["columns"] == {"prompt": "problem"} and recipe["reward_funcs"][0] == "math"
+    rows = [json.loads(line) for line in (tmp_path / "data" / "tiny-sums-grpo" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows[0]["lr"] == pytest.approx(2e-5) and rows[-1]["lr"] < rows[1]["lr"]
+    assert {"reward/math", "reward/format", "reward/cosine", "reward/length"} <= rows[0].keys()
+    assert (tmp_path / "data" / "tiny-sums-grpo" / "model" / "config.json").exists()
