@@ -142,7 +142,7 @@ def _run(
     recipe = in_steps(recipe, task)
     for split in (*recipe.eval_split, *recipe.final_eval_split):
         next(task.prompts(split, recipe.seed))  # says now that there is no such split
-    unjudged = kind == "sft" and not task.rewards and not recipe.reward_funcs
+    unjudged = kind == "sft" and not (task.rewards or task.parts or recipe.reward_funcs)
     job = Job(kind, recipe, task, None if unjudged else rewards_of(recipe, task, _own(reward_funcs)), reporter)
     if resume is None and recipe.resume == "auto":
         resume = resuming.unfinished(recipe, job.data, kind)

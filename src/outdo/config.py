@@ -116,6 +116,7 @@ class Recipe(BaseModel):
     sft_max_length: int | None = Field(None, ge=2)  # tokens, prompt included; longer answers are cut; default: no limit
     sft_dataset_name: str | None = None  # data with a `completion`; default: the task's own demonstrations
     sft_task_args: dict[str, Any] = {}  # handed to sft_dataset_name's function
+    sft_columns: dict[str, str] = {}  # our name: its name there, as columns is for dataset_name
     # --- harvesting: right answers of the model's own, as demonstrations
     harvest_size: int = Field(1000, ge=0)  # prompts; 0: all, where they have an end
     harvest_samples: int = Field(8, ge=1)  # answers to each
@@ -232,11 +233,26 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             merged[other] = 0  # the newer word on how long
     if over.get("num_train_epochs") and "max_steps" not in over:
         merged.pop("max_steps", None)  # the newer word on how long
+    if isinstance(over.get("stages"), Mapping):
+        merged["stages"] = _restaged(base.get("stages", []), over["stages"])
     for name in ("task_args", "curriculum_args", "columns"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
             merged[name] = {**old, **new} if same_task else new
     return merged
+
+
+def _restaged(stages: Any, over: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`stages.2.max_steps=50` on the command line: a key of one stage, counted from 1."""
+    new = [dict(stage) for stage in stages if isinstance(stage, Mapping)]
+    for key, value in over.items():
+        number, _, inner = str(key).partition(".")
+        if not inner or not number.isdecimal() or not 1 <= int(number) <= len(new):
+            raise RecipeError(
+                f"stages.{key}: expected stages.N.key=value with N from 1 to {len(new)}, the stages there are"
+            )
+        new[int(number) - 1][inner] = value
+    return new
 
 
 def _refuse_contradictions(r: Recipe) -> None:

@@ -176,7 +176,8 @@ def describe(recipe: Recipe) -> list[str]:
     parts = memory(r, shape)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
-    warm = f"{r.sft_steps} steps of {r.sft_batch_size} demonstrations, then " if r.sft_steps else ""
+    long = f"{r.sft_steps} steps" if r.sft_steps else f"{r.sft_epochs:g} epochs in steps" if r.sft_epochs else ""
+    warm = f"{long} of {r.sft_batch_size} demonstrations, then " if long else ""
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
     lines = [
         f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {pick_device(r.device)}, "

@@ -42,6 +42,17 @@ class Stage:
     start: str  # of FROM: the recipe's own model, or that of the stage before
     own_data: bool  # it names its demonstrations itself
 
+    def told(self) -> str:
+        """In a line."""
+        r = self.recipe
+        long = f"{r.sft_epochs or 1:g} epochs" if not r.sft_steps else f"{r.sft_steps} steps"
+        how = {
+            "sft": f"{long}, batches of {r.sft_batch_size}, rate {r.sft_learning_rate:g}",
+            "grpo": f"{r.max_steps} steps of {r.prompts_per_step} prompts x {r.num_generations} answers",
+            "harvest": f"{r.harvest_size or 'all'} prompts x {r.harvest_samples} answers, {r.harvest_keep} kept",
+        }
+        return f"{self.name:<12}from the {self.start} model: {how[self.kind]}"
+
 
 def prefixed(kind: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys as they are meant where only one kind of training goes on: in `sft`, epochs is sft_epochs."""

@@ -20,6 +20,7 @@ import torch
 
 import outdo.checkpoint
 import outdo.grade.compose
+import outdo.harvest
 import outdo.keeping
 import outdo.learn.learner
 import outdo.learn.sft
@@ -41,6 +42,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "record": (outdo.run.Run, "record"),
     "append": (outdo.run.Run, "_append"),
     "manifest": (outdo.run.Run, "_write_manifest"),
+    "pick": (outdo.harvest, "picked"),
     "imitate": (outdo.learn.sft.Imitator, "update"),
     "evaluate": (outdo.keeping, "evaluate_prompts"),
     "save": (outdo.checkpoint, "save"),

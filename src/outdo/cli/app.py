@@ -20,6 +20,8 @@ app = typer.Typer(
   outdo eval runs/NAME --task arithmetic        how good a saved model is; several in one table
   outdo chat runs/NAME                          talk with it, or -p "…" for one answer
   outdo export runs/NAME --out ./model          any model as one Hugging Face folder, an adapter merged
+  outdo sft dataset_name=my.jsonl epochs=3      imitate demonstrations, without rewards
+  outdo harvest runs/NAME --out right.jsonl     keep a model's own right answers as demonstrations
   outdo tasks                                   what there is to train on
   outdo graders                                 what there is to grade with
   outdo grade --reward gsm8k answers.jsonl      grade answers without training

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +30,7 @@ def train(
       outdo train --dry-run num_generations=16
       outdo train --resume runs/NAME
     """
-    path, pairs = _split(words or [])
+    path, pairs = split_words(words or [])
     from outdo.config import load_recipe, parse_overrides
     from outdo.run import read_run
 
@@ -43,34 +45,38 @@ def train(
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
     if dry_run:
         from outdo.plan import describe
+        from outdo.stages import read_stages
         from outdo.tasks.lengths import in_steps
         from outdo.tasks.mixture import task_of
         from outdo.tasks.overlap import told
 
         task = task_of(recipe)
-        for line in [*describe(in_steps(recipe, task)), *told(task)]:
+        planned = [stage.told() for stage in read_stages(recipe)]
+        for line in [*describe(in_steps(recipe, task)), *told(task), *planned]:
             out.print(line, markup=False, soft_wrap=True)
         return
     from outdo import api
-    from outdo.track.console import make_reporter, summary
+    from outdo.track.console import by_stage, make_reporter, summary
 
-    try:
+    with told_to_stop():
         if resume:
             result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
         else:
             result = api.train(recipe, force=force, reporter=make_reporter(out))
-    except KeyboardInterrupt as error:
-        print("outdo: told to stop; what was done is kept", file=sys.stderr)
-        raise typer.Exit(128 + getattr(error, "number", 2)) from None
-    if result.after:
+    if result.stages:
+        out.print()
+        out.print(by_stage(result.before, result.stages))
+    elif result.after:
         out.print()
         out.print(summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    out.print(f"numbers   {result.folder / 'metrics.jsonl'}", markup=False, soft_wrap=True)
+    numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
+    out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
     args = "".join(f" --task-arg {key}={value}" for key, value in recipe.task_args.items())
     name = recipe.dataset_mixture[0].get("dataset_name") if recipe.dataset_mixture else recipe.dataset_name
     out.print(f"next      outdo eval {result.model} --task {name}{args}", markup=False, soft_wrap=True)
-    out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
+    if not result.stages:
+        out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -85,8 +91,18 @@ def plot(
     print(path)
 
 
-def _split(words: list[str]) -> tuple[str | None, list[str]]:
+def split_words(words: list[str]) -> tuple[str | None, list[str]]:
     """The recipe, if the first word is one, and the key=value pairs."""
     if words and "=" not in words[0]:
         return words[0], words[1:]
     return None, words
+
+
+@contextmanager
+def told_to_stop(more: str = "what was done is kept") -> Iterator[None]:
+    """A signal ends the command with its own status, and a word."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        print(f"outdo: told to stop; {more}", file=sys.stderr)
+        raise typer.Exit(128 + getattr(error, "number", 2)) from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from outdo.config import Recipe
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
+from outdo.tasks.sources import Source
 from outdo.tasks.task import WHOLE, Task, find_task
 from outdo.types import Prompt
 
@@ -42,9 +43,7 @@ def find_lessons(recipe: Recipe, task: Task) -> Lessons | None:
     """
     if not recipe.sft_steps and not recipe.sft_epochs:
         return None
-    taught = task
-    if recipe.sft_dataset_name:
-        taught = find_task(recipe.sft_dataset_name, recipe.sft_task_args)
+    taught = _taught(recipe, task)
     size, seed = recipe.sft_batch_size, recipe.seed
     if recipe.sft_steps:
         next(taught.demonstrations(seed))  # says now, not after the model is loaded, that there is no teacher
@@ -56,7 +55,7 @@ def find_lessons(recipe: Recipe, task: Task) -> Lessons | None:
 
 def held_out_lessons(recipe: Recipe, task: Task) -> Lessons | None:
     """Examples that training never shows, once each, for the loss on them; None where the data has none."""
-    taught = find_task(recipe.sft_dataset_name, recipe.sft_task_args) if recipe.sft_dataset_name else task
+    taught = _taught(recipe, task)
     if "test" not in taught.splits or taught.teacher is None:
         return None
     found = shown(taught, "test", seed_of("held out"), recipe.eval_size)
@@ -82,6 +81,14 @@ def shown(task: Task, split: str, seed: int, most: int = 0) -> list[Example]:
     if not found:
         raise TaskError(f"task {task.name}: not one of its {split} prompts has an answer to imitate")
     return found
+
+
+def _taught(recipe: Recipe, task: Task) -> Task:
+    """Whose demonstrations they are: those of other data, or the task's own."""
+    if not recipe.sft_dataset_name:
+        return task
+    source = Source(recipe.sft_dataset_name, columns=dict(recipe.sft_columns))
+    return find_task(recipe.sft_dataset_name, recipe.sft_task_args, source=source)
 
 
 def _epochs(examples: list[Example], seed: int) -> Iterator[Example]:

@@ -1,0 +1,56 @@
+"""`outdo sft`: supervised training alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from outdo.cli.app import app
+from outdo.cli.train import split_words, told_to_stop
+from outdo.errors import RecipeError
+
+
+@app.command()
+def sft(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
+) -> None:
+    """Train a model to imitate demonstrations: a task's own, or data with completions.
+
+    A key may leave its sft_ out: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
+
+    \b
+      outdo sft
+      outdo sft model_name_or_path=./model dataset_name=shown.jsonl epochs=3 learning_rate=1e-4
+      outdo sft recipes/arithmetic.yaml steps=200
+      outdo sft --resume runs/NAME
+    """
+    from outdo import api
+    from outdo.config import load_recipe, parse_overrides
+    from outdo.stages import prefixed
+    from outdo.supervised import held_out_losses
+    from outdo.track.console import make_reporter, summary
+
+    path, pairs = split_words(words or [])
+    if resume and path:
+        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
+    out = Console(highlight=False)
+    reporter = make_reporter(out)
+    keys: dict[str, Any] = prefixed("sft", parse_overrides(pairs))
+    with told_to_stop():
+        if resume:
+            result = api.sft(resume=resume, force=force, reporter=reporter, **keys)
+        else:
+            result = api.sft(load_recipe(path, keys, reporter.note), force=force, reporter=reporter)
+    out.print()
+    if result.after:
+        out.print(summary(result.before, result.after))
+    if losses := held_out_losses(result.folder):
+        first, last = losses[min(losses)], losses[max(losses)]
+        out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)
+    out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
+    out.print(f"numbers   {result.folder / 'sft.jsonl'}", markup=False, soft_wrap=True)

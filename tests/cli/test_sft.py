@@ -1,0 +1,102 @@
+"""`outdo sft` and `outdo harvest` in real processes: what they leave behind, and that a stop loses nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from faults.harness import Forks
+
+Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def shown(folder: Path, count: int = 30) -> None:
+    """Data to imitate, and a recipe that does; one row in ten is held out."""
+    data = [{"prompt": f"{i}?", "completion": f"<answer>{i % 3}</answer>", "answer": str(i % 3)} for i in range(count)]
+    (folder / "shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+    keys = "model_name_or_path: tiny\ndataset_name: shown.jsonl\nmax_completion_length: 24\neval_samples: 0\n"
+    keys += "sft: {epochs: 4, batch_size: 4, learning_rate: 3.0e-3}\ndevice: cpu\n"
+    (folder / "recipe.yaml").write_text(keys)
+
+
+def start(forks: Forks, folder: Path, *words: str, faults: list[dict[str, object]]) -> int:
+    return forks.start(words, folder, folder / "log", folder / "log", faults).wait()
+
+
+def test_without_a_verifier_the_held_out_loss_falls(outdo: Outdo, tmp_path: Path) -> None:
+    shown(tmp_path)
+    done = outdo("sft", "recipe.yaml", "output_dir=run", "weight_decay=0.01")
+    assert done.returncode == 0, done.stderr
+    recipe = json.loads((tmp_path / "run" / "run.json").read_text())["recipe"]
+    assert recipe["sft_epochs"] == 4 and recipe["sft_weight_decay"] == 0.01 and recipe["weight_decay"] == 0.0
+    found = rows(tmp_path / "run" / "sft.jsonl")
+    updates = [row["step"] for row in found if "loss" in row]
+    assert updates == list(range(len(updates))) and len(updates) in range(24, 31)  # 27 or so rows in fours, four times
+    first, last = (row["held_out_loss"] for row in found if "held_out_loss" in row)
+    assert last < first / 2 and "held-out loss" in done.stdout  # type: ignore[operator]
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    again = outdo("sft", "--resume", "run")
+    assert again.returncode == 0 and "nothing left to do" in again.stdout
+
+
+def test_stopped_in_the_middle_and_gone_on_with_it_is_the_same(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
+    shown(tmp_path)
+    words = ("sft", "recipe.yaml", "epochs=2", "reward_funcs=numeric")
+    assert outdo(*words, "output_dir=steady").returncode == 0
+    stopped = {"point": "imitate", "nth": 5, "action": "term"}
+    assert start(forks, tmp_path, *words, "output_dir=run", faults=[stopped]) == 143
+    assert (tmp_path / "run" / "checkpoints" / "step-000005").is_dir()
+    killed = {"point": "imitate", "nth": 4, "action": "kill"}
+    assert start(forks, tmp_path, "sft", "--resume", "run", faults=[killed]) == -9
+    done = outdo("train", "--resume", "run")  # a run knows its kind
+    assert done.returncode == 0 and "going on after step 5" in done.stdout, done.stderr
+    for name in ("sft.jsonl", "evals.jsonl", "model/model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "steady" / name).read_bytes(), name
+
+
+def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:
+    shown(tmp_path)
+    for words, part in (
+        (["epoch=2"], "did you mean"),
+        (["steps=3", "epochs=2"], "sft_steps and sft_epochs say the same thing"),
+        (["sft_dataset_name=none.jsonl"], "none.jsonl"),
+        (["sft_dataset_name=shown.jsonl", "sft_columns.completion=text"], "text"),
+    ):
+        done = outdo("sft", "recipe.yaml", "output_dir=run", *words)
+        assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_harvest_keeps_distinct_right_answers_and_goes_on(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
+    shown(tmp_path)
+    assert outdo("sft", "recipe.yaml", "output_dir=run", "epochs=12").returncode == 0
+    words = ["harvest", "run", "--task", "shown.jsonl", "--reward", "numeric", "--samples", "6", "--size", "20"]
+    words += ["--keep", "2", "--max-completion-length", "24"]
+    killed = {"point": "pick", "nth": 9, "action": "kill"}
+    assert start(forks, tmp_path, *words, "--out", "a.jsonl", faults=[killed]) == -9
+    assert not (tmp_path / "a.jsonl").exists()
+    before = (tmp_path / "a.prompts.jsonl").read_text()
+    with (tmp_path / "a.prompts.jsonl").open("a") as file:
+        file.write('{"prompt_id": "cut sho')  # as a crash may leave it
+    for name in ("a.jsonl", "b.jsonl"):
+        done = outdo(*words, "--out", name)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.prompts.jsonl").read_text().startswith(before) and len(before.splitlines()) > 1
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()  # as one that was not stopped
+    kept = rows(tmp_path / "a.jsonl")
+    assert kept and all(f"<answer>{row['answer']}</answer>" in str(row["completion"]) for row in kept)
+    texts = [(row["prompt"], " ".join(str(row["completion"]).split())) for row in kept]
+    assert len(set(texts)) == len(texts) and max(map([p for p, _ in texts].count, dict(texts))) <= 2
+    per_prompt = rows(tmp_path / "a.prompts.jsonl")[1:]
+    assert len(per_prompt) == 20 and sum(len(row["kept"]) for row in per_prompt) == len(kept)  # type: ignore[arg-type]
+    assert all(row["sampled"] == 6 for row in per_prompt) and "20 prompts" in done.stdout
+    other = outdo(*words, "--out", "a.jsonl", "--temperature", "0.5")
+    assert other.returncode == 2 and "temperature was 1.0 and is 0.5" in other.stderr
+    again = outdo("sft", "recipe.yaml", "sft_dataset_name=a.jsonl", "reward_funcs=numeric", "epochs=1", "output_dir=s")
+    assert again.returncode == 0 and "imitating a.jsonl" in again.stdout, again.stderr

@@ -1,0 +1,118 @@
+"""Stages of one recipe: each from the model of the one before, in a folder of its own, gone on with after a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from conftest import ROOT
+from faults.harness import Forks
+from outdo.config import load_recipe
+from outdo.errors import RecipeError
+from outdo.stages import prefixed, read_stages
+
+Outdo = Callable[..., "CompletedProcess[str]"]
+STAGES = [{"stage": "sft", "epochs": 6}, {"stage": "grpo"}, {"stage": "harvest", "samples": 4}, {"stage": "sft"}]
+
+
+def stages_of(*stages: dict[str, Any], **keys: Any) -> list[Any]:
+    return read_stages(load_recipe(None, {"stages": list(stages), **keys}))
+
+
+def test_keys_of_a_stage_go_over_the_common_ones() -> None:
+    first, grpo, harvest, last = stages_of(
+        {"stage": "sft", "epochs": 3, "learning_rate": 1e-4, "from": "previous"},
+        {"stage": "grpo", "learning_rate": 1e-5, "max_steps": 7},
+        {"stage": "harvest", "samples": 16, "temperature": 0.7},
+        {"stage": "sft", "steps": 5},
+        sft_learning_rate=0.5,
+        max_steps=9,
+        seed=4,
+    )
+    assert [s.name for s in (first, grpo, harvest, last)] == ["01-sft", "02-grpo", "03-harvest", "04-sft"]
+    assert (first.recipe.sft_epochs, first.recipe.sft_steps, first.recipe.sft_learning_rate) == (3, 0, 1e-4)
+    assert (grpo.recipe.learning_rate, grpo.recipe.max_steps, grpo.recipe.sft_steps) == (1e-5, 7, 0)  # no warm-up here
+    assert (harvest.recipe.harvest_samples, harvest.recipe.temperature, harvest.recipe.seed) == (16, 0.7, 4)
+    assert (last.recipe.sft_steps, last.recipe.sft_learning_rate) == (5, 0.5)
+    assert [s.start for s in (first, grpo, harvest, last)] == ["previous", "previous", "previous", "first"]
+    assert prefixed("sft", {"dataset_name": "a", "batch_size": 2, "num_train_epochs": 2, "seed": 1}) == {
+        "dataset_name": "a", "sft_batch_size": 2, "sft_epochs": 2, "seed": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"),
+    [
+        ({"stage": "rl"}, "stage 1: stage='rl' is not one of sft, grpo, harvest"),
+        ({}, "stage=None is not one of"),
+        ({"stage": "sft", "epoch": 2}, "stage 1, sft: .*did you mean"),
+        ({"stage": "grpo", "num_generations": 7}, "stage 1, grpo: num_generations=7"),
+        ({"stage": "grpo", "output_dir": "x"}, "output_dir belongs to the whole recipe"),
+        ({"stage": "grpo", "from": "second"}, "from='second' is not one of first, previous"),
+    ],
+)
+def test_a_stage_that_cannot_be_is_named(stage: dict[str, Any], part: str) -> None:
+    with pytest.raises(RecipeError, match=part):
+        stages_of(stage)
+
+
+def test_a_key_of_one_stage_on_the_command_line() -> None:
+    recipe = load_recipe(ROOT / "recipes" / "stages_arithmetic.yaml", ["stages.2.max_steps=3", "stages.1.steps=5"])
+    first, grpo, *_ = read_stages(recipe)
+    assert (first.recipe.sft_steps, grpo.recipe.max_steps, grpo.recipe.sft_batch_size) == (5, 3, 32)
+    with pytest.raises(RecipeError, match="N from 1 to 4"):
+        load_recipe(ROOT / "recipes" / "stages_arithmetic.yaml", ["stages.5.max_steps=3"])
+
+
+def desk(folder: Path) -> None:
+    """Something that a tiny model learns in a second: whatever is asked, the answer is 7."""
+    rows = [{"prompt": f"{i}?", "completion": "<answer>7</answer>", "answer": "7"} for i in range(40)]
+    (folder / "shown.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = {"model_name_or_path": "tiny", "dataset_name": "shown.jsonl", "reward_funcs": ["numeric"], "device": "cpu"}
+    keys |= {"max_completion_length": 24, "eval_samples": 0, "eval_size": 4, "num_generations": 2, "max_steps": 2}
+    keys |= {"sft": {"batch_size": 4, "learning_rate": 3e-3}, "harvest": {"size": 8}, "stages": STAGES}
+    (folder / "recipe.yaml").write_text(json.dumps(keys))  # YAML too
+
+
+def same(one: Path, other: Path) -> None:
+    for name in ("01-sft/sft.jsonl", "02-grpo/groups/steps-000000.jsonl", "03-harvest/demonstrations.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    assert (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
+
+
+def test_four_stages_one_after_the_other(outdo: Outdo, tmp_path: Path) -> None:
+    desk(tmp_path)
+    done = outdo("train", "recipe.yaml", "output_dir=steady")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "steady"
+    manifests = [
+        json.loads((run / name / "run.json").read_text()) for name in ("01-sft", "02-grpo", "03-harvest", "04-sft")
+    ]
+    assert [m["status"] for m in manifests] == ["done"] * 4
+    models = [m["recipe"]["model_name_or_path"] for m in manifests]
+    assert models == ["tiny", "steady/01-sft/model", "steady/02-grpo/model", "tiny"]
+    assert manifests[3]["recipe"]["sft_dataset_name"] == "steady/03-harvest/demonstrations.jsonl"
+    assert manifests[3]["recipe"]["sft_epochs"] == 1 and manifests[1]["recipe"]["sft_epochs"] == 0
+    assert all(name in done.stdout.rpartition("after")[2] for name in ("01-sft", "02-grpo", "03-harvest", "04-sft"))
+    assert (run / "model").resolve() == (run / "04-sft" / "model").resolve()
+    again = outdo("train", "--resume", "steady")
+    assert again.returncode == 0 and again.stdout.count("done before") == 4
+
+
+@pytest.mark.slow
+def test_a_kill_in_any_of_the_stages(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
+    desk(tmp_path)
+    assert outdo("train", "recipe.yaml", "output_dir=steady").returncode == 0
+    faults = [("imitate", 9), ("update", 2), ("pick", 3), ("imitate", 1)]  # one in each stage
+    for point, nth in faults:
+        fault = {"point": point, "nth": nth, "action": "kill"}
+        words = ("train", "recipe.yaml", "output_dir=run", "resume=auto")
+        assert forks.start(words, tmp_path, tmp_path / "log", tmp_path / "log", [fault]).wait() == -9, point
+    done = outdo("train", "--resume", "run")
+    assert done.returncode == 0 and done.stdout.count("done before") == 3, done.stderr
+    same(tmp_path / "run", tmp_path / "steady")
