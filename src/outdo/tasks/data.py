@@ -78,7 +78,8 @@ def _by_split(rows: Mapping[str, list[Prompt]], source: Source) -> dict[str, lis
     for key, name in asked.items():
         if name not in rows:
             raise TaskError(f"{key}={name}: {source.name} has no such split; it has {', '.join(rows)}")
-    rest = {name: found for name, found in rows.items() if name not in (source.train_split, source.test_split)}
+    ours = {source.train_split, source.test_split, "train", "test"}
+    rest = {name: found for name, found in rows.items() if name not in ours}
     train = rows[source.train_split]
     if source.test_split in rows:
         return {"train": train, "test": rows[source.test_split], **rest}

@@ -1,0 +1,197 @@
+"""Data sets: every kind of source gives the same prompts; columns, splits, rows to imitate; what is wrong is named."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outdo.config import load_recipe
+from outdo.errors import TaskError
+from outdo.tasks import gsm8k, sources
+from outdo.tasks.mixture import task_of
+from outdo.tasks.sources import Source
+from outdo.tasks.task import Task, find_task
+
+ROWS = [{"prompt": f"q{i}", "answer": str(i), "hint": f"h{i}"} for i in range(40)]
+
+
+def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def asked(task: Task, split: str = "train") -> list[tuple[str, Any, dict[str, Any]]]:
+    return sorted((p.text, p.answer, dict(p.meta)) for p in task.prompts(split, 0))
+
+
+def by_recipe(**keys: Any) -> Task:
+    return task_of(load_recipe(None, keys))
+
+
+def test_every_kind_of_source_gives_the_same_prompts(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    plain = find_task(str(lines(tmp_path / "a.jsonl", ROWS)))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    table = datasets.Dataset.from_list(ROWS)
+    table.to_parquet(str(tmp_path / "a.parquet"))
+    table.save_to_disk(str(tmp_path / "saved"))
+    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "dict"))
+    (tmp_path / "folder").mkdir()
+    lines(tmp_path / "folder" / "train.jsonl", ROWS)
+    assert len(asked(plain)) + len(asked(plain, "test")) == 40 and 1 <= len(asked(plain, "test")) <= 12
+    for name in ("a.jsonl.gz", "a.json", "a.parquet", "saved", "dict", "folder"):
+        other = find_task(str(tmp_path / name))
+        assert other.finite and other.splits == ("train", "test"), name
+        for split in ("train", "test"):
+            assert asked(other, split) == asked(plain, split), name
+
+
+def test_the_datas_own_test_split_is_held_out_and_others_keep_their_names(tmp_path: Path) -> None:
+    for split, first in (("train", 0), ("validation", 20), ("test", 30)):
+        lines(tmp_path / f"{split}.jsonl", ROWS[first : first + 10])
+    task = find_task(str(tmp_path))
+    assert task.splits == ("train", "test", "validation")
+    assert [text for text, *_ in asked(task, "test")] == sorted(f"q{i}" for i in range(30, 40))
+    assert len(asked(task)) == 10
+    other = by_recipe(dataset_name=str(tmp_path), dataset_train_split="validation", dataset_test_split="train")
+    assert asked(other) == asked(task, "validation") and asked(other, "test") == asked(task)
+    with pytest.raises(TaskError, match=r"dataset_train_split=trian: .* has no such split; it has test, train, valid"):
+        by_recipe(dataset_name=str(tmp_path), dataset_train_split="trian")
+    with pytest.raises(TaskError, match="dataset_test_split=dev"):
+        by_recipe(dataset_name=str(tmp_path), dataset_test_split="dev")
+
+
+def test_columns_are_mapped_and_keep_their_names_beside(tmp_path: Path) -> None:
+    rows = [{"question": f"q{i}", "final": i, "worked": f"so {i}", "prompt": "not this"} for i in range(30)]
+    path = str(lines(tmp_path / "a.jsonl", rows))
+    task = by_recipe(dataset_name=path, columns={"prompt": "question", "answer": "final", "completion": "worked"})
+    text, answer, meta = asked(task)[0]
+    assert text == f"q{answer}" and meta == {"final": answer, "worked": f"so {answer}", "completion": f"so {answer}"}
+    shown = dict(itertools.islice(((p.text, t) for p, t in task.demonstrations(0)), 20))
+    assert all(text == f"so {question[1:]}" for question, text in shown.items())
+    with pytest.raises(TaskError, match="no column 'quesiton'; it has question, final, worked, prompt"):
+        by_recipe(dataset_name=path, columns={"prompt": "quesiton"})
+
+
+def test_columns_belong_to_their_data() -> None:
+    base = {"dataset_name": "a.jsonl", "columns": {"prompt": "question"}}
+    both = load_recipe(None, {"columns": {"answer": "final"}}, base_of=base).columns
+    assert both == {"prompt": "question", "answer": "final"}
+    assert load_recipe(None, {"dataset_name": "b.jsonl"}, base_of=base).columns == {}
+
+
+def test_what_can_be_imitated(tmp_path: Path) -> None:
+    user, assistant = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
+    kinds = {
+        "completion": {"prompt": "2+2?", "completion": "4"},
+        "solution": {"prompt": "2+2?", "solution": "4"},
+        "last turn": {"messages": [user, assistant]},
+        "trl": {"prompt": [user], "completion": [assistant]},
+    }
+    for kind, row in kinds.items():
+        task = find_task(str(lines(tmp_path / "a.jsonl", [{**row, "split": "train"}])))
+        prompt, text = next(task.demonstrations(0))
+        assert (prompt.messages, text) == ((user,), "4"), kind
+        assert prompt.answer == ("4" if kind == "solution" else None)
+    some = [{"prompt": "a", "split": "train"}, {"prompt": "b", "completion": "B", "split": "train"}]
+    task = find_task(str(lines(tmp_path / "b.jsonl", some)))
+    assert {p.text for p, _ in itertools.islice(task.demonstrations(0), 5)} == {"b"}
+    none = find_task(str(lines(tmp_path / "c.jsonl", [{"prompt": "a", "split": "train"}])))
+    with pytest.raises(TaskError, match=r"no teacher.*columns\.completion"):
+        next(none.demonstrations(0))
+
+
+def test_several_completions_of_one_prompt_stay_on_one_side(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{i}", "answer": i, "completion": f"way {way}"} for i in range(50) for way in range(3)]
+    task = find_task(str(lines(tmp_path / "harvest.jsonl", rows)))
+    train, test = list(task.prompts("train", 0)), list(task.prompts("test", 0))
+    assert len(train) + len(test) == 150 and test
+    assert not {p.text for p in train} & {p.text for p in test}
+    epoch = [(p.text, text) for p, text in itertools.islice(task.demonstrations(0), len(train))]
+    assert len(set(epoch)) == len(train)
+
+
+def test_rft_lines_are_prompts_with_their_columns(tmp_path: Path) -> None:
+    row = {
+        "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Who?"}],
+        "name": "Ann",
+    }
+    prompt = next(find_task(str(lines(tmp_path / "rft.jsonl", [{**row, "split": "train"}]))).prompts("train", 0))
+    assert [m["role"] for m in prompt.messages] == ["developer", "user"] and prompt.meta == {"name": "Ann"}
+
+
+def test_a_line_separator_inside_a_text_ends_no_line(tmp_path: Path) -> None:
+    rows = [{"prompt": "one\u2028two\x85three", "split": "train"}]
+    assert asked(find_task(str(lines(tmp_path / "a.jsonl", rows))))[0][0] == "one\u2028two\x85three"
+
+
+def test_a_system_prompt_is_not_put_before_another(tmp_path: Path) -> None:
+    own = {"messages": [{"role": "system", "content": "mine"}, {"role": "user", "content": "a"}], "split": "train"}
+    path = lines(tmp_path / "a.jsonl", [own, {"prompt": "b", "split": "train"}])
+    found = {p.text: p.messages[0]["content"] for p in find_task(str(path), system_prompt="ours").prompts("train", 0)}
+    assert found == {"a": "mine", "b": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.json", "{}", "a list of objects"),
+        ("a.json", "[1]", "row 1: a line holds an object"),
+        ("a.json", "[" * 100_000, "not JSON"),
+        ("a.jsonl", '{"prompt": 3}', "line 1: its prompt is a int, not text: 3"),
+        ("a.jsonl", '{"prompt": "  "}', "line 1: its prompt is empty"),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b"', "line 2: not JSON"),
+        ("a.jsonl", '{"prompt": "a", "completion": 3}', "its completion is a int, not text"),
+        ("a.jsonl", '{"messages": [{"role": "assistant", "content": "x"}]}', "an answer without a question"),
+        ("a.jsonl", '{"question": "x"}', r"it has question\. Another column is named by columns\.prompt=NAME"),
+        ("a.jsonl.gz", "not gzip", "cannot be read"),
+        ("a.parquet", "not parquet", "cannot be read"),
+        ("a.jsonl", "", "no prompts"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaskError, match=words):
+        find_task(str(tmp_path / name))
+
+
+def test_folders_that_hold_no_data(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"neither a data set saved by `datasets` nor files such as train\.jsonl"):
+        find_task(str(tmp_path))
+    with pytest.raises(TaskError, match="no such file or folder"):
+        find_task("./nowhere/at/all")
+    pytest.importorskip("datasets")
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(TaskError, match="is the folder whole"):
+        find_task(str(tmp_path))
+
+
+def test_a_hub_name_without_a_network_is_refused_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://no-such-host.invalid")
+    for name in ("someone/data", "openai/gsm8k"):
+        with pytest.raises(TaskError, match=f"{name}: .*hub cannot be reached.*jsonl file.*save_to_disk"):
+            find_task(name)
+
+
+def test_a_table_as_the_hub_hands_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` reads a folder by the very call that reads the hub."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(sources, "hub_answers", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    for split, count in (("train", 200), ("test", 5)):
+        rows = [{"question": f"{split}: {i} + 1?", "answer": f"<<{i}+1>>So.\n#### {i + 1}"} for i in range(count)]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        lines(tmp_path / "data" / f"{split}.jsonl", rows)
+    found = sources._hub(Source("data"))
+    task = Task("gsm8k", gsm8k.from_rows(found), ("gsm8k",), gsm8k.teacher, ("train", "dev", "test"), finite=True)
+    assert len(list(task.prompts("test", 0))) == 5
+    assert len(list(task.prompts("train", 0))) + len(list(task.prompts("dev", 0))) == 200
+    prompt, text = next(task.demonstrations(0))
+    assert text == f"So.\n#### {prompt.answer}"

@@ -1,0 +1,78 @@
+"""Prompts that are too long, and epochs in steps."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from conftest import prompt_of
+from outdo.config import load_recipe
+from outdo.errors import TaskError
+from outdo.tasks.lengths import fitting, in_steps
+from outdo.tasks.task import Task, find_task
+from outdo.types import Prompt
+
+
+def words(prompts: Sequence[Prompt]) -> list[int]:
+    return [len(prompt.text.split()) for prompt in prompts]
+
+
+def file_of(tmp_path: Path, lengths: dict[str, list[int]]) -> Task:
+    rows = [
+        {"prompt": " ".join([f"{split}{i}"] * n), "split": split}
+        for split, ns in lengths.items()
+        for i, n in enumerate(ns)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return find_task(str(tmp_path / "a.jsonl"))
+
+
+def test_long_prompts_are_left_out_and_counted_once(tmp_path: Path) -> None:
+    task = file_of(tmp_path, {"train": [1, 5, 6, 9], "test": [2, 7]})
+    said: list[str] = []
+    short = fitting(task, words, 5, said.append)
+    assert said == [
+        "2 of 4 train prompts are longer than 5 tokens and left out",
+        "1 of 2 test prompts are longer than 5 tokens and left out",
+    ]
+    assert sorted(words(list(short.prompts("train", 3)))) == [1, 5] and words(list(short.prompts("test", 0))) == [2]
+    said.clear()
+    assert fitting(task, words, 9, said.append) is task and not said
+
+
+def test_all_too_long_is_refused(tmp_path: Path) -> None:
+    task = file_of(tmp_path, {"train": [6, 9], "test": [2]})
+    with pytest.raises(
+        TaskError, match=r"all 2 train prompts are longer than 5 tokens \(the shortest has 6\).*max_prompt"
+    ):
+        fitting(task, words, 5, print)
+
+
+def test_a_task_without_end_is_measured_as_it_comes() -> None:
+    def growing(split: str, seed: int, least: int = 1) -> Iterator[Prompt]:
+        yield from (prompt_of("w " * (least + i % 4)) for i in itertools.count())
+
+    task = Task("growing", growing, ("exact",))
+    short = fitting(task, words, 2, print)
+    assert {n for n in words(list(itertools.islice(short.prompts("train", 0), 20)))} == {1, 2}
+    with pytest.raises(TaskError, match="in a row are longer than 2 tokens"):
+        next(short.with_args({"least": 3}).prompts("train", 0))
+
+
+def test_epochs_are_steps_of_the_prompts_there_are(tmp_path: Path) -> None:
+    task = file_of(tmp_path, {"train": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "test": [1]})
+    keys = {"num_generations": 4, "per_device_train_batch_size": 16}
+    for epochs, steps in ((1, 3), (2, 5), (0.1, 1)):
+        assert in_steps(load_recipe(None, {**keys, "num_train_epochs": epochs}), task).max_steps == steps
+    both = load_recipe(None, {**keys, "num_train_epochs": 1, "max_steps": 7})
+    assert in_steps(both, task).max_steps == 7
+    again = load_recipe(
+        None, {"seed": 1}, base_of=in_steps(load_recipe(None, {**keys, "num_train_epochs": 1}), task).model_dump()
+    )
+    assert in_steps(again, task).max_steps == 3
+    with pytest.raises(TaskError, match="without end: give max_steps"):
+        in_steps(load_recipe(None, {"num_train_epochs": 1}), find_task("arithmetic"))
