@@ -54,7 +54,7 @@ def chat(
     once = prompt if prompt not in (None, "-") else None
     if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
         once = sys.stdin.read().strip()
-    if once is not None and not once:
+    if once is not None and not once.strip():
         raise RecipeError("there is nothing to answer: the prompt is empty")
     policy = load_policy(model_in(model), dtype=dtype, device=device)
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)

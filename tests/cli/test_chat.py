@@ -1,0 +1,203 @@
+"""`outdo chat`: what reaches the terminal, how an answer grows, what is remembered, and a whole session in one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from outdo.chat import Conversation, Typist, printable
+from outdo.cli import chat as cli
+from outdo.errors import TaskError
+from outdo.models.load import Policy, load_policy, save_policy
+from outdo.types import SampleParams
+
+Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
+SHORT = SampleParams(12, 1.0)
+
+
+def test_nothing_that_a_terminal_would_obey_gets_through() -> None:
+    evil = "\x1b[2J\x1b]0;title\x07 \x9b31m \r over \x08 \x7f \u202etxt.exe\u2066"
+    shown = printable(evil)
+    assert not any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066" for c in shown)
+    assert shown.startswith("␛[2J␛]0;title␇") and "<U+009B>31m" in shown and "<U+202E>txt.exe" in shown
+    kind = "a\tb\nnaïve 数学 👩‍👩‍👧 می‌خواهم"
+    assert printable(kind) == kind
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte, as byte-level tokenizers fall back to."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*alphabet, "<end>"])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def test_a_character_is_shown_once_all_its_bytes_are_there(policy: Policy) -> None:
+    tokenizer = byte_tokenizer()
+    bytewise = replace(policy, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+    text = "é 😀!"
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text.encode())
+    pieces: list[str] = []
+    typist = Typist(bytewise, pieces.append)
+    for count in range(1, len(ids) + 1):
+        typist(ids[:count])
+    assert pieces == ["é", " ", "😀", "!"]
+    typist([*ids, *ids[:1]])  # half a character
+    assert "".join(pieces) == text
+    typist([*ids, *ids[:1], tokenizer.eos_token_id], done=True)
+    assert "".join(pieces) == text + "\ufffd"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_an_answer_grows_into_what_was_sampled(policy: Policy, plain: bool) -> None:
+    if plain:
+        policy.model.set_attn_implementation("eager")
+        policy = replace(policy, plain=True)
+    pieces: list[str] = []
+    talk = Conversation(policy, SHORT, seed=5)
+    reply = talk.ask("12+30", pieces.append)
+    assert len(pieces) > 3 and "".join(pieces) == reply.text and talk.turns == [("12+30", reply.text)]
+    again, other = Conversation(policy, SHORT, seed=5), Conversation(policy, SHORT, seed=6)
+    texts = [one.ask("12+30", pieces.append).text for one in (again, other)]
+    assert texts[0] == reply.text != texts[1]
+    assert talk.ask("12+30", pieces.append).text != reply.text  # the second turn sees the first, and has its own seed
+
+
+def test_what_was_said_before_is_seen(policy: Policy) -> None:
+    talk = Conversation(policy, replace(SHORT, temperature=0.0), system="Be brief")
+    reply = talk.ask("one", lambda piece: None)
+    prompt, _ = talk._fitted("two")
+    said = [(m["role"], m["content"]) for m in prompt.messages]
+    assert said == [("system", "Be brief"), ("user", "one"), ("assistant", reply.text), ("user", "two")]
+    talk.reset()
+    assert [m["content"] for m in talk._fitted("two")[0].messages] == ["Be brief", "two"]
+
+
+def test_a_full_context_forgets_the_oldest_turns(policy: Policy) -> None:
+    talk = Conversation(policy, SHORT)
+    talk.turns = [("a" * 150, "b"), ("c" * 150, "d"), ("e" * 150, "f")]
+    reply = talk.ask("g" * 100, lambda piece: None)  # 512 in all, 12 for the answer
+    assert reply.forgotten == 1 and [said[0] for said, _ in talk.turns] == ["c", "e", "g"]
+    had = list(talk.turns)
+    with pytest.raises(TaskError, match=r"that is 60\d tokens, and 500 fit"):
+        talk.ask("h" * 600, lambda piece: None)
+    assert talk.turns == had and talk.ask("i", lambda piece: None).forgotten == 0
+
+
+def test_an_interrupt_keeps_what_there_is_and_the_next_turn_works(policy: Policy) -> None:
+    seen: list[str] = []
+
+    def impatient(piece: str) -> None:
+        seen.append(piece)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    talk = Conversation(policy, SHORT, seed=5)
+    reply = talk.ask("12+30", impatient)
+    assert reply.finish == "interrupted" and len(talk.turns) == 1
+    whole = Conversation(policy, SHORT, seed=5).ask("12+30", lambda piece: None).text
+    assert whole.startswith(reply.text) and 0 < len(reply.text) < len(whole)
+    assert talk.ask("go on", lambda piece: None).finish in ("stop", "length")
+
+
+def test_one_answer_for_a_pipe(outdo: Outdo, tmp_path: Path) -> None:
+    save_policy(load_policy("tiny", device="cpu", seed=1), tmp_path / "m")
+    tokenizer = tmp_path / "m" / "tokenizer.json"
+    done = outdo("chat", "m", "-p", "12+30", "--temperature", "0", "--max-completion-length", "5")
+    assert done.returncode == 0 and len(done.stdout.rstrip("\n")) == 5 and "cut at 5 tokens" in done.stderr
+    favourite = done.stdout[0]
+    tokenizer.write_text(tokenizer.read_text().replace(f'"{favourite}":', '"\\u001b[2J\\u0007":'))
+    done = outdo("chat", "m", "-p", "12+30", "--temperature", "0", "--max-completion-length", "5")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout and "\x07" not in done.stdout and "␛[2J␇" in done.stdout
+    for words in (("m", "-p", " "), ("nowhere/at/all", "-p", "x"), ("m", "-p", "x", "--top-p", "0")):
+        done = outdo("chat", *words)
+        assert done.returncode == 2 and not done.stdout and "Traceback" not in done.stderr, words
+    done = outdo("chat", "m", "-p", "x" * 600)
+    assert done.returncode == 2 and "fit beside an answer" in done.stderr
+
+
+def said(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    """What is typed: a line for each `input`, or what it raises."""
+    waiting: Iterator[str | type[BaseException]] = iter(lines)
+
+    def typed(prompt: str = "") -> str:
+        line = next(waiting)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr(cli, "_waiting", lambda: False)
+
+
+def test_commands_and_ways_to_leave(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = Conversation(policy, SHORT)
+    said(monkeypatch, "one", "two \\", "lines", "/nonsense", "", KeyboardInterrupt, "/etc/passwd ?", "/quit")
+    cli._converse(talk, "m")
+    assert [turn[0] for turn in talk.turns] == ["one", "two \nlines", "/etc/passwd ?"]
+    shown = capsys.readouterr().out
+    assert "/nonsense is no command here" in shown and "Ctrl-C again or Ctrl-D leaves" in shown
+    said(monkeypatch, "/reset", KeyboardInterrupt, KeyboardInterrupt, "never read")
+    cli._converse(talk, "m")
+    assert talk.turns == []
+    policy.tokenizer.chat_template = None
+    said(monkeypatch, "x" * 600, EOFError)
+    cli._converse(talk, "m")
+    shown = capsys.readouterr().out
+    assert shown.count("no chat template") == 1 and "say less" in shown
+
+
+@pytest.mark.slow
+def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
+    save_policy(load_policy("tiny", device="cpu", seed=1), tmp_path / "m")
+    here, there = pty.openpty()
+    words = [sys.executable, "-m", "outdo", "chat", "m", "--seed", "1", "--max-completion-length", "250"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=env, stdin=there, stdout=there, stderr=there, start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # noqa: PLW1509 its controlling terminal
+    )  # fmt: skip
+    os.close(there)
+    screen = ""
+
+    def until(text: str, seconds: float = 60.0) -> None:
+        nonlocal screen
+        end = time.monotonic() + seconds
+        while text not in screen:
+            assert select.select([here], [], [], max(0.0, end - time.monotonic()))[0], f"no {text!r} in {screen!r}"
+            screen += os.read(here, 4096).decode(errors="replace")
+        screen = screen.partition(text)[2]
+
+    try:
+        until("> ")
+        os.write(here, b"first line\nsecond line\n")  # pasted at once: one message, one answer
+        until("second line")
+        until("allows more)")
+        os.write(here, b"again\n")
+        until("again")
+        time.sleep(0.1)
+        os.write(here, b"\x03")
+        until("(stopped)")
+        os.write(here, b"/reset\n")
+        until("(forgotten)")
+        os.write(here, b"\x04")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(here)
