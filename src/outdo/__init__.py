@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "train": "outdo.api",
     "evaluate": "outdo.api",
+    "sft": "outdo.api",
     "GRPOTrainer": "outdo.trainer",
     "group_advantages": "outdo.algo.advantage",
     "rloo_advantages": "outdo.algo.advantage",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from outdo.algo.divergence import k3_kl as k3_kl
     from outdo.algo.losses import grpo_loss as grpo_loss
     from outdo.api import evaluate as evaluate
+    from outdo.api import sft as sft
     from outdo.api import train as train
     from outdo.config import Recipe as Recipe
     from outdo.config import load_recipe as load_recipe

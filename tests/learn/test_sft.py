@@ -17,7 +17,8 @@ from learn.test_memory import Short
 from outdo.config import Recipe, load_recipe
 from outdo.errors import NumericsError, TaskError
 from outdo.learn.sft import Imitator, Lesson, encode, imitate
-from outdo.models.load import Policy, load_policy
+from outdo.models.load import Policy, load_policy, save_policy
+from outdo.models.lora import Lora
 from outdo.tasks.lessons import Example, Lessons, find_lessons
 from outdo.tasks.task import find_task
 
@@ -216,3 +217,19 @@ def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Poli
     hook.remove()
     learner.update(batch)
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_an_adapter_alone_learns_where_the_recipe_says_so(policy: Policy, tmp_path: Path) -> None:
+    save_policy(policy, tmp_path / "base")
+    adapted = load_policy(str(tmp_path / "base"), device="cpu", lora=Lora(r=4, alpha=8.0))
+    assert adapted.adapter
+    frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if not p.requires_grad}
+    lessons = Lessons("four", 60, 4, lambda: iter(EXAMPLES * 15))
+    learner = Imitator(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
+    before, _ = learner.loss_on(lessons_of(adapted))
+    imitate(learner, lessons, lambda rows: None)
+    after, _ = learner.loss_on(lessons_of(adapted))
+    assert after < before * 0.8
+    now = dict(adapted.model.named_parameters())
+    assert frozen and all(torch.equal(value, now[name]) for name, value in frozen.items())
+    assert sum(w.numel() for w in learner.masters.weights) == adapted.adapter.facts["parameters"]
