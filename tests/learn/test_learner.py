@@ -18,7 +18,7 @@ from outdo.learn.packing import forward, pack, unpack
 from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
-from outdo.types import Batch, SampleParams
+from outdo.types import Batch, Row, SampleParams
 
 
 def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
@@ -187,3 +187,13 @@ def test_the_adaptive_coefficient_follows_its_target(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(beta=0.1, kl_target=1e-6, learning_rate=3e-3))
     betas = [learner.update(batch(), step)["beta"] for step in range(3)]
     assert betas[0] == 0.1 and betas[1] < 0.1 < betas[2] / betas[1] * 0.1
+
+
+def test_a_prompt_with_one_answer_is_one_text(policy: Policy) -> None:
+    prompts = [(5, 6, 7), (8,), (9, 10, 4, 5)]
+    rows = [Row(2, (3, 4, 5), (0.0,) * 3, 0.0), Row(0, (7,), (0.0,), 0.0), Row(1, (4, 3), (0.0,) * 2, 0.0)]
+    lone = pack(prompts, rows, policy.device)
+    assert lone.layout.answer_lens == [] and lone.layout.prompt_lens == [6, 3, 2]
+    shared = [pack(prompts, [row, row], policy.device) for row in rows]
+    parts = [forward(policy, pair)[: len(row.token_ids)] for pair, row in zip(shared, rows, strict=True)]
+    torch.testing.assert_close(forward(policy, lone), torch.cat(parts), atol=1e-5, rtol=1e-5)

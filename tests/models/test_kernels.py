@@ -85,8 +85,10 @@ def test_swiglu_and_its_gradient(plain: None) -> None:
         assert_close(a, b)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (6, 2, 64), (9, 3, 16)])
-def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int) -> None:
+def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turns: bool, splits: int) -> None:
     prompt = torch.tensor([0, 1, 63, 64, 65, 130], dtype=torch.int32, device=DEVICE)
     own = torch.tensor([0, 70, 0, 63, 64, 5], dtype=torch.int32, device=DEVICE)
     pages = random(40, 2, kv_heads, cache.PAGE, size)
@@ -94,10 +96,14 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int) -> N
     qkv = random(6, heads + 2 * kv_heads, size)
     ours, theirs = pages.clone(), pages.clone()
     idle = torch.tensor([False, False, False, False, False, True], device=DEVICE)
-    out = kernels.paged_attention(qkv, ours, table, prompt, own, idle, heads, 0.3)
-    expected = cache.paged_attention(qkv, theirs, table, prompt, own, heads, 0.3)
+    turn = (random(6, size), random(6, size)) if turns else None
+    arrived = torch.zeros(6, kv_heads, dtype=torch.int32, device=DEVICE)
+    out = kernels.paged_attention(qkv, ours, table, prompt, own, idle, arrived, heads, 0.3, turn, splits)
+    turned = qkv if turn is None else ops.rotate(qkv, *turn, heads + kv_heads)
+    expected = cache.paged_attention(turned, theirs, table, prompt, own, heads, 0.3)
     assert_close(out[:5], expected[:5], atol=1e-5, rtol=1e-4)  # what an idle row makes is of no account
-    assert torch.equal(ours, theirs) and not torch.equal(ours, pages)
+    assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    assert not torch.equal(ours, pages) and not arrived.any()
 
 
 @pytest.mark.parametrize("vocabulary", [50, 4096, 9000])

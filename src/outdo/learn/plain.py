@@ -17,9 +17,12 @@ from outdo.models.load import Policy
 def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
     """log p and entropy of the M answer tokens, as `token_logprobs` gives them."""
     layout = packed.layout
-    prompts = packed.ids_N[: layout.num_prompt_tokens].split(layout.prompt_lens)
-    answers = packed.targets_M.split([length + 1 for length in layout.answer_lens])
-    rows = [torch.cat([prompts[p], answer]) for p, answer in zip(layout.prompt_of, answers, strict=True)]
+    texts = packed.ids_N[: layout.num_prompt_tokens].split(layout.prompt_lens)
+    answers = packed.targets_M.split(packed.mask_BT.sum(1).tolist())
+    if layout.prompt_of:
+        rows = [torch.cat([texts[p], answer]) for p, answer in zip(layout.prompt_of, answers, strict=True)]
+    else:  # each answer but for its last token stands with its prompt already
+        rows = [torch.cat([text, answer[-1:]]) for text, answer in zip(texts, answers, strict=True)]
     ids_BN = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id)
     lens_B = torch.tensor([len(row) for row in rows], device=ids_BN.device)
     seen_BN = torch.arange(ids_BN.shape[1], device=ids_BN.device) < lens_B[:, None]

@@ -13,8 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,9 +36,12 @@ class How:
     scale: float
     window: int | None = None  # a token sees so many, itself included
     softcap: float | None = None
+    turn: tuple[Tensor, Tensor] | None = None  # cosines and signed sines [N, D], where the layout is to turn q and k
 
 
 class Layout(Protocol):
+    turns: ClassVar[bool]  # it turns queries and keys itself, by `How.turn`; else they come turned
+
     @property
     def longest(self) -> int:
         """Tokens that one query may look back on."""
@@ -75,6 +79,8 @@ AttentionInterface.register(NAME, attention)
 
 class SharedPrompts:
     """Training: the tokens of all prompts, then those of all answers. An answer sees its prompt and itself."""
+
+    turns = False
 
     def __init__(
         self, prompt_lens: Sequence[int], prompt_of: Sequence[int], answer_lens: Sequence[int], device: torch.device
@@ -243,7 +249,7 @@ class _Spans:
             after[prompt] += length
         self.most_after = max(after, default=0)
         self.prompts, self.answers, self.after = (
-            torch.tensor([0, *accumulate(lens)], dtype=torch.int32).pin_memory().to(of.device, non_blocking=True)
+            ops.sent(np.array([0, *accumulate(lens)], np.int32), of.device)
             for lens in (of.prompt_lens, of.answer_lens, after)
         )
 

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor
 
 from outdo.models.attention import How, SharedPrompts, attend
-from outdo.models.ops import kernels
+from outdo.models.ops import kernels, rotate, sent
 
 PAGE = 64  # tokens
 
 
 class SlotCache:
     """Rows 0 to R - 1, each with room for the longest text."""
+
+    turns = False
 
     def __init__(self, rows: int, longest: int, device: torch.device) -> None:
         self.rows, self.longest, self.device = rows, longest, device
@@ -105,6 +107,8 @@ class SlotCache:
 class SlotPrompts:
     """Reads prompts, all at once, into the slots of their rows."""
 
+    turns = False
+
     def __init__(self, cache: SlotCache, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         self.cache, self.longest = cache, max((length for length, _ in groups), default=0)
         self.groups = [(length, torch.tensor(rows, device=cache.device)) for length, rows in groups]
@@ -127,6 +131,8 @@ class SlotPrompts:
 class PagedCache:
     """`num_pages` pages of 64 tokens for up to `rows` rows. Page 0 belongs to nobody: idle rows write there."""
 
+    turns = True
+
     def __init__(self, rows: int, longest: int, device: torch.device, num_pages: int) -> None:
         self.rows, self.longest, self.device, self.num_pages = rows, longest, device, num_pages
         width = 2 + -(-longest // PAGE)  # a prompt's last page and a row's last page may be part empty
@@ -135,6 +141,7 @@ class PagedCache:
         self.own_B = torch.zeros(rows, dtype=torch.int32, device=device)
         self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or never begun
         self.pages: list[Tensor] = []
+        self.arrived_BK = torch.zeros(0, dtype=torch.int32, device=device)  # the kernel's own count
         # The host's own account: what the device is told, it is told from here.
         self.table = np.zeros((rows, width), dtype=np.int32)
         # Copies of the table on their way to the device; by the third, the first has arrived.
@@ -173,8 +180,8 @@ class PagedCache:
 
     def reading(self, groups: Sequence[tuple[int, Sequence[int]]]) -> PagedPrompts:
         lens = [length for length, _ in groups]
-        rows = torch.tensor([row for _, rows in groups for row in rows], device=self.device)
-        each = torch.tensor([length for length, rows in groups for _ in rows], dtype=torch.int32, device=self.device)
+        rows = sent([row for _, rows in groups for row in rows], self.device)
+        each = sent([length for length, rows in groups for _ in rows], self.device).int()
         self.prompt_B[rows], self.own_B[rows] = each, 0
         return PagedPrompts(self, lens, [self.group_of[rows[0]] or [] for _, rows in groups])
 
@@ -219,7 +226,7 @@ class PagedCache:
             own[n:] = 0
         self.group_of[:n] = [self.group_of[row] for row in rows]
         self.group_of[n:] = [None] * (self.rows - n)
-        on_device = torch.from_numpy(index).to(self.device)
+        on_device = sent(index, self.device)
         for tensor, rest in ((self.prompt_B, 0), (self.own_B, 0), (self.idle_B, True)):
             tensor[:n] = tensor[on_device]
             tensor[n:] = rest
@@ -232,25 +239,31 @@ class PagedCache:
         self._store_for(layer, qkv_NHD, how)
         rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
         if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
-            return k.paged_attention(qkv_NHD, self.pages[layer], *rows, self.idle_B[:n], how.heads, how.scale)
+            state = *rows, self.idle_B[:n], self.arrived_BK
+            return k.paged_attention(qkv_NHD, self.pages[layer], *state, how.heads, how.scale, how.turn)
+        if how.turn:
+            qkv_NHD = rotate(qkv_NHD, *how.turn, (qkv_NHD.shape[1] + how.heads) // 2)
         return paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
 
     def _store_for(self, layer: int, qkv_NHD: Tensor, how: How) -> None:
         if layer == len(self.pages):
             kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
             self.pages.append(qkv_NHD.new_zeros(self.num_pages, 2, kv_heads, PAGE, qkv_NHD.shape[-1]))
+            if not layer:
+                self.arrived_BK = self.arrived_BK.new_zeros(self.rows, kv_heads)
 
 
 class PagedPrompts:
     """Reads prompts into their pages."""
+
+    turns = False
 
     def __init__(self, cache: PagedCache, lens: Sequence[int], taken: Sequence[Sequence[int]]) -> None:
         self.cache, self.longest = cache, max(lens, default=0)
         self.prompts = SharedPrompts(lens, [], [], cache.device)
         at = np.concatenate([np.arange(length) for length in lens])
         page = np.concatenate([np.repeat(pages, PAGE)[:length] for length, pages in zip(lens, taken, strict=True)])
-        self.page_N = torch.from_numpy(page.astype(np.int64)).to(cache.device)
-        self.slot_N = torch.from_numpy(at % PAGE).to(cache.device)
+        self.page_N, self.slot_N = sent(page.astype(np.int64), cache.device), sent(at % PAGE, cache.device)
 
     def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
         self.cache._store_for(layer, qkv_NHD, how)

@@ -6,9 +6,11 @@ higher precision than the weights: sums are kept in its type, products are made 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,6 +24,12 @@ except ImportError:  # no Triton: a machine without a GPU, as a rule
 def kernels(x: Tensor, head_size: int = 16) -> ModuleType | None:
     """The kernels, where they can take this tensor (and heads of that size)."""
     return _kernels if x.is_cuda and head_size in (16, 32, 64, 128, 256) else None
+
+
+def sent(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
+    """On its device, without waiting for what the device is at."""
+    x = torch.from_numpy(np.asarray(values))
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 
 def differentiable_add_norm(

@@ -117,7 +117,9 @@ class _Pass:
             q, rstd_q = self._norm_heads(q, w.q_norm)
             k, rstd_k = self._norm_heads(k, w.k_norm)
             qkv = torch.cat([q, k, v], dim=1)
-        turned = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
+        turned = qkv
+        if not self.layout.turns:
+            turned = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
         seen = self._attend(turned)
         x_mlp, y, rstd_mlp = ops.add_norm(x, F.linear(seen.detach().flatten(1), w.out), w.norm_mlp, s.eps)
         gate_up = F.linear(y, w.gate_up)
@@ -167,7 +169,8 @@ class _Pass:
     def _attend(self, turned_NHD: Tensor) -> Tensor:
         window = self.stack.windows[self.index]
         window = window if window and window < self.layout.longest else None
-        return self.layout.attend(self.index, turned_NHD, How(self.stack.heads, self.stack.scale, window))
+        turn = (self.cos, self.sin) if self.layout.turns else None
+        return self.layout.attend(self.index, turned_NHD, How(self.stack.heads, self.stack.scale, window, turn=turn))
 
     def _norm_heads(self, x_NHD: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         _, y, rstd = ops.add_norm(x_NHD.reshape(-1, x_NHD.shape[-1]), None, weight, self.stack.eps)
@@ -207,6 +210,7 @@ class _Tracked:
     """A layout whose attention keeps its graph, in a forward that keeps none."""
 
     layout: Layout
+    turns = False
 
     @property
     def longest(self) -> int:

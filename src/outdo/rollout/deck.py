@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outdo.models.cache import PagedCache, SlotCache
 from outdo.models.load import Policy
-from outdo.models.ops import kernels
+from outdo.models.ops import kernels, sent
 from outdo.models.stack import Layer
 from outdo.rollout.sampling import MOST_KEPT, Picked, choose
 from outdo.types import SampleParams
@@ -46,18 +46,18 @@ class Deck:
 
     def begin(self, rows: Sequence[int], tokens: Sequence[int], seeds: Sequence[int], answers: Sequence[int]) -> None:
         """Rows that start: what each is fed first, its seed, and which answer it writes."""
-        index = torch.tensor(rows, device=self.token_B.device)
+        index = sent(rows, self.token_B.device)
         for tensor, values in ((self.token_B, tokens), (self.seed_B, seeds), (self.answer_B, answers)):
-            tensor[index] = torch.tensor(values, device=tensor.device)
+            tensor[index] = sent(values, tensor.device)
         self.cache.idle_B[index] = self.ended_B[index] = False
 
     def hold(self, rows: Collection[int], idle: bool = True) -> None:
         if rows:
-            self.cache.idle_B[torch.tensor(list(rows), device=self.token_B.device)] = idle
+            self.cache.idle_B[sent(list(rows), self.token_B.device)] = idle
 
     def keep(self, rows: Sequence[int]) -> None:
         """These rows become 0, 1, 2, …, and the others idle."""
-        index, n = torch.tensor(rows, device=self.token_B.device), len(rows)
+        index, n = sent(rows, self.token_B.device), len(rows)
         for tensor in (self.token_B, self.seed_B, self.answer_B, self.ended_B):
             tensor[:n] = tensor[index]
         self.answer_B[n:] = self.answers

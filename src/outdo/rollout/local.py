@@ -14,13 +14,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outdo.errors import ModelError
 from outdo.models.cache import PAGE, PagedCache, SlotCache
 from outdo.models.load import Policy
-from outdo.models.ops import kernels
+from outdo.models.ops import kernels, sent
 from outdo.models.stack import Layer
 from outdo.rollout.deck import Deck, Graphs, size_for
 from outdo.rollout.sampling import stop_at
@@ -218,8 +219,8 @@ class _Call:
         layout = self.cache.reading([(length, rows) for length, (_, rows) in zip(lengths, begun, strict=True)])
         if any(lengths):
             ids = [token for p, _ in begun for token in self.encoded[p][:-1]]
-            at = torch.cat([torch.arange(length) for length in lengths]).to(policy.device)
-            policy.hidden(torch.tensor(ids, device=policy.device), at, layout, self.sampler.layers)
+            at = np.concatenate([np.arange(length) for length in lengths])
+            policy.hidden(sent(ids, policy.device), sent(at, policy.device), layout, self.sampler.layers)
         rows = [row for _, rows in begun for row in rows]
         firsts = [self.encoded[p][-1] for p, rows in begun for _ in rows]
         seeds = [seed_of(self.seed, self.prompts[p].id, i) for p, _ in begun for i in range(self.n)]
@@ -239,15 +240,17 @@ class _Call:
 
     def _put_off(self, prompt: int) -> None:
         """What has been seen of its answers is of no account any more: they may have been begun again by then."""
-        self._drop([row for row, answer in self.live.items() if answer // self.n == prompt])
+        rows = [row for row, answer in self.live.items() if answer // self.n == prompt]
+        self.deck.hold(rows)
+        self._drop(rows)
         for glance in self.unseen:
             for row in [row for row, answer in glance.rows.items() if answer // self.n == prompt]:
                 del glance.rows[row]
         self.waiting.appendleft(prompt)
 
     def _drop(self, rows: Sequence[int]) -> None:
+        """Rows that stand still."""
         self.cache.release(rows)
-        self.deck.hold(rows)
         for row in rows:
             del self.live[row]
         self.paused -= set(rows)
@@ -262,6 +265,8 @@ class _Call:
             done |= self._stopped(glance.rows)
         rows = [row for row, answer in self.live.items() if answer in done]
         answers = [self.live[row] for row in rows]
+        if self.params.stop:
+            self.deck.hold(rows)  # the device does not know of these
         self._drop(rows)
         for answer in answers:
             self.left[answer // self.n] -= 1

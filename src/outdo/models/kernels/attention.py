@@ -11,20 +11,48 @@ from torch import Tensor
 
 
 @triton.jit
-def _paged(
-    qkv_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, scale, table_stride, H, K,
-    REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK: tl.constexpr,
-    EXACT: tl.constexpr,
+def _turned(ptr, at, mask, cos, sin, D: tl.constexpr, TURN: tl.constexpr):
+    """A head, turned by its token's position: as `ops.rotate`."""
+    x = tl.load(ptr + at, mask=mask, other=0.0)
+    if TURN:
+        swapped = tl.load(ptr + (at - at % D) + (at + D // 2) % D, mask=mask, other=0.0)
+        x = (x.to(tl.float32) * cos + swapped.to(tl.float32) * sin).to(x.dtype)
+    return x
+
+
+@triton.jit
+def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+    """One attention of all splits' maxima, sums and outputs, as other programs left them in memory."""
+    top = tl.full([BLOCK_Q], -1e30, tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    out = tl.zeros([BLOCK_Q, D], tl.float32)
+    for i in range(SPLITS):
+        part = parts + i * BLOCK_Q * (D + 2)
+        its_top = tl.load(part + query, cache_modifier=".cg")
+        higher = tl.maximum(top, its_top)
+        shrink, grow = tl.exp(top - higher), tl.exp(its_top - higher)
+        total = total * shrink + tl.load(part + BLOCK_Q + query, cache_modifier=".cg") * grow
+        out = out * shrink[:, None] + tl.load(part + spot, cache_modifier=".cg") * grow[:, None]
+        top = higher
+    return out / total[:, None]
+
+
+@triton.jit
+def _paged(  # noqa: PLR0915 one kernel
+    qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, part_ptr, arrived_ptr,
+    scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK: tl.constexpr, TURN: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
+    split = tl.program_id(2)
     at = tl.arange(0, D)
     slot = tl.arange(0, BLOCK)
     query = tl.arange(0, BLOCK_Q)
     token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
-    q = tl.load(token + (head * REP + query[:, None]) * D + at[None, :], mask=query[:, None] < REP, other=0.0)
-    k_new = tl.load(token + (H + head) * D + at)
-    v_new = tl.load(token + (H + K + head) * D + at)
+    cos = tl.load(cos_ptr + row * D + at) if TURN else 1.0
+    sin = tl.load(sin_ptr + row * D + at) if TURN else 0.0
+    q = _turned(token, (head * REP + query[:, None]) * D + at[None, :], query[:, None] < REP, cos, sin, D, TURN)
 
     prompt = tl.load(prompt_ptr + row)
     own = tl.load(own_ptr + row)
@@ -32,18 +60,24 @@ def _paged(
     end = base + own  # before the new token
     stop = tl.where(tl.load(idle_ptr + row) != 0, 0, end)  # nobody reads what an idle row makes
     table = table_ptr + row * table_stride
-
     page_size: tl.constexpr = PAGE * D
-    write = tl.load(table + end // PAGE).to(tl.int64) * (2 * K * page_size) + head * page_size + (end % PAGE) * D
-    tl.store(pages_ptr + write + at, k_new)
-    tl.store(pages_ptr + write + K * page_size + at, v_new)
-
     precision: tl.constexpr = "ieee" if EXACT else "tf32"
-    # The new token first: its score is the start of the running maximum, so nothing is ever -inf minus -inf.
-    top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1) * scale
-    total = tl.full([BLOCK_Q], 1.0, tl.float32)
-    out = tl.zeros([BLOCK_Q, D], tl.float32) + v_new.to(tl.float32)[None, :]
-    for start in range(0, stop, BLOCK):
+
+    # The first split takes the new token, whose score begins the running maximum. Elsewhere that begins finite and
+    # tiny, so that nothing is ever -inf minus -inf.
+    top = tl.full([BLOCK_Q], -1e30, tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    out = tl.zeros([BLOCK_Q, D], tl.float32)
+    if split == 0:
+        k_new = _turned(token, (H + head) * D + at, at < D, cos, sin, D, TURN)
+        v_new = tl.load(token + (H + K + head) * D + at)
+        write = tl.load(table + end // PAGE).to(tl.int64) * (2 * K * page_size) + head * page_size + (end % PAGE) * D
+        tl.store(pages_ptr + write + at, k_new)
+        tl.store(pages_ptr + write + K * page_size + at, v_new)
+        top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1) * scale
+        total += 1.0
+        out += v_new.to(tl.float32)[None, :]
+    for start in range(split * BLOCK, stop, SPLITS * BLOCK):
         idx = start + slot
         seen = (idx < prompt) | ((idx >= base) & (idx < end))
         page = tl.load(table + idx // PAGE, mask=seen, other=0).to(tl.int64) * (2 * K * page_size) + head * page_size
@@ -58,27 +92,47 @@ def _paged(
         total = total * shrink + tl.sum(p, 1)
         out = out * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
         top = higher
-    out = out / total[:, None]
+
     place = out_ptr + (row.to(tl.int64) * H + head * REP + query[:, None]) * D + at[None, :]
-    tl.store(place, out, mask=query[:, None] < REP)
+    if SPLITS > 1:
+        # Each leaves its part. The last to arrive, whoever it is, puts them together in the order of the splits.
+        part_size: tl.constexpr = BLOCK_Q * (D + 2)
+        spot = 2 * BLOCK_Q + query[:, None] * D + at[None, :]
+        parts = part_ptr + (row * K + head).to(tl.int64) * SPLITS * part_size
+        mine = parts + split * part_size
+        tl.store(mine + query, top)
+        tl.store(mine + BLOCK_Q + query, total)
+        tl.store(mine + spot, out)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived_ptr + row * K + head, 1, sem="acq_rel") == SPLITS - 1:
+            tl.store(arrived_ptr + row * K + head, 0)
+            tl.store(place, _joined(parts, query, spot, BLOCK_Q, D, SPLITS), mask=query[:, None] < REP)
+    else:
+        tl.store(place, out / total[:, None], mask=query[:, None] < REP)
 
 
 def paged_attention(
-    qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor, heads: int,
-    scale: float,
+    qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor,
+    arrived: Tensor, heads: int, scale: float, turn: tuple[Tensor, Tensor] | None = None, splits: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Writes the new token's key and value into its row's page, and attends over the prompt and what the row wrote.
 
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
-    own tokens before this one. Of 48 block sizes, warps and stages the ones here were the fastest on an H200.
+    own tokens before this one. `turn` are the cosines and signed sines of queries and keys that come without their
+    positions. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
+    before and after. Of 48 block sizes, warps and stages the ones here were the fastest on an H200.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
+    rep, programs = heads // kv_heads, rows * kv_heads
+    block_q = max(16, triton.next_power_of_2(rep))
+    splits = splits or max(1, min(6, 400 // programs))
     out = qkv_NHD.new_empty(rows, heads, size)
-    rep = heads // kv_heads
-    _paged[(rows, kv_heads)](
-        qkv_NHD, pages, table_NP, prompt_N, own_N, idle_N, out, scale, table_NP.stride(0), heads, kv_heads, REP=rep,
-        D=size, PAGE=page, BLOCK_Q=max(16, triton.next_power_of_2(rep)), BLOCK=64 if rows * kv_heads > 1000 else 128,
+    parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
+    _paged[(rows, kv_heads, splits)](
+        qkv_NHD, *(turn or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
+        table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q,
+        BLOCK=64 if programs > 1000 else 128, TURN=turn is not None, SPLITS=splits,
         EXACT=qkv_NHD.dtype == torch.float32, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
