@@ -80,7 +80,7 @@ AttentionInterface.register(NAME, attention)
 class SharedPrompts:
     """Training: the tokens of all prompts, then those of all answers. An answer sees its prompt and itself."""
 
-    turns = False
+    turns: ClassVar[bool] = False
 
     def __init__(
         self, prompt_lens: Sequence[int], prompt_of: Sequence[int], answer_lens: Sequence[int], device: torch.device

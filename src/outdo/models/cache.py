@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ PAGE = 64  # tokens
 class SlotCache:
     """Rows 0 to R - 1, each with room for the longest text."""
 
-    turns = False
+    turns: ClassVar[bool] = False
 
     def __init__(self, rows: int, longest: int, device: torch.device) -> None:
         self.rows, self.longest, self.device = rows, longest, device
@@ -107,7 +108,7 @@ class SlotCache:
 class SlotPrompts:
     """Reads prompts, all at once, into the slots of their rows."""
 
-    turns = False
+    turns: ClassVar[bool] = False
 
     def __init__(self, cache: SlotCache, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         self.cache, self.longest = cache, max((length for length, _ in groups), default=0)
@@ -131,7 +132,7 @@ class SlotPrompts:
 class PagedCache:
     """`num_pages` pages of 64 tokens for up to `rows` rows. Page 0 belongs to nobody: idle rows write there."""
 
-    turns = True
+    turns: ClassVar[bool] = True
 
     def __init__(self, rows: int, longest: int, device: torch.device, num_pages: int) -> None:
         self.rows, self.longest, self.device, self.num_pages = rows, longest, device, num_pages
@@ -256,7 +257,7 @@ class PagedCache:
 class PagedPrompts:
     """Reads prompts into their pages."""
 
-    turns = False
+    turns: ClassVar[bool] = False
 
     def __init__(self, cache: PagedCache, lens: Sequence[int], taken: Sequence[Sequence[int]]) -> None:
         self.cache, self.longest = cache, max(lens, default=0)

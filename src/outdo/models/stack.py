@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -210,7 +210,7 @@ class _Tracked:
     """A layout whose attention keeps its graph, in a forward that keeps none."""
 
     layout: Layout
-    turns = False
+    turns: ClassVar[bool] = False
 
     @property
     def longest(self) -> int:
