@@ -100,6 +100,8 @@ def test_four_stages_one_after_the_other(outdo: Outdo, tmp_path: Path) -> None:
     assert manifests[3]["recipe"]["sft_epochs"] == 1 and manifests[1]["recipe"]["sft_epochs"] == 0
     assert all(name in done.stdout.rpartition("after")[2] for name in ("01-sft", "02-grpo", "03-harvest", "04-sft"))
     assert (run / "model").resolve() == (run / "04-sft" / "model").resolve()
+    other = outdo("train", "--resume", "steady", "seed=5")
+    assert other.returncode == 2 and "seed was 0 and is 5" in other.stderr
     again = outdo("train", "--resume", "steady")
     assert again.returncode == 0 and again.stdout.count("done before") == 4
 

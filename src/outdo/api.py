@@ -63,6 +63,8 @@ def sft(
     """Supervised training alone, by the recipe's sft keys; one epoch where they name no length. Else as `train`."""
     reporter = reporter or make_reporter()
     found, resume = _recipe(recipe, keys, reward_funcs, resume, reporter)
+    if found.stages:
+        raise RecipeError("this recipe has stages: `outdo train` runs them, one after the other")
     if not found.sft_steps and not found.sft_epochs:
         found = found.model_copy(update={"sft_epochs": 1.0})
     return _run("sft", found, task, reward_funcs, reporter, resume, force)

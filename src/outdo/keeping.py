@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,6 +19,7 @@ from outdo.config import Recipe
 from outdo.errors import Halted, OutdoError, RunError
 from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.grade.compose import Rewards
+from outdo.learn.sft import Imitator
 from outdo.learn.update import Updates
 from outdo.models.load import Policy, save_adapter, save_policy
 from outdo.run import Run, Status, read_rows
@@ -110,6 +112,14 @@ class Keeper(Generic[L]):
         earlier = self.run.manifest.get("resumed")
         resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
         self.run.note(status="running", why="", resumed=resumed)
+
+    @contextmanager
+    def _timed(self, learner: Imitator) -> Iterator[None]:
+        """Says how fast it was."""
+        start = time.monotonic()
+        yield
+        rate = learner.seen / (time.monotonic() - start)
+        self.reporter.note(f"  {learner.seen:,} tokens with their prompts, {rate:,.0f} a second")
 
     def _taught(self, rows: list[dict[str, Any]], steps: int, name: str = "step") -> None:
         """Updates on what was shown: kept, and told."""

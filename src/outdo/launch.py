@@ -74,7 +74,13 @@ def start(job: Job) -> Result:
     lessons = find_lessons(recipe, task)
     policy = policy_for(recipe)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
-    facts = {**policy.facts, "kind": job.kind, "data": job.data, "overlap": shared.row() if shared else None}
+    facts = {
+        **policy.facts,
+        "kind": job.kind,
+        "lessons": lessons.fingerprint if lessons else None,
+        "data": job.data,
+        "overlap": shared.row() if shared else None,
+    }
     run = Run.create(folder, recipe.model_dump(mode="json"), facts)
     adapter = f", an adapter of {policy.adapter.told} learns" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
@@ -99,6 +105,10 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         reporter.note(f"changed since: {changed}")
     was_done = run.manifest["status"] == "done"
     lessons = find_lessons(recipe, job.task) if job.kind == "sft" else None
+    if lessons and run.manifest.get("lessons") not in (None, lessons.fingerprint) and not force:
+        raise RecipeError(
+            f"{folder} cannot be gone on with: {lessons.name} shows other examples than it did; see --force"
+        )
     steps = lessons.steps if lessons else recipe.max_steps
     had = steps if lessons else load_recipe(None, base_of=run.manifest["recipe"]).max_steps
     if was_done and steps <= had:

@@ -83,7 +83,8 @@ class Session(Keeper[LocalLearner]):
         self.reporter.begin(f"warm-up: imitating {self.lessons.name}")
         learner = Imitator(self.policy, self.recipe, self.lessons.steps)
         learner.say = self.reporter.note
-        imitate(learner, self.lessons, lambda rows: self._taught(rows, learner.steps, "warm-up"))
+        with self._timed(learner):
+            imitate(learner, self.lessons, lambda rows: self._taught(rows, learner.steps, "warm-up"))
 
     def _look_first(self) -> list[Evaluation]:
         self.reporter.begin("before GRPO: held-out problems")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outdo import resuming
 from outdo.config import Recipe, load_recipe
 from outdo.errors import OutdoError, RecipeError, RunError
 from outdo.launch import Result, finished
@@ -104,6 +105,7 @@ def run_stages(
     facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
     if resume:
         run = Run.reopen(resume)
+        _refuse_changes(run, recipe, force)
         run.note(status="running", why="")
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
@@ -125,6 +127,16 @@ def run_stages(
     first = next((result.before for result in results if result.before), [])
     last = next((after for _, after in reversed(told) if after), [])
     return Result(run.folder, results[-1].model, first, last, tuple(told))
+
+
+def _refuse_changes(run: Run, recipe: Recipe, force: bool) -> None:
+    changed = resuming.changes(run.manifest["recipe"], recipe.model_dump(mode="json"))
+    if changed and not force:
+        run.close()
+        raise RecipeError(
+            f"{run.folder} cannot be gone on with: {'; '.join(changed)}. Put it back, or start a new run; --force "
+            "takes it for the stages that are not begun"
+        )
 
 
 def _all(

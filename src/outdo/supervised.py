@@ -37,7 +37,8 @@ class Supervised(Keeper[Imitator]):
         before = self._look(0, "before")
         size = f"{self.total} steps of {self.lessons.batch_size} examples"
         self.reporter.begin(f"imitating {self.lessons.name}: {size}")
-        imitate(learner, self.lessons, self._told, self._after, self.undivided)
+        with self._timed(learner):
+            imitate(learner, self.lessons, self._told, self._after, self.undivided)
         self.sampler.load(learner.weights(), version=self.done)
         after = self._look(self.total, "after")
         self._finish()

@@ -54,6 +54,11 @@ def test_stopped_in_the_middle_and_gone_on_with_it_is_the_same(outdo: Outdo, for
     assert (tmp_path / "run" / "checkpoints" / "step-000005").is_dir()
     killed = {"point": "imitate", "nth": 4, "action": "kill"}
     assert start(forks, tmp_path, "sft", "--resume", "run", faults=[killed]) == -9
+    data = (tmp_path / "shown.jsonl").read_text()
+    (tmp_path / "shown.jsonl").write_text(data.replace("<answer>1", "<answer>5"))
+    other = outdo("sft", "--resume", "run")
+    assert other.returncode == 2 and "shows other examples" in other.stderr
+    (tmp_path / "shown.jsonl").write_text(data)
     done = outdo("train", "--resume", "run")  # a run knows its kind
     assert done.returncode == 0 and "going on after step 5" in done.stdout, done.stderr
     for name in ("sft.jsonl", "evals.jsonl", "model/model.safetensors"):

@@ -22,7 +22,7 @@ from outdo.config import Recipe
 from outdo.errors import NumericsError, TaskError
 from outdo.learn.optim import rate_at, set_rate
 from outdo.learn.packing import Packed, pack
-from outdo.learn.update import Stats, Sums, Updates
+from outdo.learn.update import Stats, Sums, Updates, tokens_of
 from outdo.models.load import Policy
 from outdo.seeds import seed_of
 from outdo.tasks.lessons import Example, Lessons
@@ -52,6 +52,7 @@ class Imitator(Updates):
         self.done = 0  # updates
         self.taken = 0  # examples, those that were left out included
         self.skipped = 0  # updates in a row that were not applied
+        self.seen = 0  # tokens that this process has gone through, prompts included
         self.late = LATE if policy.device.type == "cuda" else 1
         self._unread: list[tuple[dict[str, Any], Tensor]] = []
 
@@ -79,6 +80,7 @@ class Imitator(Updates):
         self._apply()
         self.optimizer.zero_grad(set_to_none=True)
         self.done, self.taken = step + 1, batch[-1].place + 1
+        self.seen += tokens_of(rows, prompts)
         self._unread.append(({"step": step, "lr": rate, "tokens": num_tokens}, norm_and_loss))
 
     def read(self, late: bool = False) -> list[dict[str, Any]]:
