@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from outdo import foreign
 from outdo.config import INSTEAD, SYNONYMS, Recipe, load_recipe
 from outdo.errors import RecipeError
+from outdo.grade.registry import GRADERS
 
 
 def refused(*pairs: str, path: Path | None = None) -> str:
@@ -48,6 +50,85 @@ def test_a_misspelt_key_names_the_nearest() -> None:
 def test_a_key_of_another_trainer_says_what_to_use() -> None:
     for key, hint in INSTEAD.items():
         assert hint in refused(f"{key}=1")
+
+
+def test_keys_that_decide_nothing_are_passed_over_in_one_line() -> None:
+    keys = dict.fromkeys([*foreign.IDLE, *(f"{prefix}x" for prefix in foreign.IDLE_PREFIXES)], True)
+    said: list[str] = []
+    assert load_recipe(None, keys, said.append) == load_recipe()
+    (line,) = said
+    assert line.startswith("command line: of no consequence here: ") and all(key in line for key in keys)
+    assert not foreign.IDLE.keys() & Recipe.model_fields.keys()
+
+
+@pytest.mark.parametrize(("key", "only"), [(key, only) for key, (only, _) in foreign.ONLY.items()])
+def test_keys_that_may_ask_for_one_thing_only(key: str, only: object) -> None:
+    rewards = {"reward_funcs": ["numeric", "cosine", "repetition", "overlong"]}
+    assert load_recipe(None, {key: only, **rewards}) == load_recipe(None, {key: None, **rewards})
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(None, {key: "another", **rewards})
+    assert key in str(caught.value) and foreign.ONLY[key][1] in str(caught.value)
+
+
+def test_numbers_of_a_reward_that_is_not_used_are_of_no_consequence() -> None:
+    load_recipe(None, {"cosine_max_len": 1000, "repetition_n_grams": 5, "reward_funcs": ["numeric"]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "ours"),
+    [
+        ({"bf16": True}, {"dtype": "bfloat16"}),
+        ({"bf16": True, "torch_dtype": "auto"}, {"dtype": "bfloat16"}),
+        ({"bf16": True, "torch_dtype": "float32"}, {"dtype": "float32"}),
+        ({"bf16": False, "dtype": "auto"}, {}),
+        ({"eval_strategy": False, "eval_steps": 5}, {"eval_steps": 0}),
+        ({"eval_strategy": "steps", "eval_steps": 5}, {"eval_steps": 5}),
+        ({"save_strategy": "no"}, {"save_steps": 0}),
+        ({"use_cpu": True}, {"device": "cpu"}),
+        ({"resume_from_checkpoint": True}, {"resume": "auto"}),
+        ({"lr_scheduler_kwargs": {"min_lr_rate": 0.1}}, {"min_lr_rate": 0.1}),
+        ({"lr_scheduler_kwargs": {"min_lr": 1e-6}, "learning_rate": 1e-5}, {"min_lr_rate": 0.1, "learning_rate": 1e-5}),
+        ({"warmup_steps": 0.1}, {"warmup_ratio": 0.1}),
+        ({"warmup_steps": 10}, {"warmup_steps": 10}),
+        ({"dataset_prompt_column": "problem"}, {"columns": {"prompt": "problem"}}),
+        (
+            {"dataset_prompt_column": "problem", "columns": {"answer": "a"}},
+            {"columns": {"prompt": "problem", "answer": "a"}},
+        ),
+        ({"reward_funcs": "accuracy, format"}, {"reward_funcs": ["math", "format"]}),
+        ({"optim": "adamw_torch_fused", "save_total_limit": None, "top_k": None}, {}),
+        ({"vllm_importance_sampling_correction": False}, {"importance_sampling": "never"}),
+    ],
+)
+def test_other_forms_of_what_a_key_of_ours_says(keys: dict[str, object], ours: dict[str, object]) -> None:
+    assert load_recipe(None, keys) == load_recipe(None, ours)
+
+
+def test_forms_that_are_refused() -> None:
+    assert "AdamW" in refused("optim=adafactor")
+    assert "num_cycles" in refused("lr_scheduler_kwargs.num_cycles=2")
+    assert "learning_rate" in refused("lr_scheduler_kwargs.min_lr=1e-6")
+    assert "--resume" in refused("resume_from_checkpoint=runs/a")
+    assert "warmup_ratio" in refused("warmup_steps=3", "warmup_ratio=0.1")
+
+
+def test_rewards_of_other_names_are_ours() -> None:
+    assert foreign.REWARDS.keys().isdisjoint(GRADERS) and set(foreign.REWARDS.values()) <= GRADERS.keys()
+
+
+def test_epochs_replace_the_steps_of_the_file_below() -> None:
+    recipe = load_recipe(None, ["num_train_epochs=2"])
+    assert "max_steps" not in recipe.model_fields_set and recipe.num_train_epochs == 2
+    assert "max_steps" not in load_recipe(None, {"max_steps": -1, "num_train_epochs": 1}).model_fields_set
+    assert load_recipe(None, {"max_steps": 5, "num_train_epochs": 1}).max_steps == 5
+
+
+def test_the_temperature_is_a_straight_line_and_the_warm_up_a_share() -> None:
+    recipe = load_recipe(None, ["temperature=1.2", "temperature_end=0.4", "max_steps=5", "warmup_ratio=0.25"])
+    assert [recipe.temperature_at(step) for step in range(5)] == pytest.approx([1.2, 1.0, 0.8, 0.6, 0.4])
+    assert recipe.warmup == 2
+    assert load_recipe(None, ["temperature=0.7"]).temperature_at(50) == 0.7
+    assert load_recipe(None, ["temperature_end=0.5", "max_steps=1"]).temperature_at(0) == 1.0
 
 
 def test_two_names_for_one_knob_must_agree(tmp_path: Path) -> None:

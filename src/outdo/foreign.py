@@ -48,6 +48,7 @@ IDLE = {
     "benchmarks": "`outdo eval`",
     "cache_implementation": "the sampler has its own",
     "callbacks": "",
+    "cast_lm_head_to_fp32": "logits are in float32",
     "code_language": "code runs in the sandbox",
     "code_provider": "code runs in the sandbox",
     "dataset_num_proc": "",
@@ -70,10 +71,13 @@ IDLE = {
     "load_best_model_at_end": "the best checkpoint is kept beside the last",
     "metric_for_best_model": "",
     "num_completions_to_print": "every answer is in groups/",
+    "num_generations_eval": "eval_samples",
     "overwrite_output_dir": "a folder that holds a run is never written over",
     "pad_to_multiple_of": "nothing is padded",
     "parallel_code_exec_per_proc": "code runs in the sandbox",
     "per_device_eval_batch_size": "the sampler fills its rows itself",
+    "ref_model_mixup_alpha": "the reference stays the starting model",
+    "ref_model_sync_steps": "the reference stays the starting model",
     "remove_unused_columns": "rewards get every column that they name",
     "report_to": "every run writes metrics.jsonl in its folder",
     "run_name": "output_dir names the run",
@@ -88,6 +92,18 @@ IDLE = {
     "use_transformers_paged": "the sampler has its own",
     "use_vllm": "the sampler shares the learner's weights: there is no engine to switch on",
 }
+IDLE |= dict.fromkeys(  # how their trainers run, which is nothing to ours
+    (
+        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "data_seed", "debug", "eval_delay"),
+        *("eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval", "gradient_checkpointing_use_reentrant"),
+        *("half_precision_backend", "ignore_bias_buffers", "ignore_data_skip", "include_for_metrics", "jit_mode_eval"),
+        *("label_names", "length_column_name", "liger_kernel_config", "local_rank", "mp_parameters", "past_index"),
+        *("overwrite_hub_revision", "parallelism_config", "prediction_loss_only", "project", "ray_scope"),
+        *("restore_callback_states_from_checkpoint", "sapo_temperature_neg", "sapo_temperature_pos"),
+        *("torch_empty_cache_steps", "torchdynamo", "use_bnb_nested_quant", "use_cache", "use_ipex", "use_mps_device"),
+    ),
+    "",
+)
 IDLE_PREFIXES = {
     "dataloader_": "",
     "ddp_": "",
@@ -99,13 +115,16 @@ IDLE_PREFIXES = {
     "torch_compile": "",
     "trackio_": "every run writes metrics.jsonl",
     "vllm_": "the sampler shares the learner's weights",
+    "tpu_": "",
     "wandb_": "every run writes metrics.jsonl",
 }
 
 # Keys that may ask for one thing only, which is what is done here: anything else is refused. None asks for nothing.
 ONLY: dict[str, tuple[Any, str]] = {
     "adam_epsilon": (1e-8, "it is 1e-8 here"),
+    "bnb_4bit_quant_type": ("nf4", "load_in_4bit keeps them as nf4"),
     "chat_template": (None, "put the template in the model's folder"),
+    "chat_template_kwargs": ({}, "the template gets the messages alone"),
     "cosine_max_value_correct": (1.0, "the numbers of `cosine` are fixed; a reward of your own is file.py:function"),
     "cosine_max_value_wrong": (-0.5, "the numbers of `cosine` are fixed; a reward of your own is file.py:function"),
     "cosine_min_value_correct": (0.5, "the numbers of `cosine` are fixed; a reward of your own is file.py:function"),
@@ -115,25 +134,45 @@ ONLY: dict[str, tuple[Any, str]] = {
     "fp16": (False, "use dtype=bfloat16 or float32"),
     "generation_kwargs": ({}, "temperature, top_p, top_k, min_p and stop are keys of their own"),
     "importance_sampling_level": ("token", "loss_type=gspo weighs whole answers"),
+    "label_smoothing_factor": (0.0, "nothing is smoothed"),
+    "load_in_8bit": (False, "load_in_4bit=true keeps the frozen weights in four bits"),
+    "lora_modules_to_save": (None, "only the adapter learns; train all weights without use_peft"),
+    "lora_target_parameters": (None, "lora_target_modules names layers"),
+    "lora_task_type": ("CAUSAL_LM", "models here are causal language models"),
+    "max_completion_len": (None, "`overlong` counts tokens up to max_completion_length"),
+    "max_tool_calling_iterations": (None, "an answer is one turn"),
     "model_init_kwargs": ({}, "dtype and device are keys of their own"),
     "model_revision": ("main", "download that revision, and give its folder as model_name_or_path"),
+    "multi_objective_aggregation": ("sum_then_normalize", "rewards are summed, then compared within their group"),
     "neftune_noise_alpha": (None, "no noise is put into the embeddings"),
     "repetition_max_penalty": (-1.0, "`repetition` pays down to -1; weigh it by reward_weights"),
+    "off_policy_mask_threshold": (None, "importance_sampling=mask leaves tokens out"),
+    "optim_args": (None, "adam_beta1, adam_beta2 and weight_decay are keys of their own"),
     "repetition_n_grams": (3, "`repetition` looks at 3-grams"),
+    "repetition_penalty": (1.0, "nothing is penalised while sampling; the reward `repetition` pays for it"),
     "shuffle_dataset": (True, "prompts come in an order that the seed decides"),
+    "soft_punish_cache": (None, "`overlong` falls over the last fifth of max_completion_length"),
     "sync_ref_model": (False, "the reference stays the starting model"),
     "top_entropy_quantile": (1.0, "all tokens are trained on"),
     "trust_remote_code": (False, "code from a model folder or a data set is never run"),
+    "use_bias_correction_kl": (False, "kl_estimator chooses how KL is estimated"),
+    "use_dora": (False, "the adapter is LoRA"),
+    "use_rslora": (False, "lora_alpha / lora_r scales the adapter"),
     "vllm_guided_decoding_regex": (None, "answers are not held to a form while they are sampled; pay for it"),
     "vllm_structured_outputs_regex": (None, "answers are not held to a form while they are sampled; pay for it"),
+}
+
+# Of these, the numbers of one reward: where it is not used they decide nothing.
+NUMBERS_OF = {
+    **{key: "cosine" for key in ONLY if key.startswith("cosine_")},
+    **dict.fromkeys(("repetition_max_penalty", "repetition_n_grams"), "repetition"),
+    **dict.fromkeys(("max_completion_len", "soft_punish_cache"), "overlong"),
 }
 
 # Keys that would change what is learnt, and what to use instead.
 INSTEAD = {
     "reward_model_name_or_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
     "reward_model_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
-    "ref_model_mixup_alpha": "the reference stays the starting model",
-    "ref_model_sync_steps": "the reference stays the starting model",
 }
 
 # Keys of ours that other trainers let be null, meaning their default.
@@ -174,8 +213,7 @@ def translated(
 
 def _refuse_other(key: str, value: Any, data: Mapping[str, Any], where: str) -> None:
     only, instead = ONLY[key]
-    reward = next((name for name in ("cosine", "repetition") if key.startswith(f"{name}_")), "")
-    unused = bool(reward) and reward not in str(data.get("reward_funcs"))
+    unused = key in NUMBERS_OF and NUMBERS_OF[key] not in str(data.get("reward_funcs"))
     if value is not None and value != only and not unused:
         raise RecipeError(f"{where}: {key}={_shown(value)} is not known here: {instead}")
 
@@ -233,7 +271,7 @@ def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple
         rate = data.get("learning_rate", data.get("lr"))
         if not isinstance(rate, (int, float)) or not isinstance(given["min_lr"], (int, float)) or not rate:
             raise RecipeError(f"{where}: lr_scheduler_kwargs.min_lr needs learning_rate beside it; or give min_lr_rate")
-        given["min_lr_rate"] = given.pop("min_lr") / rate
+        given["min_lr_rate"] = round(given.pop("min_lr") / rate, 9)
     if set(given) - {"min_lr_rate"}:
         raise RecipeError(f"{where}: lr_scheduler_kwargs={given}: min_lr_rate and min_lr are known")
     yield from given.items()

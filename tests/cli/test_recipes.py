@@ -90,6 +90,105 @@ warmup_ratio: 0.1
 wandb_project: sums
 """
 
+# What a config of TRL's may say, at its defaults or near them.
+TRL = """
+model_name_or_path: some/model
+dtype: auto
+trust_remote_code: false
+use_peft: true
+lora_r: 32
+lora_alpha: 16
+lora_task_type: CAUSAL_LM
+dataset_name: some/data
+dataset_streaming: false
+dataset_train_split: train
+output_dir: out
+learning_rate: 1.0e-5
+adam_epsilon: 1.0e-8
+weight_decay: 0.0
+max_grad_norm: 0.2
+num_train_epochs: 3.0
+max_steps: -1
+lr_scheduler_type: cosine
+lr_scheduler_kwargs: {}
+warmup_ratio: 0.05
+per_device_train_batch_size: 16
+gradient_accumulation_steps: 4
+num_generations: 8
+steps_per_generation: null
+max_completion_length: 512
+generation_kwargs: null
+repetition_penalty: 1.0
+top_k: null
+min_p: null
+use_vllm: true
+vllm_mode: colocate
+vllm_structured_outputs_regex: null
+vllm_importance_sampling_correction: true
+vllm_importance_sampling_cap: 3.0
+beta: 0.0
+epsilon: 0.2
+epsilon_high: 0.28
+delta: null
+importance_sampling_level: token
+reward_funcs: [accuracy_reward, get_soft_overlong_punishment]
+reward_weights: null
+scale_rewards: group
+loss_type: dapo
+mask_truncated_completions: true
+sync_ref_model: false
+ref_model_mixup_alpha: 0.6
+ref_model_sync_steps: 512
+top_entropy_quantile: 1.0
+bf16: true
+save_strategy: steps
+save_steps: 100
+save_total_limit: null
+eval_strategy: steps
+eval_steps: 50
+logging_steps: 10
+report_to: [tensorboard]
+seed: 42
+data_seed: null
+"""
+
+
+def test_a_trl_file_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "trl.yaml").write_text(TRL)
+    said: list[str] = []
+    recipe = load_recipe(tmp_path / "trl.yaml", say=said.append)
+    assert (recipe.dtype, recipe.reward_funcs, recipe.importance_sampling_cap) == (
+        "bfloat16",
+        ["math", "overlong"],
+        3.0,
+    )
+    assert (recipe.prompts_per_step, recipe.save_steps, recipe.eval_steps, recipe.epsilon_high) == (8, 100, 50, 0.28)
+    assert recipe.num_train_epochs == 3 and "max_steps" not in recipe.model_fields_set
+    assert sum("of no consequence" in line for line in said) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sync_ref_model: true", "the reference stays"),
+        ("importance_sampling_level: sequence", "loss_type=gspo"),
+        ("repetition_penalty: 1.2", "repetition"),
+        ("optim: lion_8bit", "AdamW"),
+        ("trust_remote_code: true", "never run"),
+        ("model_revision: v2", "download that revision"),
+        ("delta: 4.0", "epsilon_high"),
+        ("soft_punish_cache: 100", "max_completion_length"),
+        ("num_generation: 4", "'num_generations'"),
+    ],
+)
+def test_what_would_change_the_learning_is_refused_with_another_way(tmp_path: Path, line: str, words: str) -> None:
+    key = line.partition(":")[0]
+    kept = "\n".join(own for own in TRL.splitlines() if not own.startswith(f"{key}:"))
+    (tmp_path / "trl.yaml").write_text(f"{kept}\n{line}\n")
+    with pytest.raises(RecipeError, match=words) as caught:
+        load_recipe(tmp_path / "trl.yaml")
+    assert key in str(caught.value)
+
 
 def test_an_open_r1_file_runs_unchanged_to_its_end(
     tmp_path: Path, outdo: Callable[..., subprocess.CompletedProcess[str]]

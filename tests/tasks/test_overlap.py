@@ -52,7 +52,7 @@ def test_case_and_signs_make_no_difference_and_other_numbers_do() -> None:
 
 def test_short_texts_and_nothing() -> None:
     assert overlap(["a", "b"], ["a", "c"]).exact == 1
-    assert overlap([], ["a"]).words() == "none of 0 held-out prompts is among 1 training prompts"
+    assert overlap([], ["a"]).words() == "nothing is held out of 1 prompts, so that success cannot be measured"
 
 
 def test_only_data_that_have_an_end_are_looked_at(tmp_path: Path) -> None:

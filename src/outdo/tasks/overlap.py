@@ -43,6 +43,8 @@ class Overlap:
 
     def words(self) -> str:
         """In a sentence, for a person."""
+        if not self.num_held_out:
+            return f"nothing is held out of {self.num_trained:,} prompts, so that success cannot be measured"
         if not self.exact + self.near:
             return f"none of {self.num_held_out:,} held-out prompts is among {self.num_trained:,} training prompts"
         held, trained = self.examples[0]
@@ -55,9 +57,10 @@ class Overlap:
 
 def find_overlap(task: Task) -> Overlap | None:
     """Of a data set's test and training prompts; None for a task without end, which keeps them apart by itself."""
-    if not task.finite or "test" not in task.splits:
+    if not task.finite:
         return None
-    return overlap(_texts(task.prompts("test", 0)), _texts(task.prompts("train", 0)))
+    held_out = _texts(task.prompts("test", 0)) if "test" in task.splits else []
+    return overlap(held_out, _texts(task.prompts("train", 0)))
 
 
 def told(task: Task) -> list[str]:
@@ -66,7 +69,7 @@ def told(task: Task) -> list[str]:
         return []
     sizes = [f"{len({prompt.id for prompt in task.prompts(split, 0)}):,} {split}" for split in task.splits]
     found = find_overlap(task)
-    return [f"data      {', '.join(sizes)}", f"overlap   {found.words() if found else 'nothing is held out'}"]
+    return [f"data      {', '.join(sizes)}", *([f"overlap   {found.words()}"] if found else [])]
 
 
 def overlap(held_out: Sequence[str], trained: Sequence[str]) -> Overlap:
