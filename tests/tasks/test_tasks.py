@@ -165,3 +165,15 @@ def test_a_step_larger_than_the_data_repeats_under_other_names() -> None:
     curriculum = Curriculum(Task("two", two, ("exact",)), load_recipe())
     drawn = curriculum.draw(5)
     assert len(drawn) == 5 and len({p.id for p in drawn}) == 5 and {p.text for p in drawn} == {"a", "b"}
+
+
+def test_arithmetic_can_be_put_in_words_and_between_bounds() -> None:
+    args = {"ops": "*", "between": [2, 12], "ask": "What is {a} {op} {b}?"}
+    for p in itertools.islice(find_task("arithmetic", args).prompts("train", 1), 50):
+        a, b = int(p.meta["a"]), int(p.meta["b"])
+        assert 2 <= a <= 12 and 2 <= b <= 12 and p.answer == str(a * b) and p.text == f"What is {a} * {b}?"
+        assert numeric([arithmetic.teacher(p, random.Random(0), slips=0.0)], [p.answer])[0].reward == 1.0
+    assert all(p.meta["a"] > 12 for p in held_out(find_task("arithmetic", args), "ood", 20))
+    for wrong, said in (({"between": [5]}, "two numbers"), ({"ask": "Well?"}, "must hold"), ({"ops": "/"}, "made of")):
+        with pytest.raises(TaskError, match=said):
+            next(find_task("arithmetic", wrong).prompts("train", 0))

@@ -1,39 +1,68 @@
-"""Sums and differences of a few digits, worked out column by column, as children do on paper.
+"""Sums, differences and products of small numbers, worked out column by column, as children do on paper.
 
-The out-of-distribution split has one digit more. The teacher knows the form but is careless: it often forgets to
-carry and sometimes slips by one, so a model that imitates it is right only some of the time.
+The out-of-distribution split has one digit more, or the numbers that come next. The teacher knows the form but is
+careless: it often forgets to carry and sometimes slips by one, so a model that imitates it is right only some of the
+time.
 """
 
 from __future__ import annotations
 
+import operator
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
 from outdo.tasks.splits import belongs
 from outdo.types import Prompt
 
+OPS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
-def prompts(split: str, seed: int, digits: int = 2, ops: str = "+-") -> Iterator[Prompt]:
-    """Endless problems. Differences are never negative. a+b and b+a count as one problem when splits are made."""
-    if digits < 1 or not ops or set(ops) - set("+-"):
-        raise TaskError(f"arithmetic: digits={digits} must be 1 or more and ops={ops!r} made of + and -")
+
+def prompts(
+    split: str, seed: int, digits: int = 2, ops: str = "+-", between: Sequence[int] = (), ask: str = "{a}{op}{b}"
+) -> Iterator[Prompt]:
+    """Endless problems. Differences are never negative. a+b and b+a count as one problem when splits are made.
+
+    `between` names the smallest and the largest number, in place of `digits`; `ask` is how a problem is put.
+    """
+    if digits < 1 or not ops or set(ops) - set(OPS):
+        raise TaskError(f"arithmetic: digits={digits} must be 1 or more and ops={ops!r} made of {', '.join(OPS)}")
     rng = random.Random(seed_of("arithmetic", split, seed))
-    digits += split == "ood"
-    low, high = (0, 9) if digits == 1 else (10 ** (digits - 1), 10**digits - 1)
+    low, high = _range(digits, between, split == "ood")
     while True:
         a, b, op = rng.randint(low, high), rng.randint(low, high), rng.choice(ops)
         if op == "-" and a < b:
             a, b = b, a
         if belongs((min(a, b), op, max(a, b)), split):
-            text, answer = f"{a}{op}{b}", a + b if op == "+" else a - b
-            yield Prompt(text, ({"role": "user", "content": text},), str(answer), {"a": a, "b": b, "op": op})
+            name, text = f"{a}{op}{b}", _put(ask, a, op, b)
+            meta = {"a": a, "b": b, "op": op}
+            yield Prompt(name, ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
+
+
+def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]:
+    if between:
+        if len(between) != 2 or not all(isinstance(n, int) for n in between) or not 0 <= between[0] < between[1]:
+            raise TaskError(f"arithmetic: between={between} must be two numbers, such as [2, 12]")
+        low, high = between
+        return (high + 1, 2 * high - low + 1) if beyond else (low, high)
+    digits += beyond
+    return (0, 9) if digits == 1 else (10 ** (digits - 1), 10**digits - 1)
+
+
+def _put(ask: str, a: int, op: str, b: int) -> str:
+    text = ask.replace("{a}", str(a)).replace("{op}", op).replace("{b}", str(b))
+    if str(a) not in text or str(b) not in text:
+        raise TaskError(f"arithmetic: ask={ask!r} must hold {{a}}, {{op}} and {{b}}")
+    return text
 
 
 def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.6, slips: float = 0.15) -> str:
     """A demonstration: forgets every carry with probability `forgets`, is off by one somewhere with `slips`."""
     a, b, op = prompt.meta["a"], prompt.meta["b"], prompt.meta["op"]
+    if op == "*":
+        total = max(0, a * b + (rng.choice((-1, 1)) if rng.random() < slips else 0))
+        return f"<think>{a}*{b}={total}</think><answer>{total}</answer>"
     carries = rng.random() >= forgets
     width = max(len(str(a)), len(str(b)))
     slip = rng.randrange(width) if rng.random() < slips else -1
