@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -71,14 +71,15 @@ def start(job: Job) -> Result:
     shared = find_overlap(task)
     if shared:
         reporter.note(shared.words())
-    lessons = find_lessons(recipe, task)
+    lessons, data = find_lessons(recipe, task), job.data
     policy = policy_for(recipe)
+    job = replace(job, task=fitted(recipe, task, policy, reporter.note))
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     facts = {
         **policy.facts,
         "kind": job.kind,
         "lessons": lessons.fingerprint if lessons else None,
-        "data": job.data,
+        "data": data,
         "overlap": shared.row() if shared else None,
     }
     run = Run.create(folder, recipe.model_dump(mode="json"), facts)
@@ -122,6 +123,7 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
     if newest and state["step"] > steps:
         raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={steps} is behind it")
     policy = policy_for(recipe, str(newest) if newest else None)
+    task = fitted(recipe, job.task, policy, reporter.note)
     device = run.manifest.get("device", str(policy.device))
     if device != str(policy.device):
         reporter.note(f"changed since: device was {device} and is {policy.device}")
@@ -131,7 +133,7 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         run.rewind({})
         run.note(status="running", why="")
         lessons = lessons or find_lessons(recipe, job.task)
-    return _trained(job, policy, run, Start(newest, state) if newest else None, lessons)
+    return _trained(replace(job, task=task), policy, run, Start(newest, state) if newest else None, lessons)
 
 
 def finished(folder: Path, steps: int | None = None) -> Result:
@@ -150,8 +152,7 @@ def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTabl
 
 def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:
     sampler = make_sampler(policy, job.recipe, job.reporter)
-    task = fitted(job.recipe, job.task, policy, job.reporter.note)
-    parts = (job.recipe, task, job.rewards, policy, sampler, run, job.reporter, start)
+    parts = (job.recipe, job.task, job.rewards, policy, sampler, run, job.reporter, start)
     if job.kind == "sft":
         assert lessons
         before, after = Supervised(*parts, lessons=lessons).train()

@@ -224,3 +224,19 @@ def test_an_open_r1_file_runs_unchanged_to_its_end(
     assert rows[0]["lr"] == pytest.approx(2e-5) and rows[-1]["lr"] < rows[1]["lr"]
     assert {"reward/math", "reward/format", "reward/cosine", "reward/length"} <= rows[0].keys()
     assert (tmp_path / "data" / "tiny-sums-grpo" / "model" / "config.json").exists()
+
+
+def test_data_that_cannot_be_trained_on_end_with_2_and_leave_no_folder(
+    tmp_path: Path, outdo: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    rows = [{"prompt": f"{i} + {i}", "answer": 2 * i} for i in range(20)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for words, part in (
+        (("max_prompt_length=1",), "prompts are longer than 1 tokens (the shortest has"),
+        (("columns.prompt=problem",), "has no column 'problem'; it has prompt, answer"),
+        (("dataset_train_split=trian", "columns.split=prompt"), "no prompts in split 'train'"),
+        (("max_completion_length=2000",), "leaves no room for a prompt"),
+    ):
+        done = outdo("train", "dataset_name=a.jsonl", "reward_funcs=numeric", "sft_steps=0", *words)
+        assert done.returncode == 2 and part in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()

@@ -79,6 +79,16 @@ def test_columns_are_mapped_and_keep_their_names_beside(tmp_path: Path) -> None:
         by_recipe(dataset_name=path, columns={"prompt": "quesiton"})
 
 
+def test_arguments_may_say_it_too(tmp_path: Path) -> None:
+    path = str(lines(tmp_path / "a.jsonl", [{"q": "a", "split": "mine"}, {"q": "b", "split": "test"}]))
+    task = find_task(path, {"columns": {"prompt": "q"}, "dataset_train_split": "mine"})
+    assert [text for text, *_ in asked(task)] == ["a"] and [text for text, *_ in asked(task, "test")] == ["b"]
+    with pytest.raises(TaskError, match="takes no 'digits'"):
+        find_task(path, {"columns": {"prompt": "q"}, "digits": 2})
+    with pytest.raises(TaskError, match="columns='q'"):
+        find_task(path, {"columns": "q"})
+
+
 def test_columns_belong_to_their_data() -> None:
     base = {"dataset_name": "a.jsonl", "columns": {"prompt": "question"}}
     both = load_recipe(None, {"columns": {"answer": "final"}}, base_of=base).columns

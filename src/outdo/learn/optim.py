@@ -106,7 +106,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def rate_at(step: int, total: int, peak: float, schedule: str, warmup: int, floor: float = 0.0) -> float:
-    """The learning rate of this step: a linear climb over `warmup` steps, then the schedule, down to a share `floor`."""
+    """The learning rate of this step: a linear climb over `warmup` steps, then the schedule, down to its `floor`."""
     if step < warmup:
         return peak * (step + 1) / warmup
     share = SCHEDULES[schedule]((step - warmup) / max(total - warmup, 1))

@@ -88,6 +88,8 @@ def _by_split(rows: Mapping[str, list[Prompt]], source: Source) -> dict[str, lis
 
 def _refuse_missing_columns(source: Source, lines: Splits) -> None:
     """A column that no row has is a slip of the recipe, whatever the rows say."""
+    if not isinstance(source.columns, dict):
+        raise TaskError(f"columns={source.columns!r}: give our names for the data's, such as columns.prompt=question")
     have = dict.fromkeys(name for rows in lines.values() for line in rows for name in line.row)
     for ours, theirs in source.columns.items():
         if have and theirs not in have:

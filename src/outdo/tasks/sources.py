@@ -41,6 +41,15 @@ class Source:
     columns: dict[str, str] = field(default_factory=dict)  # our name: the data's name
 
 
+# What a recipe calls these.
+SOURCE_KEYS = {
+    "dataset_config": "config",
+    "dataset_train_split": "train_split",
+    "dataset_test_split": "test_split",
+    "columns": "columns",
+}
+
+
 def is_source(name: str) -> bool:
     """Whether a `dataset_name` means data, and not a task that makes its own."""
     if ":" in name or name.startswith("reasoning_gym/"):

@@ -19,7 +19,7 @@ from outdo import plugins
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
-from outdo.tasks.sources import Source, is_source, read
+from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
 from outdo.types import Prompt
 
 MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
@@ -127,10 +127,12 @@ def find_task(
 ) -> Task:
     """A task by name, by where its data is, or a user's own by `path/to/file.py:function`. Raises TaskError.
 
-    `source` says more of data: its splits and columns (docs/data.md).
+    `source` says more of data: its splits and columns (docs/data.md); `args` may, by the names that a recipe has.
     """
-    if is_source(name):
-        found = _of_data(source or Source(name))
+    args = dict(args or {})
+    if name not in TASKS and is_source(name):  # a folder of a task's name is ./gsm8k
+        said = {field: args.pop(key) for key, field in SOURCE_KEYS.items() if key in args}
+        found = _of_data(replace(source or Source(name), **said))
     elif name.startswith("reasoning_gym/"):
         own = {"name": name.partition("/")[2]}
         found = Task(name, gym.prompts, ("reasoning_gym",), splits=("train", "test"), args=own)
@@ -138,7 +140,7 @@ def find_task(
         found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
     if not isinstance(found, Task):
         raise TaskError(f"{name} is a {type(found).__name__}, not a task: put @outdo.task(rewards=[…]) above it")
-    found = replace(found.with_args(args or {}), system_prompt=system_prompt)
+    found = replace(found.with_args(args), system_prompt=system_prompt)
     next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
     return found
 
