@@ -66,7 +66,8 @@ def shortened(line: str) -> list[str]:
     return words
 
 
-LONG = ("python.md", "reliability.md", "rewards.md")  # pages whose commands take a while; `make test-slow` runs those
+# Pages whose commands take a while; `make test-slow` runs those.
+LONG = ("evaluation.md", "python.md", "reliability.md", "rewards.md")
 
 
 @pytest.mark.parametrize(
