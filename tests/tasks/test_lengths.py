@@ -44,6 +44,21 @@ def test_long_prompts_are_left_out_and_counted_once(tmp_path: Path) -> None:
     assert fitting(task, words, 9, said.append) is task and not said
 
 
+def test_only_prompts_that_may_be_too_long_are_measured(tmp_path: Path) -> None:
+    task = file_of(tmp_path, {"train": [3, 5, 80, 300], "test": [2]})
+    asked: list[Prompt] = []
+
+    def measure(prompts: Sequence[Prompt]) -> list[int]:
+        asked.extend(prompts)
+        return words(prompts)
+
+    said: list[str] = []
+    short = fitting(task, measure, 500, said.append)
+    assert short is task and not said
+    assert {n for n in words(asked) if n > 5} == {80, 300}  # of bytes they have more
+    assert sorted(words(list(fitting(task, measure, 100, said.append).prompts("train", 0)))) == [3, 5, 80]
+
+
 def test_all_too_long_is_refused(tmp_path: Path) -> None:
     task = file_of(tmp_path, {"train": [6, 9], "test": [2]})
     with pytest.raises(

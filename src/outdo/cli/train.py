@@ -72,8 +72,9 @@ def train(
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    args = "".join(f" --task-arg {key}={value}" for key, value in recipe.task_args.items())
-    name = recipe.dataset_mixture[0].get("dataset_name") if recipe.dataset_mixture else recipe.dataset_name
+    first = recipe.dataset_mixture[0] if recipe.dataset_mixture else {}
+    name, task_args = first.get("dataset_name", recipe.dataset_name), first.get("task_args", recipe.task_args)
+    args = "".join(f" --task-arg {key}={value}" for key, value in task_args.items())
     out.print(f"next      outdo eval {result.model} --task {name}{args}", markup=False, soft_wrap=True)
     if not result.stages:
         out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from outdo.errors import TaskError
 from outdo.tasks.task import Task
 from outdo.types import Prompt
 
+TEMPLATES_DIFFER = 64  # tokens
 MISSES = 1000  # prompts in a row that are too long: a generator makes no others
 
 Texts = tuple[str, ...]  # of a prompt's messages
@@ -39,9 +40,9 @@ def fitting(task: Task, measure: Measure, limit: int, say: Callable[[str], None]
     too_long: set[Texts] = set()
     for split in task.splits:
         prompts = list(task.prompts(split, 0))
-        sizes = measure(prompts)
+        sizes = _sizes(prompts, measure, limit)
         long = {_texts(prompt) for prompt, size in zip(prompts, sizes, strict=True) if size > limit}
-        if len(long) == len({_texts(prompt) for prompt in prompts}):
+        if min(sizes) > limit:
             raise TaskError(
                 f"{task.name}: all {len(prompts):,} {split} prompts are longer than {limit} tokens (the shortest has "
                 f"{min(sizes)}): raise max_prompt_length, or lower max_completion_length to leave room in the context"
@@ -51,6 +52,17 @@ def fitting(task: Task, measure: Measure, limit: int, say: Callable[[str], None]
             say(f"{count:,} of {len(prompts):,} {split} prompts are longer than {limit} tokens and left out")
         too_long |= long
     return replace(task, keep=lambda prompt: _texts(prompt) not in too_long) if too_long else task
+
+
+def _sizes(prompts: Sequence[Prompt], measure: Measure, limit: int) -> list[int]:
+    """Their numbers of tokens; of those that are sure to fit, 0. A token is a byte of text or more, and what a chat
+    template puts around is no more than one whole prompt has, or thereabouts."""
+    frame = measure(prompts[:1])[0] + TEMPLATES_DIFFER
+    sizes = [0] * len(prompts)
+    unsure = [i for i, p in enumerate(prompts) if frame + sum(len(text.encode()) for text in _texts(p)) > limit]
+    for i, size in zip(unsure, measure([prompts[i] for i in unsure]), strict=True):
+        sizes[i] = size
+    return sizes
 
 
 def _texts(prompt: Prompt) -> Texts:
