@@ -47,7 +47,7 @@ def lora_of(recipe: Recipe) -> Lora | None:
     """The adapter that a recipe asks for."""
     if not recipe.use_peft:
         return None
-    return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed)
+    return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed, recipe.load_in_4bit)
 
 
 def policy_for(recipe: Recipe, name: str | None = None) -> Policy:

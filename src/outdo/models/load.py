@@ -15,8 +15,9 @@ from transformers.utils.logging import disable_progress_bar
 from outdo.errors import ModelError, TaskError
 from outdo.models import attention
 from outdo.models.gguf import load_gguf
-from outdo.models.lora import Adapter, Lora, new_adapter, read_adapter
+from outdo.models.lora import Adapter, Lora, new_factors, read_factors
 from outdo.models.ops import head_logits
+from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
 from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
@@ -175,21 +176,34 @@ def load_policy(
     source = find_source(name)
     if lora and source.kind == "tiny":
         raise ModelError(f"use_peft=true adapts a model that knows something, and {name} starts from nothing")
-    model, tokenizer = _read(source, seed)
-    model = model.to(target, getattr(torch, dtype))
+    if lora and lora.four_bit:
+        model, tokenizer = load_quantized(source.base or source, getattr(torch, dtype), target), load_tokenizer(source)
+    else:
+        model, tokenizer = _read(source, seed)
+        model = model.to(target, getattr(torch, dtype))
     eos_ids = ending_ids(name, tokenizer, model.generation_config)
     pad_id = set_padding(tokenizer, eos_ids)
     _tell(model, eos_ids, pad_id)
-    adapter = None
-    if source.kind == "adapter":
-        assert source.path
-        adapter = read_adapter(model, source.path)
+    adapter = _adapted(model, source, lora)
+    return _faithful(
+        Policy(model, tokenizer, target, eos_ids, pad_id, context_of(model.config), source=source, adapter=adapter)
+    )
+
+
+def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapter | None:
+    """Puts the adapter on the model that there is or is asked for. The one that is to be trained, if any."""
+    if source.kind == "adapter" and source.path:
+        factors = read_factors(model, source.path)
     elif lora:
-        adapter = new_adapter(model, lora)
-    if adapter and lora:
+        factors = new_factors(model, lora)
+    else:
+        return None
+    if lora and lora.four_bit:
+        return live_adapter(model, factors)
+    adapter = Adapter(model, factors)
+    if lora:
         adapter.train_only_this(model)
-    found = Policy(model, tokenizer, target, eos_ids, pad_id, context_of(model.config), source=source)
-    return _faithful(replace(found, adapter=adapter) if lora else found)
+    return adapter if lora else None
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
@@ -227,7 +241,10 @@ def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | No
         save_adapter(policy, folder, weights)
         return
     disable_progress_bar()  # of transformers: a bar for one file, in the middle of ours
-    policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+    if isinstance(policy.adapter, LiveAdapter):
+        policy.adapter.save_merged(folder)
+    else:
+        policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
     policy.tokenizer.save_pretrained(folder)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -40,18 +40,26 @@ class Lora:
     alpha: float = 32.0
     targets: tuple[str, ...] = (ALL,)
     seed: int = 0
+    four_bit: bool = False
+
+
+class Factors(NamedTuple):
+    """A and B of each adapted layer, by its name, and what their product is multiplied by."""
+
+    pairs: dict[str, tuple[Tensor, Tensor]]
+    scale: float
 
 
 class Adapter:
     """The factors of some of a model's weights, and those weights as they were. `pairs` is A, B, A, B, …"""
 
-    def __init__(self, model: nn.Module, factors: Mapping[str, tuple[Tensor, Tensor]], scale: float) -> None:
-        self.names = [name for name, _ in model.named_modules() if name in factors]  # whatever order a file has
-        self.scale = scale
+    def __init__(self, model: nn.Module, factors: Factors) -> None:
+        self.names = [name for name, _ in model.named_modules() if name in factors.pairs]  # whatever order a file has
+        self.scale = factors.scale
         self.own = [_weight(model, name) for name in self.names]
         self.base = [weight.detach().clone() for weight in self.own]
         device = self.own[0].device
-        self.pairs = [nn.Parameter(f.to(device, torch.float32)) for name in self.names for f in factors[name]]
+        self.pairs = [nn.Parameter(f.to(device, torch.float32)) for name in self.names for f in factors.pairs[name]]
         self.gradients: list[Tensor | None] = [None] * len(self.pairs)  # of this micro-batch
         self.publish()
 
@@ -146,20 +154,19 @@ class Adapter:
         )
 
 
-def new_adapter(model: Any, lora: Lora) -> Adapter:
-    """A changes nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
-    factors = {}
+def new_factors(model: Any, lora: Lora) -> Factors:
+    """They change nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
+    pairs = {}
     for name, module in targets(model, lora.targets).items():
         generator = torch.Generator().manual_seed(seed_of("lora", lora.seed, name) % 2**63)
-        outputs, inputs = module.weight.shape
-        bound = 1.0 / math.sqrt(inputs)  # kaiming_uniform_ with a = sqrt(5), as PEFT's
-        a = (torch.rand((lora.r, inputs), generator=generator) * 2.0 - 1.0) * bound
-        factors[name] = a, torch.zeros(outputs, lora.r)
-    return Adapter(model, factors, lora.alpha / lora.r)
+        bound = 1.0 / math.sqrt(module.in_features)  # kaiming_uniform_ with a = sqrt(5), as PEFT's
+        a = (torch.rand((lora.r, module.in_features), generator=generator) * 2.0 - 1.0) * bound
+        pairs[name] = a, torch.zeros(module.out_features, lora.r)
+    return Factors(pairs, lora.alpha / lora.r)
 
 
-def read_adapter(model: nn.Module, folder: Path) -> Adapter:
-    """An adapter's folder put on its base model. Raises ModelError where it does not fit, or cannot be had here."""
+def read_factors(model: nn.Module, folder: Path) -> Factors:
+    """Those of an adapter's folder, for its base model. Raises ModelError where they do not fit or cannot be had."""
     try:
         config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         tensors = load_file(folder / WEIGHTS)
@@ -169,27 +176,27 @@ def read_adapter(model: nn.Module, folder: Path) -> Adapter:
             f"{folder}: no adapter that can be read ({error!r:.200}); it needs {CONFIG} and {WEIGHTS}"
         ) from None
     _refuse_other_kinds(folder, config)
-    factors: dict[str, tuple[Tensor, Tensor]] = {}
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for key, a in tensors.items():
         name = key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
         if key.endswith(".lora_A.weight"):
             b = tensors.get(key.replace(".lora_A.", ".lora_B."))
-            factors[name] = _fitting(model, folder, name, a, b)
-    if not factors or 2 * len(factors) != len(tensors):
+            pairs[name] = _fitting(model, folder, name, a, b)
+    if not pairs or 2 * len(pairs) != len(tensors):
         raise ModelError(f"{folder}: {WEIGHTS} holds something else than pairs of lora_A and lora_B")
-    return Adapter(model, factors, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+    return Factors(pairs, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
 def _fitting(model: nn.Module, folder: Path, name: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
     try:
-        weight = _weight(model, name)
+        layer: Any = model.get_submodule(name)
+        shape = layer.out_features, layer.in_features
     except AttributeError:
         raise ModelError(f"{folder} is an adapter of another model: this one has no layer {name}") from None
-    if b is None or a.ndim != 2 or b.ndim != 2 or (len(b), a.shape[1]) != tuple(weight.shape) or b.shape[1] != len(a):
+    if b is None or a.ndim != 2 or b.ndim != 2 or (len(b), a.shape[1]) != shape or b.shape[1] != len(a):
         shapes = f"A {tuple(a.shape)} and B {tuple(b.shape) if b is not None else 'missing'}"
         raise ModelError(
-            f"{folder} is an adapter of another model: for {name} it has {shapes}, where this model's weight is "
-            f"{tuple(weight.shape)}"
+            f"{folder} is an adapter of another model: for {name} it has {shapes}, where this model's weight is {shape}"
         )
     return a, b
 

@@ -1,0 +1,125 @@
+"""QLoRA: frozen weights in four bits (bitsandbytes), and an adapter of PEFT's modules that lives beside them.
+
+A weight of four bits cannot hold a sum, so here the factors are layers of their own, and the model is run by its own
+modules. Sampling is slower for it, and the adapted weights take a quarter or an eighth of the memory. The merged model
+is made of the weights as they were rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from outdo.errors import ModelError
+from outdo.models.lora import Adapter, Factors
+from outdo.models.sources import Source, why_not
+
+_NAME = "default"  # PEFT's name of the one adapter
+
+
+def load_quantized(source: Source, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The model with its linear layers in four bits. Raises ModelError where that cannot be had."""
+    missing = [name for name in ("bitsandbytes", "peft", "accelerate") if find_spec(name) is None]
+    if missing:
+        raise ModelError(f"load_in_4bit=true needs the package {' and '.join(missing)}: pip install 'outdo[qlora]'")
+    if source.kind not in ("folder", "hub"):
+        raise ModelError(
+            f"load_in_4bit=true: {source.name} is a {source.kind}, and four bits are made of a folder or a hub name "
+            "only; `outdo export` makes a folder of it"
+        )
+    from transformers import BitsAndBytesConfig
+
+    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            source.where,
+            dtype=dtype,
+            use_safetensors=True,
+            quantization_config=how,
+            device_map={"": str(device)},
+            **source.options,
+        )
+    except Exception as error:  # transformers and bitsandbytes raise many kinds
+        raise ModelError(f"model_name_or_path={source.name}, in four bits, {why_not(source, error)}") from error
+
+
+class LiveAdapter(Adapter):
+    """Factors as modules of the model, whose gradients are autograd's own: ordinary weights to an optimizer."""
+
+    def __init__(self, model: Any, factors: Factors) -> None:
+        self.model, self.scale = model, factors.scale
+        self.names = [name for name, _ in model.named_modules() if name in factors.pairs]
+        layers = [model.get_submodule(name) for name in self.names]
+        self.pairs = [getattr(layer, part)[_NAME].weight for layer in layers for part in ("lora_A", "lora_B")]
+        values = [factor for name in self.names for factor in factors.pairs[name]]
+        for mine, value in zip(self.pairs, values, strict=True):
+            mine.data = value.to(mine.device, torch.float32)
+            mine.requires_grad_(True)
+
+    def drop(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def weights_of(self, state: Mapping[str, Tensor]) -> list[Tensor]:
+        return [state[key].to(self.pairs[0].device) for key in self.keys]
+
+    @contextmanager
+    def instead(self, weights: Sequence[Tensor]) -> Iterator[None]:
+        """The model with other factors."""
+        had = [factor.data for factor in self.pairs]
+        try:
+            for factor, other in zip(self.pairs, weights, strict=True):
+                factor.data = other
+            yield
+        finally:
+            for factor, data in zip(self.pairs, had, strict=True):
+                factor.data = data
+
+    @torch.no_grad()
+    def merged_state(self) -> dict[str, Tensor]:
+        """The whole model in its computing type, by the names that it has without an adapter."""
+        from bitsandbytes.functional import dequantize_4bit
+
+        state = {}
+        for name, value in self.model.state_dict().items():
+            plain = name.replace(".base_layer.", ".")
+            if ".lora_" in name or any(f".weight.{part}" in name for part in ("absmax", "quant_", "nested_")):
+                continue
+            owner = self.model.get_submodule(name.rpartition(".")[0])
+            packed = getattr(owner.weight, "quant_state", None) if name.endswith(".weight") else None
+            state[plain] = value if packed is None else dequantize_4bit(owner.weight.data, packed)
+        for name, a, b in zip(self.names, self.pairs[::2], self.pairs[1::2], strict=True):
+            weight = state[f"{name}.weight"]
+            state[f"{name}.weight"] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
+        return state
+
+    def save_merged(self, folder: Path) -> None:
+        """As the model would be without four bits and without an adapter."""
+        config = type(self.model.config).from_dict(self.model.config.to_dict())
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        whole: Any = type(self.model)(config).to(self.pairs[0].device)
+        state = self.merged_state()
+        whole.load_state_dict(state, strict=False)
+        whole = whole.to(next(iter(state.values())).dtype)
+        whole.generation_config = self.model.generation_config
+        whole.save_pretrained(folder)
+
+
+def live_adapter(model: Any, factors: Factors) -> LiveAdapter:
+    """The factors put into the model as PEFT's modules. The rest of it is frozen."""
+    import peft
+
+    rank = len(next(iter(factors.pairs.values()))[0])
+    config: Any = peft.LoraConfig(r=rank, target_modules=list(factors.pairs), lora_dropout=0.0, bias="none")
+    config.lora_alpha = factors.scale * rank
+    model.requires_grad_(False)
+    peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+    return LiveAdapter(model, factors)
