@@ -66,12 +66,13 @@ def test_stopped_before_there_is_anything_to_go_on_from(bench: Bench, disturbed:
     assert "has no checkpoint yet: it begins again" in bench.said()
 
 
-@pytest.mark.parametrize(("action", "status"), [("term", 143), ("kill", -9)])
+@pytest.mark.parametrize(("point", "action", "status"), [("evaluate", "term", 143), ("prune", "kill", -9)])
 def test_a_warm_up_that_is_done_is_not_done_again(
-    bench: Bench, disturbed: Disturbed, action: str, status: int
+    bench: Bench, disturbed: Disturbed, point: str, action: str, status: int
 ) -> None:
+    """Killed where its checkpoint has just been written, before anything was evaluated to the end."""
     bench.said()
-    assert disturbed(fault("evaluate", 1, action)) == [status, 0]
+    assert disturbed(fault(point, 1, action)) == [status, 0]
     said = bench.said()
     assert "going on after step 0" in said and said.count("warm-up: imitating") == 1
 
