@@ -18,7 +18,7 @@ ALLOWED = {
     "errors": set(),
     "seeds": set(),
 }
-NO_ENGINE = ("tasks", "grade", "track", "evals", "config", "run", "plugins", "loop")
+NO_ENGINE = ("tasks", "grade", "track", "evals", "config", "foreign", "reading", "run", "plugins", "loop")
 
 
 def imports_of(path: Path) -> set[str]:

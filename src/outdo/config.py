@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from outdo.errors import RecipeError
 from outdo.foreign import INSTEAD, SYNONYMS, translated
+from outdo.reading import parse_overrides as parse_overrides
+from outdo.reading import read_yaml
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr"]
 GROUPS = ("sft", "harvest")  # keys that begin alike may be given as a mapping
@@ -211,7 +213,7 @@ def load_recipe(
     if base_of is not None:
         base = _canonical(base_of, "the recipe", say)
     elif path is not None:
-        base = _canonical(_read_yaml(Path(path)), str(path), say)
+        base = _canonical(read_yaml(Path(path)), str(path), say)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text())
     else:
@@ -309,46 +311,6 @@ def _refuse_twice(r: Recipe) -> None:
     for one, other in (*alike, ("warmup_steps", "warmup_ratio")):
         if getattr(r, one) and getattr(r, other):
             raise RecipeError(f"{one} and {other} say the same thing: give one of them")
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f", line {where.line + 1}" if where else ""
-        raise RecipeError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise RecipeError(f"{path}: a recipe is lines of `key: value`, this is a {type(data).__name__}")
-    return data
-
-
-def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words to values; `task_args.digits=3` reaches inside."""
-    out: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise RecipeError(f"{pair!r}: expected key=value, such as num_generations=8")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        outer, dot, inner = key.partition(".")
-        if dot:
-            nested = out.setdefault(outer, {})
-            if not isinstance(nested, dict):
-                raise RecipeError(f"{pair!r}: {outer} was already given as {nested!r}")
-            nested[inner] = value
-        else:
-            out[key] = value
-    return out
 
 
 def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ def tasks() -> None:
     out.print("\nreasoning_gym/NAME, the generators of reasoning-gym (pip install 'outdo[gym]'):", markup=False)
     out.print(f"  {', '.join(_generators()) or 'not installed'}", markup=False)
     out.print(
-        "\nAlso: a .jsonl file with `prompt` and `answer` on each line, or your own: path/to/file.py:function",
+        "\nAlso: data (a .jsonl file with `prompt` and `answer` on each line, a folder, a hub name), several by weight "
+        "(dataset_mixture), or your own: path/to/file.py:function",
         markup=False,
     )
 

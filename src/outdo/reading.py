@@ -1,0 +1,52 @@
+"""What a user wrote, as values: a YAML file, and `key=value` words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outdo.errors import RecipeError
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A recipe's lines. Raises RecipeError, which names the file and the line."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        raise RecipeError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise RecipeError(f"{path}: a recipe is lines of `key: value`, this is a {type(data).__name__}")
+    return data
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words to values; `task_args.digits=3` reaches inside."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"{pair!r}: expected key=value, such as num_generations=8")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        outer, dot, inner = key.partition(".")
+        if dot:
+            nested = out.setdefault(outer, {})
+            if not isinstance(nested, dict):
+                raise RecipeError(f"{pair!r}: {outer} was already given as {nested!r}")
+            nested[inner] = value
+        else:
+            out[key] = value
+    return out
