@@ -7,7 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from conftest import prompt_of
 from faults.harness import Forks
+from outdo.harvest import demonstrations, picked, tally_of
+from outdo.types import Completion, Grade, Group
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -78,6 +83,29 @@ def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
+    prompt = prompt_of("1+1", "2", level=3)
+    told = [
+        ("2", "stop"),
+        ("it is  2", "stop"),
+        ("it is 2", "stop"),
+        ("3", "stop"),
+        ("2 and more", "length"),
+        ("two: 2", "stop"),
+    ]
+    answers = tuple(Completion((1,), (0.0,), text, finish, 0) for text, finish in told)  # type: ignore[arg-type]
+    right = Grade(1.0, "right")
+    group = Group(prompt, (1,), answers, (right, right, right, Grade(0.0, "wrong"), right, Grade(None, "broken")))
+    row = picked(group, keep=2)
+    assert row["kept"] == ["2", "it is  2"]
+    assert (row["right"], row["truncated"], row["duplicates"], row["broken"], row["sampled"]) == (4, 1, 1, 1, 6)
+    assert picked(group, keep=1)["kept"] == ["2"]
+    (shown_row,) = demonstrations(prompt, ["2"])
+    assert shown_row == {"prompt": "1+1", "answer": "2", "completion": "2", "level": 3, "split": "train"}
+    assert "1 prompts, 100.0% solved; 4 of 6 right, 2 kept, 1 duplicates dropped" in str(tally_of(row))
+
+
+@pytest.mark.slow
 def test_a_harvest_keeps_distinct_right_answers_and_goes_on(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
     shown(tmp_path)
     assert outdo("sft", "recipe.yaml", "output_dir=run", "epochs=12").returncode == 0
