@@ -123,6 +123,7 @@ class Recipe(BaseModel):
     harvest_size: int = Field(1000, ge=0)  # prompts; 0: all, where they have an end
     harvest_samples: int = Field(8, ge=1)  # answers to each
     harvest_keep: int = Field(4, ge=1)  # of the distinct right ones, at most
+    harvest_teacher: bool = False  # the task's own demonstrations beside them
     # --- stages: each is {stage: sft, grpo or harvest, and keys of its own over the others}
     stages: list[dict[str, Any]] = []
     # --- the curriculum: an easier task first, or the prompts that teach most

@@ -63,9 +63,11 @@ def harvest(
     samples: int,
     keep: int,
     seed: int,
+    teacher: Callable[[Prompt], str | None] | None = None,
     told: Told = lambda tally: None,
 ) -> Tally:
     """Writes `out`, going on where an earlier call with the same `settings` was stopped. `told` hears of each prompt.
+    A `teacher`'s answer stands before a prompt's own.
 
     Raises RecipeError where the file is another harvest's.
     """
@@ -85,7 +87,8 @@ def harvest(
                 told(tally)
             if tally.broken == tally.sampled:
                 raise BrokenGraders(f"not one of {tally.sampled} answers could be judged; `outdo audit` says why")
-    _write(out, (row for prompt in prompts for row in demonstrations(prompt, done[prompt.id]["kept"])))
+    taught = {p.id: [text] for p in prompts if teacher and (text := teacher(p)) is not None}
+    _write(out, (row for p in prompts for row in demonstrations(p, [*taught.get(p.id, []), *done[p.id]["kept"]])))
     return tally
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 from outdo import signals
@@ -15,7 +17,7 @@ from outdo.run import Run, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.track.console import LiveTable, PlainLines
-from outdo.types import SampleParams
+from outdo.types import Prompt, SampleParams
 
 FILE = "demonstrations.jsonl"
 
@@ -70,6 +72,7 @@ def _reap(
     params = SampleParams(recipe.max_completion_length, *how)
     keys = ("model_name_or_path", "dataset_name", "task_args", "system_prompt", "reward_funcs", "temperature", "top_p")
     settings = {key: getattr(recipe, key) for key in (*keys, "max_completion_length", "harvest_size")}
+    _teacher(recipe, task)  # says now, not after all was sampled, that there is none
     reporter.begin(f"harvest: {len(prompts)} prompts of {task.name} x {recipe.harvest_samples} answers")
 
     def told(tally: Tally) -> None:
@@ -87,6 +90,7 @@ def _reap(
             samples=recipe.harvest_samples,
             keep=recipe.harvest_keep,
             seed=seed_of("harvest", recipe.seed),
+            teacher=_teacher(recipe, task),
             told=told,
         )
     reporter.close()
@@ -98,3 +102,13 @@ def _reap(
         )
     reporter.note(f"  demonstrations are in {out}")
     return tally
+
+
+def _teacher(recipe: Recipe, task: Task) -> Callable[[Prompt], str | None] | None:
+    if not recipe.harvest_teacher:
+        return None
+    teacher = task.teacher
+    if teacher is None:
+        raise RecipeError(f"harvest_teacher=true: {task.name} has no demonstrations of its own")
+    rng = random.Random(seed_of("teacher", recipe.seed))
+    return lambda prompt: teacher(prompt, rng)

@@ -11,8 +11,12 @@ import pytest
 
 from conftest import prompt_of
 from faults.harness import Forks
-from outdo.harvest import demonstrations, picked, tally_of
-from outdo.types import Completion, Grade, Group
+from outdo.grade.compose import find_rewards
+from outdo.harvest import demonstrations, harvest, picked, tally_of
+from outdo.models.load import load_policy
+from outdo.rollout.local import LocalSampler
+from outdo.run import read_rows
+from outdo.types import Completion, Grade, Group, Prompt, SampleParams
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -103,6 +107,22 @@ def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
     (shown_row,) = demonstrations(prompt, ["2"])
     assert shown_row == {"prompt": "1+1", "answer": "2", "completion": "2", "level": 3, "split": "train"}
     assert "1 prompts, 100.0% solved; 4 of 6 right, 2 kept, 1 duplicates dropped" in str(tally_of(row))
+
+
+def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:
+    prompts = [prompt_of("1+1", "2"), prompt_of("1+2", "3")]
+    policy = load_policy("tiny", device="cpu")
+    params, out = SampleParams(4), tmp_path / "shown.jsonl"
+    always = find_rewards(["always"], [], "always", 4, {"always": lambda completions, **_: [1.0] * len(completions)})
+
+    def teacher(prompt: Prompt) -> str | None:
+        return "two" if prompt.answer == "2" else None
+
+    sampler = LocalSampler(policy)
+    tally = harvest(prompts, sampler, always, params, out, {}, samples=2, keep=1, seed=0, teacher=teacher)
+    texts = {row["answer"]: row["completion"] for row in reversed(list(read_rows(out)))}
+    assert texts["2"] == "two" and texts.get("3") != "two"
+    assert len(list(read_rows(out))) == tally.kept + 1
 
 
 @pytest.mark.slow
