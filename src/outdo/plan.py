@@ -178,13 +178,14 @@ def describe(recipe: Recipe) -> list[str]:
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
     long = f"{r.sft_steps} steps" if r.sft_steps else f"{r.sft_epochs:g} epochs in steps" if r.sft_epochs else ""
     warm = f"{long} of {r.sft_batch_size} demonstrations, then " if long else ""
+    whole = f"{len(r.stages)} stages, as below" if r.stages else f"{warm}{r.max_steps} GRPO steps"
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
     lines = [
         f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {pick_device(r.device)}, "
         f"sees {shape.context:,} tokens",
         f"tokens    {token_lines(source)}",
         f"task      {r.dataset_name}, rewarded by {', '.join(r.reward_funcs) or 'its own verifier'}",
-        f"run       {warm}{r.max_steps} GRPO steps",
+        f"run       {whole}",
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each",
