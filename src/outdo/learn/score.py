@@ -21,7 +21,7 @@ def log_likelihoods(
     policy: Policy, texts: Sequence[Text], tell: Callable[[int], None] = lambda count: None
 ) -> list[float]:
     """The sum of log p over each text's scored tokens, at temperature 1. `tell` hears how many texts more are done."""
-    policy.model.eval()
+    policy.set_training(False)
     found: list[float] = []
     for part in _parts(texts, TOKENS["cpu"]):
         rows = [Row(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]

@@ -103,7 +103,7 @@ class Imitator(Updates):
     @torch.no_grad()
     def loss_on(self, lessons: Iterable[Lesson]) -> tuple[float, int]:
         """The loss per answer token, and the number of those tokens."""
-        self.policy.model.eval()
+        self.policy.set_training(False)
         prompts, rows = as_rows(list(lessons))
         num_tokens = sum(len(row.token_ids) for row in rows)
         total = torch.zeros((), dtype=torch.float64, device=self.policy.device)

@@ -75,7 +75,7 @@ class Updates:
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], loss_of: LossOf, sums: Sums
     ) -> Tensor:
         """The masters get the clipped gradient of these rows. Its norm before, and the loss, still on the device."""
-        self.policy.model.train()
+        self.policy.set_training(True)
         loss = torch.zeros((), device=self.policy.device)
         gradients: list[Tensor | None] = []
         for part, of_part in self._trained_on(prompt_ids, rows, loss_of):

@@ -44,6 +44,11 @@ class Policy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stack", find_stack(self.model) if self.written_out and not self.plain else None)
 
+    def set_training(self, on: bool) -> None:
+        """Whether dropout is on, where there is any. It takes milliseconds to tell all modules: only on a change."""
+        if self.model.training != on:
+            self.model.train(on)
+
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's tokens, by the chat template where the tokenizer has one."""
         return self.encode_all([prompt])[0]

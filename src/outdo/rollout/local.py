@@ -57,7 +57,7 @@ class LocalSampler:
         """Groups of `n` answers, each as soon as it is done."""
         encoded = self.policy.encode_all(prompts, params.max_completion_length)
         if prompts:
-            self.policy.model.eval()
+            self.policy.set_training(False)
             self._refresh()
             yield from _Call(self, prompts, encoded, n, params, seed).groups()
 
