@@ -12,8 +12,11 @@ import pytest
 
 from conftest import ROOT
 from faults.harness import Forks
+from outdo import api
 from outdo.config import load_recipe
-from outdo.errors import RecipeError
+from outdo.errors import Halted, RecipeError
+from outdo.run import Run, is_locked, read_run
+from outdo.signals import Stopped
 from outdo.stages import prefixed, read_stages
 
 Outdo = Callable[..., "CompletedProcess[str]"]
@@ -67,6 +70,40 @@ def test_a_key_of_one_stage_on_the_command_line() -> None:
     assert (first.recipe.sft_steps, grpo.recipe.max_steps, grpo.recipe.sft_batch_size) == (5, 3, 32)
     with pytest.raises(RecipeError, match="N from 1 to 4"):
         load_recipe(ROOT / "recipes" / "stages_arithmetic.yaml", ["stages.5.max_steps=3"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "go_on", "asked"),
+    [
+        ("harvest", api.train, "grpo"),
+        ("harvest", api.sft, "sft"),
+        ("grpo", api.sft, "sft"),
+        ("grpo", api.harvest, "harvest"),
+        ("sft", api.harvest, "harvest"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another_kind(kind: str, go_on: Any, asked: str, tmp_path: Path) -> None:
+    """Not by GRPO from the start in a harvest's folder, nor with lessons from GRPO's checkpoint."""
+    Run.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {"kind": kind}).close()
+    with pytest.raises(RecipeError, match=f"of the kind {kind}, not {asked}: it goes on with"):
+        go_on(resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "why"),
+    [
+        (RecipeError("no such key"), "failed", "no such key"),
+        (Halted("all broken"), "stopped", "all broken"),
+        (Stopped(15), "stopped", "SIGTERM"),
+        (ZeroDivisionError("by 0"), "failed", "ZeroDivisionError: by 0"),
+    ],
+)
+def test_whatever_ends_a_run_is_written_down(error: BaseException, status: str, why: str, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {"kind": "stages"})
+    with pytest.raises(type(error)), run.until_done():
+        raise error
+    assert [read_run(tmp_path / "run")[key] for key in ("status", "why")] == [status, why]
+    assert not is_locked(tmp_path / "run")
 
 
 def desk(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outdo import signals
 from outdo.config import Recipe
-from outdo.errors import OutdoError, RecipeError
+from outdo.errors import RecipeError
 from outdo.grade.compose import Rewards
 from outdo.harvest import Tally, harvest
 from outdo.launch import Result, fitted, make_sampler
@@ -37,25 +37,16 @@ def harvesting(
         _reap(recipe, task, rewards, reporter, out, split)
         return Result(out.parent, model, [], [], harvest=out)
     run = _open(recipe, task, resume)
-    try:
+    with run.until_done():
         tally = _reap(recipe, task, rewards, reporter, run.folder / FILE, split)
         facts = {"model": recipe.model_name_or_path, "harvest": str(run.folder / FILE)}
         run.note(**facts, tally=vars(tally))
-        run.finish("done")
-    except KeyboardInterrupt:
-        run.finish("stopped", "told to stop")
-        raise
-    except OutdoError as error:
-        run.finish("failed", str(error))
-        raise
-    finally:
-        run.close()
     return Result(run.folder, model, [], [], harvest=run.folder / FILE)
 
 
 def _open(recipe: Recipe, task: Task, resume: Path | None) -> Run:
     if resume:
-        run = Run.reopen(resume)
+        run = Run.reopen(resume, "harvest")
         run.note(status="running", why="")
         return run
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{task.name}")

@@ -93,7 +93,7 @@ def start(job: Job) -> Result:
 
 def go_on(job: Job, folder: Path, force: bool) -> Result:
     """Goes on with a run where its newest whole checkpoint is; from the start where there is none."""
-    run = Run.reopen(folder)
+    run = Run.reopen(folder, job.kind)
     try:
         return _resumed(job, run, force)
     finally:

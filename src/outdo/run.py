@@ -23,11 +23,12 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from outdo.errors import ModelError, RecipeError, RunError
+from outdo.errors import Halted, ModelError, OutdoError, RecipeError, RunError
 from outdo.types import Group
 
 Status = Literal["running", "done", "stopped", "failed"]
@@ -61,10 +62,30 @@ class Run:
         return run
 
     @classmethod
-    def reopen(cls, folder: Path) -> Run:
-        """A folder that holds a run, to write on in it. Raises RunError, also where another process writes there."""
+    def reopen(cls, folder: Path, kind: str = "grpo") -> Run:
+        """A folder that holds a run of that kind, to write on in it. Raises RecipeError where it is another kind's, and
+        RunError where there is none or another process writes there."""
         manifest = read_run(folder)
+        had = manifest.get("kind", "grpo")
+        if had != kind:
+            how = "with the recipe that it is a stage of" if had == "harvest" else f"with outdo train --resume {folder}"
+            raise RecipeError(f"{folder} is a run of the kind {had}, not {kind}: it goes on {how}")
         return cls(folder, manifest, _locked(folder))
+
+    @contextmanager
+    def until_done(self) -> Iterator[None]:
+        """What goes on in here is the run: how it ends is written down, and the folder let go of."""
+        try:
+            yield
+            self.finish("done")
+        except BaseException as error:
+            stopped = isinstance(error, (KeyboardInterrupt, Halted))
+            why = str(error) if stopped or isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
+            with suppress(RunError):  # a disk that failed the run fails its last line too
+                self.finish("stopped" if stopped else "failed", why)
+            raise
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Lets another process write here."""

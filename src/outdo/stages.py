@@ -20,7 +20,7 @@ from typing import Any
 
 from outdo import resuming
 from outdo.config import Recipe, load_recipe
-from outdo.errors import OutdoError, RecipeError, RunError
+from outdo.errors import RecipeError, RunError
 from outdo.launch import Result, finished
 from outdo.run import Run, default_folder, read_run
 from outdo.track.console import LiveTable, PlainLines
@@ -104,25 +104,19 @@ def run_stages(
     stages = read_stages(recipe)
     facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
     if resume:
-        run = Run.reopen(resume)
+        run = Run.reopen(resume, "stages")
         _refuse_changes(run, recipe, force)
-        run.note(status="running", why="")
+        run.note(status="running", why="", recipe=recipe.model_dump(mode="json"), stages=facts["stages"])
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
         run = Run.create(folder, recipe.model_dump(mode="json"), facts)
     try:
-        results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter, force)
-        _link(run.folder, results[-1].model)
-        run.finish("done")
+        with run.until_done():
+            results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter, force)
+            _link(run.folder, results[-1].model)
     except KeyboardInterrupt:
-        run.finish("stopped", "told to stop")
         reporter.note(f"go on with: outdo train --resume {run.folder}")
         raise
-    except OutdoError as error:
-        run.finish("failed", str(error))
-        raise
-    finally:
-        run.close()
     told = [(stage.name, result.after) for stage, result in zip(stages, results, strict=True)]
     first = next((result.before for result in results if result.before), [])
     last = next((after for _, after in reversed(told) if after), [])
