@@ -56,9 +56,9 @@ def _open(recipe: Recipe, task: Task, resume: Path | None) -> Run:
 def _reap(
     recipe: Recipe, task: Task, rewards: Rewards, reporter: PlainLines | LiveTable, out: Path, split: str
 ) -> Tally:
-    policy = policy_for(recipe)
+    policy = policy_for(recipe, learns=False)
     prompts = held_out(fitted(recipe, task, policy, reporter.note), split, recipe.harvest_size)
-    sampler = make_sampler(policy, recipe, reporter)
+    sampler = make_sampler(policy, recipe, reporter, learns=False)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     keys = ("model_name_or_path", "dataset_name", "task_args", "system_prompt", "reward_funcs", "temperature", "top_p")

@@ -29,9 +29,11 @@ from outdo.tasks.task import Task
 from outdo.track.console import LiveTable, PlainLines
 from outdo.types import Sampler
 
-SAMPLERS: dict[str, Callable[[Policy, Recipe], Sampler]] = {
-    "local": lambda policy, recipe: LocalSampler(policy, recipe.rollout_rows, cache_budget(policy, recipe)),
-    "hf": lambda policy, recipe: HFSampler(policy),
+SAMPLERS: dict[str, Callable[[Policy, Recipe, bool], Sampler]] = {
+    "local": lambda policy, recipe, learns: LocalSampler(
+        policy, recipe.rollout_rows, cache_budget(policy, recipe, learns)
+    ),
+    "hf": lambda policy, recipe, learns: HFSampler(policy),
 }
 SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
 
@@ -144,10 +146,11 @@ def finished(folder: Path, steps: int | None = None) -> Result:
     return Result(folder, folder / "model", before, after)
 
 
-def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable) -> Sampler:
+def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable, learns: bool = True) -> Sampler:
+    """The one that the recipe asks for and the policy can have. Where it `learns`, memory is left for that."""
     if policy.plain and recipe.sampler != "hf":
         reporter.note(SLOW.format(type(policy.model).__name__))
-    return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe)
+    return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe, learns)
 
 
 def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from outdo.config import Recipe
 from outdo.errors import ModelError
 from outdo.host import available_memory
-from outdo.learn.memory import TOKENS, adapter_bytes, whole_bytes
+from outdo.learn.memory import TOKENS, adapter_bytes, free_bytes, whole_bytes
 from outdo.models.gguf import Header, read_header
 from outdo.models.load import Policy, context_of, load_policy, load_tokenizer, pick_device
 from outdo.models.lora import Lora, targets
@@ -50,12 +50,15 @@ def lora_of(recipe: Recipe) -> Lora | None:
     return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed, recipe.load_in_4bit)
 
 
-def policy_for(recipe: Recipe, name: str | None = None) -> Policy:
-    """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit."""
+def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True) -> Policy:
+    """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit.
+
+    One that does not learn is only sampled from, and has a new adapter only where four bits are not had without.
+    """
     name = name or recipe.model_name_or_path
-    source = find_source(name)
-    refuse_too_large(recipe, model_shape(source, lora_of(recipe)))
-    return load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed, lora=lora_of(recipe))
+    lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
+    refuse_too_large(recipe, model_shape(find_source(name), lora), learns)
+    return load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed, lora=lora)
 
 
 def model_shape(source: Source, lora: Lora | None = None) -> Shape:
@@ -69,7 +72,9 @@ def model_shape(source: Source, lora: Lora | None = None) -> Shape:
             model: Any = tiny_model(tiny_tokenizer())
         else:
             try:
-                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source.where, **source.options))
+                model = AutoModelForCausalLM.from_config(
+                    AutoConfig.from_pretrained(source.where, **source.options), trust_remote_code=False
+                )
             except Exception as error:  # transformers raises many kinds
                 raise ModelError(f"model_name_or_path={source.name} {why_not(source, error)}") from error
     c = model.config
@@ -100,16 +105,23 @@ def _adapter_sizes(shapes: list[Any], lora: Lora) -> tuple[int, int]:
     return sum(a * b for a, b in shapes), sum(lora.r * (a + b) for a, b in shapes)
 
 
-def held(recipe: Recipe, shape: Shape) -> dict[str, int]:
-    """Bytes that are taken as long as a run lasts, whatever its batches."""
+def held(recipe: Recipe, shape: Shape, learns: bool = True) -> dict[str, int]:
+    """Bytes that are taken as long as a run lasts, whatever its batches: by the weights alone unless it learns."""
     each = BYTES[recipe.dtype]
-    if not recipe.use_peft:
-        return {"weights": shape.parameters * each, **whole_bytes(shape.parameters, each, recipe.beta > 0)}
+    weights, adapted = shape.parameters * each, shape.adapted * each
     if recipe.load_in_4bit:  # four bits and a scale for each block of 64
-        weights = {"weights": (shape.parameters - shape.adapted) * each + shape.adapted * 9 // 16}
-    else:
-        weights = {"weights": shape.parameters * each, "weights without the adapter": shape.adapted * each}
-    return {**weights, "adapter": 4 * shape.factors, **adapter_bytes(shape.factors)}
+        weights, adapted = weights - adapted + shape.adapted * 9 // 16, 0
+    if not learns:
+        return {"weights": weights}
+    if not recipe.use_peft:
+        return {"weights": weights, **whole_bytes(shape.parameters, each, recipe.beta > 0)}
+    warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
+    return {
+        "weights": weights,
+        "weights without the adapter": adapted,
+        "adapter": 4 * shape.factors,
+        **adapter_bytes(shape.factors, adapted if warmed_up else 0),
+    }
 
 
 def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
@@ -128,28 +140,29 @@ def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
     }
 
 
-def refuse_too_large(recipe: Recipe, shape: Shape) -> None:
+def refuse_too_large(recipe: Recipe, shape: Shape, learns: bool = True) -> None:
     """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
     device = pick_device(recipe.device)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-    parts = held(recipe, shape)
+    free = free_bytes(device) if device.type == "cuda" else available_memory()
+    parts = held(recipe, shape, learns)
     if free is None or sum(parts.values()) <= free:
         return
     told = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     raise ModelError(
-        f"model_name_or_path={recipe.model_name_or_path}: training it takes {_size(sum(parts.values()))} ({told}) "
-        f"before the first batch, and {device} has {_size(free)} free: {_smaller(recipe, shape, free)}"
+        f"model_name_or_path={recipe.model_name_or_path}: {'training' if learns else 'sampling from'} it takes "
+        f"{_size(sum(parts.values()))} ({told}) before the first batch, and {device} has {_size(free)} free: "
+        f"{_smaller(recipe, shape, free, learns)}"
     )
 
 
-def _smaller(recipe: Recipe, shape: Shape, free: int) -> str:
+def _smaller(recipe: Recipe, shape: Shape, free: int, learns: bool) -> str:
     """What would fit."""
     # Where no adapter was asked for, none was counted: one of a hundredth of the weights is a large one.
     guess = replace(shape, adapted=shape.parameters, factors=shape.parameters // 100)
     ways = []
     for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("beta", 0.0)):
         other = recipe.model_copy(update={key: value})
-        need = sum(held(other, shape if recipe.use_peft else guess).values())
+        need = sum(held(other, shape if recipe.use_peft else guess, learns).values())
         if getattr(recipe, key) != value and need <= free:
             ways.append(f"{key}={str(value).lower()} needs {_size(need)}")
     return ", or ".join([*ways, "take a smaller model"])

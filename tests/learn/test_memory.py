@@ -11,6 +11,7 @@ from torch import Tensor
 
 from learn.batches import assert_same, batch, gradients_after, gradients_of, recipe
 from outdo.errors import ModelError
+from outdo.learn import memory
 from outdo.learn import update as module
 from outdo.learn.learner import LocalLearner
 from outdo.learn.packing import Packed, pack
@@ -78,3 +79,11 @@ def test_an_answer_that_does_not_fit_alone_is_said_in_words(policy: Policy, monk
     with pytest.raises(ModelError, match=r"7 tokens.*max_completion_length \(now 8\).*gradient_checkpointing=true"):
         learner.update(batch(), 0)
     assert all(p.grad is None for p in policy.model.parameters())
+
+
+def test_what_torch_has_put_by_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the warm-up or the stage before: else the next would plan with what they left over."""
+    put_by = [7]
+    monkeypatch.setattr("torch.cuda.empty_cache", put_by.clear)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10 - sum(put_by), 10))
+    assert memory.free_bytes(torch.device("cuda")) == 10

@@ -19,7 +19,7 @@ from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
-from outdo.models.lora import Lora
+from outdo.models.lora import Adapter, Lora
 from outdo.run import read_rows
 from outdo.types import Batch, Row
 
@@ -115,6 +115,28 @@ def test_micro_batches_change_no_gradient(base: Path) -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
+def test_running_out_of_memory_while_a_gradient_is_turned_leaves_nothing_of_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Adapter._project
+    failures: list[str] = []
+
+    def short(self: Adapter, i: int, weight: torch.Tensor) -> None:
+        if i == 3 and failures:
+            raise torch.OutOfMemoryError(failures.pop())
+        project(self, i, weight)
+
+    monkeypatch.setattr(Adapter, "_project", short)
+    norms = []
+    for how_often in (0, 1):
+        failures[:] = ["while its gradient is made wider"] * how_often
+        policy = moved(load_policy(str(base), device="cpu", lora=LORA))
+        batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        recipe = load_recipe(None, {"per_device_train_batch_size": 8})
+        norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
 def test_the_reference_is_what_grpo_began_with(base: Path) -> None:
     """After a warm-up that is not the adapter switched off, but the adapter as it was."""
     policy = moved(load_policy(str(base), device="cpu", lora=LORA))
@@ -154,6 +176,8 @@ def test_peft_reads_the_adapter_and_plain_transformers_the_merged_model(base: Pa
 QUICK = {
     "use_peft": True,
     "lora_r": 4,
+    "sft_steps": 2,
+    "sft_learning_rate": 1e-2,
     "max_steps": 4,
     "learning_rate": 1e-3,
     "beta": 0.05,
@@ -174,8 +198,11 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(base: Path, tmp_path
     half = tmp_path / "half"
     api.train(None, output_dir=str(half), **{**keys, "max_steps": 2})
     api.train(resume=half, max_steps=4)
-    losses = [[row["loss"] for row in read_rows(folder / "metrics.jsonl")] for folder in (whole.folder, half)]
+    steps = [list(read_rows(folder / "metrics.jsonl")) for folder in (whole.folder, half)]
+    losses = [[row["loss"] for row in rows] for rows in steps]
     assert losses[0] == losses[1] and len(losses[0]) == 4
+    distances = [[row["kl_mean"] for row in rows] for rows in steps]
+    assert distances[0] == distances[1] and distances[0][0] < 1e-6 < distances[0][3], "from where the warm-up ended"
     for file in ("adapter/adapter_model.safetensors", "model/model.safetensors"):
         one, other = load_file(whole.folder / file), load_file(half / file)
         assert all(torch.equal(one[key], other[key]) for key in one), file

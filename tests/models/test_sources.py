@@ -151,6 +151,9 @@ def test_too_little_memory_is_said_before_loading(model: Path, monkeypatch: pyte
     )
     with pytest.raises(ModelError, match=said):
         plan.policy_for(recipe)
+    monkeypatch.setattr("outdo.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
+    sampled = plan.policy_for(recipe.model_copy(update={"use_peft": True}), learns=False)
+    assert sampled.adapter is None
     monkeypatch.setattr("outdo.plan.available_memory", lambda: 100)
     with pytest.raises(ModelError, match="free: take a smaller model"):
         plan.policy_for(recipe)

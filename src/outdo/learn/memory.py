@@ -19,8 +19,7 @@ def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
     most = TOKENS.get(policy.device.type, TOKENS["cpu"])
     if recipe.tokens_per_micro_batch or policy.device.type != "cuda":
         return recipe.tokens_per_micro_batch or most
-    free, _ = torch.cuda.mem_get_info(policy.device)
-    room = SHARE * (free - sum(training_bytes(policy, recipe).values()))
+    room = SHARE * (free_bytes(policy.device) - sum(training_bytes(policy, recipe).values()))
     while most > 1024 and most * activation_bytes(policy, recipe) > room:
         most //= 2
     return most
@@ -42,16 +41,23 @@ def activation_bytes(policy: Policy, recipe: Recipe) -> int:
 
 
 def give_back(device: torch.device) -> None:
-    """After an out-of-memory error: what nobody holds any more."""
+    """What nobody holds any more: of a step that did not fit, of the warm-up, of a run before in the same process."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
+def free_bytes(device: torch.device) -> int:
+    """Of a GPU. What torch has put by for later counts as taken until it is given back."""
+    give_back(device)
+    return torch.cuda.mem_get_info(device)[0]
+
+
 def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
     """What the learner will hold beside the weights, whatever the batch."""
     if adapter := policy.adapter:
-        return adapter_bytes(sum(p.numel() for p in adapter.pairs))
+        warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
+        return adapter_bytes(sum(p.numel() for p in adapter.pairs), adapter.base_bytes if warmed_up else 0)
     trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
     return whole_bytes(trained, policy.model.dtype.itemsize, recipe.beta > 0)
 
@@ -67,21 +73,21 @@ def whole_bytes(parameters: int, each: int, reference: bool) -> dict[str, int]:
     }
 
 
-def adapter_bytes(factors: int) -> dict[str, int]:
-    """Of training an adapter. Its reference is the adapter switched off."""
-    return {"gradients": 8 * factors, "optimizer": 8 * factors}
+def adapter_bytes(factors: int, reference: int) -> dict[str, int]:
+    """Of training an adapter. Its reference is the adapter switched off, which takes nothing, or after a warm-up the
+    adapted weights once more."""
+    return {"gradients": 8 * factors, "optimizer": 8 * factors, "reference": reference}
 
 
-def cache_budget(policy: Policy, recipe: Recipe | None = None) -> int | None:
+def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = True) -> int | None:
     """Bytes that the sampler may take for keys and values: what was asked for, or on a GPU half of what will be free
     when the learner, where there is one, has taken its part; the other half is for activations."""
     if recipe and recipe.rollout_memory is not None:
         return int(recipe.rollout_memory * GIB)
     if policy.device.type != "cuda":
         return None
-    free, _ = torch.cuda.mem_get_info(policy.device)
-    taken = sum(training_bytes(policy, recipe).values()) if recipe else 0
-    return max(0, free - taken) // 2
+    taken = sum(training_bytes(policy, recipe).values()) if recipe and learns else 0
+    return max(0, free_bytes(policy.device) - taken) // 2
 
 
 def too_long(tokens: int, recipe: Recipe, longest: str = "max_completion_length") -> str:

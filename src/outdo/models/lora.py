@@ -80,6 +80,11 @@ class Adapter:
         parameters = sum(p.numel() for p in self.pairs)
         return {"r": self.r, "alpha": self.scale * self.r, "layers": len(self.names), "parameters": parameters}
 
+    @property
+    def base_bytes(self) -> int:
+        """Of the weights as they were."""
+        return sum(weight.numel() * weight.element_size() for weight in self.base)
+
     def train_only_this(self, model: nn.Module) -> None:
         """Freezes the rest of the model. From here on a backward leaves its gradients in `gradients`."""
         model.requires_grad_(False)
@@ -98,7 +103,10 @@ class Adapter:
             self.gradients[at] = value * self.scale if had is None else had.add_(value, alpha=self.scale)
 
     def drop(self) -> None:
+        """Also of a weight whose gradient was there and not yet turned into those of its factors."""
         self.gradients = [None] * len(self.pairs)
+        for weight in self.own:
+            weight.grad = None
 
     @torch.no_grad()
     def _sum(self, base: Tensor, a: Tensor, b: Tensor) -> Tensor:

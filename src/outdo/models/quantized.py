@@ -63,6 +63,10 @@ class LiveAdapter(Adapter):
             mine.data = value.to(mine.device, torch.float32)
             mine.requires_grad_(True)
 
+    @property
+    def base_bytes(self) -> int:
+        return 0  # other factors are all that other weights take
+
     def drop(self) -> None: ...
 
     def publish(self) -> None: ...
