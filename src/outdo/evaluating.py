@@ -18,7 +18,6 @@ from outdo.learn.score import Text, log_likelihoods
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
-from outdo.run import model_in
 from outdo.tasks.task import Task, find_task, held_out
 from outdo.types import Prompt, SampleParams, Sampler
 
@@ -93,7 +92,7 @@ def quizzes(
 
 def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]) -> T:
     """Loads a model by any name that it can be had by, a run's folder among them, and frees its memory afterwards."""
-    policy = load_policy(model_in(str(name)), dtype=settings.dtype, device=settings.device, seed=settings.seed)
+    policy = load_policy(str(name), dtype=settings.dtype, device=settings.device, seed=settings.seed)
     device = policy.device
     try:
         return work(policy)

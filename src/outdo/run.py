@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from outdo.errors import Halted, ModelError, OutdoError, RecipeError, RunError
+from outdo.errors import Halted, OutdoError, RecipeError, RunError
 from outdo.types import Group
 
 Status = Literal["running", "done", "stopped", "failed"]
@@ -258,16 +258,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
-
-
-def model_in(name: str) -> str:
-    """What to load by that name: a run's folder stands for the model that it made."""
-    folder = Path(name).expanduser()
-    if not (folder / "run.json").is_file():
-        return name
-    if not (folder / "model").is_dir():
-        raise ModelError(f"{name} is a run that has no model yet; its checkpoints are in {folder / 'checkpoints'}")
-    return str(folder / "model")
 
 
 def is_locked(folder: Path) -> bool:

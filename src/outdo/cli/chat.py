@@ -42,7 +42,6 @@ def chat(
     """
     from outdo.chat import Conversation
     from outdo.models.load import load_policy
-    from outdo.run import model_in
     from outdo.types import SampleParams
 
     if dtype not in ("float32", "bfloat16"):
@@ -56,7 +55,7 @@ def chat(
         once = sys.stdin.read().strip()
     if once is not None and not once.strip():
         raise RecipeError("there is nothing to answer: the prompt is empty")
-    policy = load_policy(model_in(model), dtype=dtype, device=device)
+    policy = load_policy(model, dtype=dtype, device=device)
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
     if once is not None:
         reply = _answer(talk, once)

@@ -44,12 +44,11 @@ def harvest(
     from outdo.grade.choose import rewards_of
     from outdo.harvesting import harvesting
     from outdo.host import keep_memory
-    from outdo.run import model_in
     from outdo.tasks.mixture import task_of
     from outdo.track.console import make_reporter
 
     keys: dict[str, Any] = {
-        "model_name_or_path": model_in(model),
+        "model_name_or_path": model,
         "dataset_name": task,
         "task_args": parse_overrides(task_arg or []),
         "harvest": {"samples": samples, "size": size, "keep": keep, "teacher": teacher},
