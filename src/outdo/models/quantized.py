@@ -88,9 +88,11 @@ class LiveAdapter(Adapter):
 
     @torch.no_grad()
     def merged_state(self) -> dict[str, Tensor]:
-        """The whole model in its computing type, by the names that it has without an adapter."""
+        """The whole model in its computing type, by the names that it has without an adapter; not on the device, which
+        it need not fit."""
         from bitsandbytes.functional import dequantize_4bit
 
+        factors = dict(zip(self.names, zip(self.pairs[::2], self.pairs[1::2], strict=True), strict=True))
         state = {}
         for name, value in self.model.state_dict().items():
             plain = name.replace(".base_layer.", ".")
@@ -98,10 +100,10 @@ class LiveAdapter(Adapter):
                 continue
             owner = self.model.get_submodule(name.rpartition(".")[0])
             packed = getattr(owner.weight, "quant_state", None) if name.endswith(".weight") else None
-            state[plain] = value if packed is None else dequantize_4bit(owner.weight.data, packed)
-        for name, a, b in zip(self.names, self.pairs[::2], self.pairs[1::2], strict=True):
-            weight = state[f"{name}.weight"]
-            state[f"{name}.weight"] = torch.addmm(weight.float(), b, a, alpha=self.scale).to(weight.dtype)
+            weight = value if packed is None else dequantize_4bit(owner.weight.data, packed)
+            if plain.endswith(".weight") and (pair := factors.get(plain.removesuffix(".weight"))):
+                weight = torch.addmm(weight.float(), pair[1], pair[0], alpha=self.scale).to(weight.dtype)
+            state[plain] = weight.cpu()
         return state
 
     def save_merged(self, folder: Path) -> None:
@@ -109,10 +111,10 @@ class LiveAdapter(Adapter):
         config = type(self.model.config).from_dict(self.model.config.to_dict())
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        whole: Any = type(self.model)(config).to(self.pairs[0].device)
-        state = self.merged_state()
-        whole.load_state_dict(state, strict=False)
-        whole = whole.to(next(iter(state.values())).dtype)
+        with torch.device("meta"):
+            whole: Any = type(self.model)(config)
+        whole.load_state_dict(self.merged_state(), assign=True)
+        whole.tie_weights()
         whole.generation_config = self.model.generation_config
         whole.save_pretrained(folder)
 
