@@ -27,7 +27,10 @@ outdo train recipes/variant_dapo.yaml seed=1
 ALIKE = """The YAML that users of TRL and open-r1 have runs as it is. Every key of it is one of ours, or says the same
 in another form, or decides nothing that is learnt here, or is refused with what to use instead. What was understood is
 said once. `bf16: true` is `dtype: bfloat16`, `dataset_prompt_column` is `columns.prompt`, `lr_scheduler_kwargs` gives
-`min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and `eval_strategy: "no"` is `eval_steps: 0`."""
+`min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and `eval_strategy: "no"` is `eval_steps: 0`.
+
+What a file leaves out has our default, which is not always theirs: `loss_type` is `grpo` here and `dapo` in TRL,
+`lr_scheduler_type` is `constant` here and `linear` in transformers."""
 
 
 def rows() -> list[str]:

@@ -49,6 +49,7 @@ IDLE = {
     "cache_implementation": "the sampler has its own",
     "callbacks": "",
     "cast_lm_head_to_fp32": "logits are in float32",
+    "code_eval_test_batch_size": "code runs in the sandbox",
     "code_language": "code runs in the sandbox",
     "code_provider": "code runs in the sandbox",
     "dataset_num_proc": "",
@@ -60,6 +61,9 @@ IDLE = {
     "do_predict": "",
     "do_train": "",
     "ds3_gather_for_generation": "",
+    "e2b_router_url": "code runs in the sandbox",
+    "enable_jit_checkpoint": "a run that is told to stop writes a checkpoint",
+    "env": "variables are set before the command",
     "eval_accumulation_steps": "",
     "eval_on_start": "held-out success is measured before and after",
     "full_determinism": "a seed gives the same run",
@@ -68,8 +72,10 @@ IDLE = {
     "group_by_length": "",
     "include_num_input_tokens_seen": "",
     "include_tokens_per_second": "every step tells its tokens a second",
+    "ioi_provider": "code runs in the sandbox",
     "load_best_model_at_end": "the best checkpoint is kept beside the last",
     "metric_for_best_model": "",
+    "morph_router_url": "code runs in the sandbox",
     "num_completions_to_print": "every answer is in groups/",
     "num_generations_eval": "eval_samples",
     "overwrite_output_dir": "a folder that holds a run is never written over",
@@ -94,8 +100,9 @@ IDLE = {
 }
 IDLE |= dict.fromkeys(  # how their trainers run, which is nothing to ours
     (
-        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "data_seed", "debug", "eval_delay"),
-        *("eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval", "gradient_checkpointing_use_reentrant"),
+        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "bnb_4bit_quant_storage", "data_seed", "debug"),
+        *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval"),
+        *("gradient_checkpointing_use_reentrant", "streaming", "train_sampling_strategy", "use_flash_attention_2"),
         *("half_precision_backend", "ignore_bias_buffers", "ignore_data_skip", "include_for_metrics", "jit_mode_eval"),
         *("label_names", "length_column_name", "liger_kernel_config", "local_rank", "mp_parameters", "past_index"),
         *("overwrite_hub_revision", "parallelism_config", "prediction_loss_only", "project", "ray_scope"),
@@ -147,6 +154,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "neftune_noise_alpha": (None, "no noise is put into the embeddings"),
     "repetition_max_penalty": (-1.0, "`repetition` pays down to -1; weigh it by reward_weights"),
     "off_policy_mask_threshold": (None, "importance_sampling=mask leaves tokens out"),
+    "optim_target_modules": (None, "all weights have the same optimizer"),
     "optim_args": (None, "adam_beta1, adam_beta2 and weight_decay are keys of their own"),
     "repetition_n_grams": (3, "`repetition` looks at 3-grams"),
     "repetition_penalty": (1.0, "nothing is penalised while sampling; the reward `repetition` pays for it"),
@@ -171,12 +179,15 @@ NUMBERS_OF = {
 
 # Keys that would change what is learnt, and what to use instead.
 INSTEAD = {
+    "datasets": "several tasks by weight are dataset_mixture: [{dataset_name: a.jsonl}, {dataset_name: b.jsonl}]",
+    "test_split_size": "data without a test split have one row in ten held out",
     "reward_model_name_or_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
     "reward_model_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
 }
 
 # Keys of ours that other trainers let be null, meaning their default.
-_NULL_IS_DEFAULT = {"eval_steps", "min_p", "reward_weights", "save_total_limit", "top_k", "max_grad_norm"}
+_NULL_IS_DEFAULT = {"eval_steps", "lora_target_modules", "max_completion_length", "max_grad_norm", "min_p"}
+_NULL_IS_DEFAULT |= {"num_generations", "reward_funcs", "reward_weights", "save_total_limit", "top_k"}
 _OFF = (None, False, "no")  # YAML reads a bare `no` as false
 
 
@@ -189,8 +200,9 @@ def translated(
     """
     out: dict[str, Any] = {}
     idle: list[str] = []
+    data = {key: value for key, value in data.items() if value is not None or not _null_is_default(key)}
     for key, value in data.items():
-        if key in FORMS or (value is None and SYNONYMS.get(key, key) in _NULL_IS_DEFAULT):
+        if key in FORMS:
             continue
         if key in known or key in SYNONYMS:
             out[key] = value
@@ -203,7 +215,7 @@ def translated(
             out[key] = value
     for key in (key for key in data if key in FORMS):
         for name, value in FORMS[key](data[key], data, where):
-            if (name, value) != (key, data[key]):
+            if name != key or _shown(value) != _shown(data[key]):
                 say(f"{where}: {key}={_shown(data[key])} is {name}={_shown(value)} here")
             out[name] = value
     if idle:
@@ -211,15 +223,30 @@ def translated(
     return out
 
 
+def _null_is_default(key: str) -> bool:
+    return SYNONYMS.get(key, key) in _NULL_IS_DEFAULT
+
+
 def _refuse_other(key: str, value: Any, data: Mapping[str, Any], where: str) -> None:
     only, instead = ONLY[key]
     unused = key in NUMBERS_OF and NUMBERS_OF[key] not in str(data.get("reward_funcs"))
-    if value is not None and value != only and not unused:
+    if value is not None and _number(value) != only and not unused:
         raise RecipeError(f"{where}: {key}={_shown(value)} is not known here: {instead}")
 
 
+def _number(value: Any) -> Any:
+    """YAML reads 1e-8, without a point, as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+    """As one would type it."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- keys that say in another form what a key of ours says: each yields our keys with their values
@@ -268,10 +295,10 @@ def _resume(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[s
 def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
     given = dict(value) if isinstance(value, Mapping) else {} if value in (None, "") else {"?": value}
     if "min_lr" in given:
-        rate = data.get("learning_rate", data.get("lr"))
-        if not isinstance(rate, (int, float)) or not isinstance(given["min_lr"], (int, float)) or not rate:
+        rate, least = _number(data.get("learning_rate", data.get("lr"))), _number(given.pop("min_lr"))
+        if not isinstance(rate, (int, float)) or not isinstance(least, (int, float)) or not rate:
             raise RecipeError(f"{where}: lr_scheduler_kwargs.min_lr needs learning_rate beside it; or give min_lr_rate")
-        given["min_lr_rate"] = round(given.pop("min_lr") / rate, 9)
+        given["min_lr_rate"] = round(least / rate, 9)
     if set(given) - {"min_lr_rate"}:
         raise RecipeError(f"{where}: lr_scheduler_kwargs={given}: min_lr_rate and min_lr are known")
     yield from given.items()
@@ -291,8 +318,15 @@ def _prompt_column(value: Any, data: Mapping[str, Any], where: str) -> Iterator[
 def _rewards(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if isinstance(names, list):
-        names = [REWARDS.get(name, name) if isinstance(name, str) else name for name in names]
+        names = [_reward(name) if isinstance(name, str) else name for name in names]
     yield "reward_funcs", names
+
+
+def _reward(name: str) -> str:
+    """Ours. A function of a package is `package.module.function` to TRL, and `package.module:function` here."""
+    module, _, function = name.rpartition(".")
+    dotted = all(part.isidentifier() for part in name.split(".")) and module and function not in ("py", "json")
+    return f"{module}:{function}" if dotted else REWARDS.get(name, name)
 
 
 def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:

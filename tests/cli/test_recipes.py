@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
-from outdo.config import load_recipe
+from outdo import foreign
+from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
 from outdo.models.load import load_policy, save_policy
 
@@ -99,12 +102,13 @@ use_peft: true
 lora_r: 32
 lora_alpha: 16
 lora_task_type: CAUSAL_LM
+lora_target_modules: null
 dataset_name: some/data
 dataset_streaming: false
 dataset_train_split: train
 output_dir: out
 learning_rate: 1.0e-5
-adam_epsilon: 1.0e-8
+adam_epsilon: 1e-8
 weight_decay: 0.0
 max_grad_norm: 0.2
 num_train_epochs: 3.0
@@ -179,6 +183,7 @@ def test_a_trl_file_is_read_as_it_is(tmp_path: Path) -> None:
         ("delta: 4.0", "epsilon_high"),
         ("soft_punish_cache: 100", "max_completion_length"),
         ("num_generation: 4", "'num_generations'"),
+        ("datasets: [{path: some/data}]", "dataset_mixture"),
     ],
 )
 def test_what_would_change_the_learning_is_refused_with_another_way(tmp_path: Path, line: str, words: str) -> None:
@@ -188,6 +193,26 @@ def test_what_would_change_the_learning_is_refused_with_another_way(tmp_path: Pa
     with pytest.raises(RecipeError, match=words) as caught:
         load_recipe(tmp_path / "trl.yaml")
     assert key in str(caught.value)
+
+
+def test_numbers_without_a_point_and_functions_with_dots_are_understood(tmp_path: Path) -> None:
+    text = "learning_rate: 2e-5\nlr_scheduler_kwargs: {min_lr: 1e-6}\nlr_scheduler_type: cosine_with_min_lr\n"
+    (tmp_path / "a.yaml").write_text(f"{text}reward_funcs: [my_lib.rewards.custom, mine.py:f, numeric, grader.json]\n")
+    recipe = load_recipe(tmp_path / "a.yaml")
+    assert recipe.min_lr_rate == pytest.approx(0.05)
+    assert recipe.reward_funcs == ["my_lib.rewards:custom", "mine.py:f", "numeric", "grader.json"]
+
+
+def test_what_is_said_here_as_it_was_said_there_is_not_told() -> None:
+    said: list[str] = []
+    load_recipe(None, ["reward_funcs=numeric,overlong", "max_steps=3", "warmup_steps=2"], said.append)
+    assert said == []
+
+
+def test_every_key_of_transformers_is_known() -> None:
+    known = {*Recipe.model_fields, *foreign.SYNONYMS, *foreign.FORMS, *foreign.IDLE, *foreign.ONLY, *foreign.INSTEAD}
+    keys = {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert [key for key in keys - known if not key.startswith(tuple(foreign.IDLE_PREFIXES))] == []
 
 
 def test_an_open_r1_file_runs_unchanged_to_its_end(
