@@ -20,11 +20,18 @@ OPS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.su
 
 
 def prompts(
-    split: str, seed: int, digits: int = 2, ops: str = "+-", between: Sequence[int] = (), ask: str = "{a}{op}{b}"
+    split: str,
+    seed: int,
+    digits: int = 2,
+    ops: str = "+-",
+    between: Sequence[int] = (),
+    ask: str = "{a}{op}{b}",
+    think: bool = True,
 ) -> Iterator[Prompt]:
     """Endless problems. Differences are never negative. a+b and b+a count as one problem when splits are made.
 
-    `between` names the smallest and the largest number, in place of `digits`; `ask` is how a problem is put.
+    `between` names the smallest and the largest number, in place of `digits`; `ask` is how a problem is put; with
+    `think=False` the teacher shows the answer alone.
     """
     if digits < 1 or not ops or set(ops) - set(OPS):
         raise TaskError(f"arithmetic: digits={digits} must be 1 or more and ops={ops!r} made of {', '.join(OPS)}")
@@ -36,7 +43,7 @@ def prompts(
             a, b = b, a
         if belongs((min(a, b), op, max(a, b)), split):
             name, text = f"{a}{op}{b}", _put(ask, a, op, b)
-            meta = {"a": a, "b": b, "op": op}
+            meta = {"a": a, "b": b, "op": op, "think": think}
             yield Prompt(name, ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
 
 
@@ -59,10 +66,16 @@ def _put(ask: str, a: int, op: str, b: int) -> str:
 
 def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.6, slips: float = 0.15) -> str:
     """A demonstration: forgets every carry with probability `forgets`, is off by one somewhere with `slips`."""
+    thought, answer = _worked_out(prompt, rng, forgets, slips)
+    shown = f"<think>{thought}</think>" if prompt.meta.get("think", True) else ""
+    return f"{shown}<answer>{answer}</answer>"
+
+
+def _worked_out(prompt: Prompt, rng: random.Random, forgets: float, slips: float) -> tuple[str, int]:
     a, b, op = prompt.meta["a"], prompt.meta["b"], prompt.meta["op"]
     if op == "*":
         total = max(0, a * b + (rng.choice((-1, 1)) if rng.random() < slips else 0))
-        return f"<think>{a}*{b}={total}</think><answer>{total}</answer>"
+        return f"{a}*{b}={total}", total
     carries = rng.random() >= forgets
     width = max(len(str(a)), len(str(b)))
     slip = rng.randrange(width) if rng.random() < slips else -1
@@ -82,5 +95,4 @@ def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.6, slips: flo
         carry = int(total > 9 if op == "+" else borrowed > 0) if carries else 0
     if carry and op == "+":
         digits.append(carry)
-    answer = int("".join(map(str, reversed(digits))))
-    return f"<think>{' '.join(steps)}</think><answer>{answer}</answer>"
+    return " ".join(steps), int("".join(map(str, reversed(digits))))
