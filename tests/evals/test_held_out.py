@@ -58,6 +58,9 @@ def test_success_is_greedy_and_pass_at_k_is_of_samples() -> None:
     assert row["step"] == 3 and row["pass@2_low"] < row["pass@2"] < row["pass@2_high"]
     again = Evaluation.of(row)
     assert set(again.pass_at) == {1, 2, 4} and again.pass_interval[2][0] == row["pass@2_low"]
+    assert again.verdicts == "0111" and again.problems == found.problems  # by problem, in the order of their ids
+    others = evaluate_prompts(PROBLEMS[1:], "test", sampler, REWARDS, SampleParams(4), 0, 0)
+    assert others.verdicts == "111" and others.problems != found.problems
     assert Evaluation.of({k: v for k, v in row.items() if "_" not in k or "@" not in k}).pass_interval == {}
 
 

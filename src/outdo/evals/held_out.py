@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Evaluation:
     temperature: float = 1.0
     broken: int = 0
     pass_interval: dict[int, tuple[float, float]] = field(default_factory=dict)
+    problems: str = ""  # tells one set of problems from another
+    verdicts: str = ""  # of the greedy answers, problems in the order of their ids: 1 right, 0 wrong, - broken
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Evaluation:
@@ -54,7 +57,8 @@ class Evaluation:
         passes = {int(k[1]): value for key, value in row.items() if (k := re.fullmatch(r"pass@(\d+)", key))}
         ends = {k: (row[f"pass@{k}_low"], row[f"pass@{k}_high"]) for k in passes if f"pass@{k}_low" in row}
         names = ("split", "n", "success_rate", "low", "high", "temperature", "broken")
-        return cls(**{name: row[name] for name in names}, pass_at=passes, pass_interval=ends)
+        by_problem = {name: row.get(name, "") for name in ("problems", "verdicts")}  # rows had none once
+        return cls(**{name: row[name] for name in names}, pass_at=passes, pass_interval=ends, **by_problem)
 
     def row(self, step: int | None = None) -> dict[str, float | int | str]:
         """As `evals.jsonl` holds it; without a step where it belongs to no run."""
@@ -70,6 +74,7 @@ class Evaluation:
             **{key: round(value, 6) for key, value in shares.items()},
             "temperature": self.temperature,
             "broken": self.broken,
+            **({} if step is None else {"problems": self.problems, "verdicts": self.verdicts}),
         }
 
 
@@ -126,7 +131,15 @@ def measure(answers: Answers, split: str, ks: Sequence[int] = (), temperature: f
         temperature,
         broken,
         {k: mean_interval(each) for k, each in values.items()},
+        *_by_problem(answers.greedy),
     )
+
+
+def _by_problem(greedy: Sequence[Group]) -> tuple[str, str]:
+    """Which problems they are, and how each went: two runs are compared on the same ones."""
+    verdicts = {group.prompt.id: group.grades[0].verdict for group in greedy}
+    asked = hashlib.blake2b("\0".join(sorted(verdicts)).encode(), digest_size=8).hexdigest()
+    return asked, "".join({"right": "1", "wrong": "0"}.get(verdicts[key], "-") for key in sorted(verdicts))
 
 
 def _judged(
