@@ -20,6 +20,12 @@ from outdo.track.console import LiveTable, PlainLines
 from outdo.types import Prompt, SampleParams
 
 FILE = "demonstrations.jsonl"
+# Keys that decide what is asked and answered: a file is gone on with by the same ones only.
+DECIDING = (
+    *("model_name_or_path", "dtype", "dataset_name", "dataset_mixture", "task_args", "columns", "system_prompt"),
+    *("max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop"),
+    *("reward_funcs", "harvest_size"),
+)
 
 
 def harvesting(
@@ -61,8 +67,6 @@ def _reap(
     sampler = make_sampler(policy, recipe, reporter, learns=False)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
-    keys = ("model_name_or_path", "dataset_name", "task_args", "system_prompt", "reward_funcs", "temperature", "top_p")
-    settings = {key: getattr(recipe, key) for key in (*keys, "max_completion_length", "harvest_size")}
     _teacher(recipe, task)  # says now, not after all was sampled, that there is none
     reporter.begin(f"harvest: {len(prompts)} prompts of {task.name} x {recipe.harvest_samples} answers")
 
@@ -77,7 +81,7 @@ def _reap(
             rewards,
             params,
             out,
-            {**settings, "split": split},
+            {"split": split, **{key: getattr(recipe, key) for key in DECIDING}},
             samples=recipe.harvest_samples,
             keep=recipe.harvest_keep,
             seed=seed_of("harvest", recipe.seed),
@@ -86,7 +90,7 @@ def _reap(
         )
     reporter.close()
     reporter.note(f"  {tally}")
-    if not tally.kept:
+    if not tally.kept and not recipe.harvest_teacher:
         raise RecipeError(
             f"not one of {tally.sampled} answers was right and came to its end: nothing to imitate. Take more samples, "
             "an easier task or a better model, or raise max_completion_length"

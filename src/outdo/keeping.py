@@ -187,9 +187,9 @@ class Keeper(Generic[L]):
             self.reporter.note(f"  warning: no checkpoint of step {step}: {error}; the run goes on")
 
     def _writer(self, learner: L) -> Callable[[Path], None]:
+        more, write_more = self._beside()  # first: the learner may count what is read there
         weights = {name: value.detach().to("cpu", copy=True) for name, value in learner.weights().items()}
         tensors, plain = learner.state()
-        more, write_more = self._beside()
         state = {"step": self.done, "learner": plain, **more, "offsets": self.run.offsets()}
 
         def write(folder: Path) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from conftest import prompt_of
 from faults.harness import Forks
+from outdo.config import Recipe
 from outdo.grade.compose import find_rewards
 from outdo.harvest import demonstrations, harvest, picked, tally_of
+from outdo.harvesting import DECIDING
 from outdo.models.load import load_policy
 from outdo.rollout.local import LocalSampler
 from outdo.run import read_rows
@@ -107,6 +110,10 @@ def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
     (shown_row,) = demonstrations(prompt, ["2"])
     assert shown_row == {"prompt": "1+1", "answer": "2", "completion": "2", "level": 3, "split": "train"}
     assert "1 prompts, 100.0% solved; 4 of 6 right, 2 kept, 1 duplicates dropped" in str(tally_of(row))
+
+
+def test_a_harvest_is_gone_on_with_by_the_same_sampling_only() -> None:
+    assert {field.name for field in fields(SampleParams)} <= set(DECIDING) <= set(Recipe.model_fields)
 
 
 def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ def test_broken_and_strange_files_are_told_apart(file: Path, tmp_path: Path) -> 
         "vocabulary.gguf": (whole[:1500], "broken GGUF file"),
         "weights.gguf": (whole[: len(whole) // 4], "ends before its 26,944 weights"),
         "old.gguf": (whole[:4] + struct.pack("<I", 1) + whole[8:], "version 1"),
+        "nested.gguf": (
+            whole[:16] + struct.pack("<QQcI", 1, 1, b"x", 9) + struct.pack("<IQ", 9, 1) * 10_000,
+            "broken GGUF file",
+        ),
         "huge.gguf": (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "version|broken"),
     }
     for name, (data, said) in cases.items():

@@ -57,7 +57,12 @@ def test_bad_folders_are_told_in_a_sentence(model: Path, tmp_path: Path) -> None
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_policy(str(model), device="cpu")
     (tmp_path / "a").mkdir()
-    for config, said in (({}, "names no base"), ({"base_model_name_or_path": "./gone"}, "adapter for ./gone, which")):
+    for base, said in (
+        (None, "names no base"),
+        ("./gone", "adapter for ./gone, which"),
+        (str(tmp_path / "a"), "no model to put it on"),
+    ):
+        config = {"base_model_name_or_path": base} if base else {}
         (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config))
         with pytest.raises(ModelError, match=said):
             find_source(str(tmp_path / "a"))

@@ -49,7 +49,7 @@ def read_header(path: Path) -> Header:
     try:
         with path.open("rb") as file:
             return _header(file, path)
-    except (OSError, struct.error, UnicodeDecodeError, OverflowError, ValueError, MemoryError) as error:
+    except (OSError, struct.error, UnicodeDecodeError, OverflowError, ValueError, MemoryError, RecursionError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{path}: a broken GGUF file: its head cannot be read ({error}); get it again") from None

@@ -92,7 +92,7 @@ def why_not(source: Source, error: Exception) -> str:
 def _folder(name: str, path: Path) -> Source:
     if (path / "run.json").is_file():
         return _folder(name, _of_run(path))
-    if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
+    if _is_adapter(path):
         return Source(name, "adapter", path.resolve(), base=_base(path))
     if not (path / "config.json").is_file():
         files = sorted(path.glob("*.gguf"))
@@ -117,17 +117,22 @@ def _of_run(run: Path) -> Path:
     raise ModelError(f"{run} holds a run that has saved no model and no checkpoint yet")
 
 
+def _is_adapter(path: Path) -> bool:
+    return (path / ADAPTER).is_file() and not (path / "config.json").is_file()
+
+
 def _base(adapter: Path) -> Source:
     try:
         name = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{adapter / ADAPTER} names no base model: {error!r:.100}") from None
     try:
-        found = find_source(str(name))
+        itself = _is_adapter(Path(str(name)).expanduser())  # or another one: not followed, as it may lead back here
+        found = None if itself else find_source(str(name))
     except ModelError as error:
         raise ModelError(f"{adapter} is an adapter for {name}, which cannot be had: {error}") from None
-    if found.kind in ("adapter", "tiny"):
-        raise ModelError(f"{adapter} is an adapter for {name}, and that is no model to put it on ({found.kind})")
+    if found is None or found.kind in ("adapter", "tiny"):
+        raise ModelError(f"{adapter} is an adapter for {name}, and that is no model to put it on")
     return found
 
 
