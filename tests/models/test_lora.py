@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,18 @@ def test_micro_batches_change_no_gradient(base: Path) -> None:
         batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
         norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_what_is_gone_is_freed(base: Path) -> None:
+    """As between two stages: their weights would not both fit."""
+    policy = load_policy(str(base), device="cpu", lora=LORA)
+    learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
+    learner.update(Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0), 0)
+    assert policy.adapter
+    weights = [weakref.ref(tensor) for tensor in (policy.adapter.own[0], policy.adapter.base[0])]
+    del policy, learner
+    gc.collect()
+    assert [weight() for weight in weights] == [None, None]
 
 
 def test_running_out_of_memory_while_a_gradient_is_turned_leaves_nothing_of_it(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,9 +89,10 @@ class Adapter:
     def train_only_this(self, model: nn.Module) -> None:
         """Freezes the rest of the model. From here on a backward leaves its gradients in `gradients`."""
         model.requires_grad_(False)
+        me = weakref.proxy(self)  # Python sees no circle through a hook, and would never free its weights
         for i, weight in enumerate(self.own):
             weight.requires_grad_(True)
-            weight.register_post_accumulate_grad_hook(lambda w, i=i: self._project(i, w))
+            weight.register_post_accumulate_grad_hook(lambda w, i=i: me._project(i, w))
 
     @torch.no_grad()
     def _project(self, i: int, weight: Tensor) -> None:
