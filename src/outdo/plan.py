@@ -193,11 +193,12 @@ def describe(recipe: Recipe) -> list[str]:
     warm = f"{long} of {r.sft_batch_size} demonstrations, then " if long else ""
     whole = f"{len(r.stages)} stages, as below" if r.stages else f"{warm}{r.max_steps} GRPO steps"
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
+    own = "their own verifiers" if r.dataset_mixture else "its own verifier"
     lines = [
         f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {pick_device(r.device)}, "
         f"sees {shape.context:,} tokens",
         f"tokens    {token_lines(source)}",
-        f"task      {r.dataset_name}, rewarded by {', '.join(r.reward_funcs) or 'its own verifier'}",
+        f"task      {_tasks(r)}, rewarded by {', '.join(r.reward_funcs) or own}",
         f"run       {whole}",
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
@@ -207,6 +208,16 @@ def describe(recipe: Recipe) -> list[str]:
     ]
     refuse_too_large(r, shape)
     return lines
+
+
+def _tasks(recipe: Recipe) -> str:
+    """The task's name, or those of a mixture with how often each comes up."""
+    total = sum(float(entry.get("weight", 1)) for entry in recipe.dataset_mixture)
+    shares = [
+        f"{float(entry.get('weight', 1)) / total:.0%} {entry.get('name') or entry['dataset_name']}"
+        for entry in recipe.dataset_mixture
+    ]
+    return " and ".join(shares) if shares else recipe.dataset_name
 
 
 def _size(count: int) -> str:

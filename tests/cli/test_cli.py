@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from conftest import QUICK
+from outdo.cli.app import app
+from outdo.cli.train import _eval_words
+from outdo.config import Recipe
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -38,10 +43,39 @@ def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-def test_help_has_examples(outdo: Outdo) -> None:
+def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "answer": {2 * i}}}\n' for i in range(20)))
+    for words, part in (
+        (("dataset_name=a.jsonl", "sft_steps=0"), "no verifier of its own"),
+        (("dataset_name=a.jsonl", "reward_funcs=numeric"), "no teacher to imitate"),
+        (("reward_funcs=numerik",), "did you mean 'numeric'"),
+    ):
+        done = outdo("train", "--dry-run", *words)
+        assert done.returncode == 2 and part in done.stderr, done.stdout + done.stderr
+    done = outdo(
+        "train", "--dry-run", "dataset_mixture=[{dataset_name: arithmetic, weight: 3}, {dataset_name: countdown}]"
+    )
+    assert "75% arithmetic and 25% countdown" in done.stdout, done.stderr
+
+
+def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -> None:
     done = outdo("--help")
     assert done.returncode == 0 and "outdo train recipes/arithmetic.yaml seed=1" in done.stdout
+    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        assert re.search(rf"^  {name} +\S.*", done.stdout, re.MULTILINE), name
+    assert "..." not in done.stdout.partition("Options:")[2], "every command is told of in a whole sentence"
     assert outdo("train", "--nonsense").returncode == 2
+    code = "import sys, outdo.cli; print([m for m in ('torch', 'transformers', 'pydantic') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_next_command_can_be_typed_as_it_is() -> None:
+    recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
+    words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
+    assert _eval_words(recipe, Path("run/model")) == words
+    recipe = Recipe(task_args={"ops": "+", "ask": "What is {a} {op} {b}?"}, reward_funcs=["numeric"])
+    words = "outdo eval run/model --task arithmetic --task-arg ops=+ --task-arg 'ask=What is {a} {op} {b}?'"
+    assert _eval_words(recipe, Path("run/model")) == words
 
 
 def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
+
+# In which order, and under which head, `outdo --help` lists them; one that is not here comes last.
+SECTIONS = {
+    "Train": ("train", "sft", "harvest", "plot"),
+    "Use a model": ("eval", "chat", "export"),
+    "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
+}
+
+
+class Sections(TyperGroup):
+    """Commands by what they are for, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = [name for names in SECTIONS.values() for name in names]
+        rest = tuple(name for name in self.list_commands(ctx) if name not in named)
+        for head, names in {**SECTIONS, "More": rest}.items():
+            found = [(name.ljust(max(map(len, named))), self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.get_short_help_str(limit=200)) for name, command in found if command]
+            if rows:
+                with formatter.section(head):
+                    formatter.write_dl(rows)
+
 
 app = typer.Typer(
+    cls=Sections,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -13,18 +39,13 @@ app = typer.Typer(
     help="""Trains language models with GRPO on rewards that a program can check.
 
 \b
-  outdo train                                   the default: a tiny model learns arithmetic, about two minutes
-  outdo train recipes/arithmetic.yaml seed=1    a recipe, with keys set over it
-  outdo train --dry-run num_generations=16      what a run would do and take
+  outdo train
+  outdo train recipes/arithmetic.yaml seed=1
+  outdo train --dry-run num_generations=16
   outdo train dataset_name=my.jsonl reward_funcs=rewards.py:score model_name_or_path=./model
-  outdo eval runs/NAME --task arithmetic        how good a saved model is; several in one table
-  outdo chat runs/NAME                          talk with it, or -p "…" for one answer
-  outdo export runs/NAME --out ./model          any model as one Hugging Face folder, an adapter merged
-  outdo sft dataset_name=my.jsonl epochs=3      imitate demonstrations, without rewards
-  outdo harvest runs/NAME --out right.jsonl     keep a model's own right answers as demonstrations
-  outdo tasks                                   what there is to train on
-  outdo graders                                 what there is to grade with
-  outdo grade --reward gsm8k answers.jsonl      grade answers without training
-  outdo audit arithmetic                        whether a reward is fit to train on
+  outdo eval runs/NAME --task arithmetic
+  outdo chat runs/NAME
+
+`outdo COMMAND --help` has more of them.
 """,
 )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
+
+if TYPE_CHECKING:
+    from outdo.config import Recipe
 
 
 @app.command()
@@ -22,7 +26,7 @@ def train(
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
 ) -> None:
-    """Train a model. Without a recipe: a tiny model from scratch on arithmetic.
+    """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
     \b
       outdo train
@@ -42,17 +46,9 @@ def train(
         keys = parse_overrides(pairs)
         recipe = load_recipe(None, keys, base_of=read_run(resume)["recipe"])
     else:
-        recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False))
+        recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
     if dry_run:
-        from outdo.plan import describe
-        from outdo.stages import read_stages
-        from outdo.tasks.lengths import in_steps
-        from outdo.tasks.mixture import task_of
-        from outdo.tasks.overlap import told
-
-        task = task_of(recipe)
-        planned = [stage.told() for stage in read_stages(recipe)]
-        for line in [*describe(in_steps(recipe, task)), *told(task), *planned]:
+        for line in _plan(recipe):
             out.print(line, markup=False, soft_wrap=True)
         return
     from outdo import api
@@ -72,12 +68,42 @@ def train(
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    first = recipe.dataset_mixture[0] if recipe.dataset_mixture else {}
-    name, task_args = first.get("dataset_name", recipe.dataset_name), first.get("task_args", recipe.task_args)
-    args = "".join(f" --task-arg {key}={value}" for key, value in task_args.items())
-    out.print(f"next      outdo eval {result.model} --task {name}{args}", markup=False, soft_wrap=True)
+    out.print(f"next      {_eval_words(recipe, result.model)}", markup=False, soft_wrap=True)
     if not result.stages:
         out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
+
+
+def _plan(recipe: Recipe) -> list[str]:
+    """What a run would do. What a run would refuse before it loads a model is refused here too."""
+    from outdo.grade.choose import rewards_of
+    from outdo.plan import describe
+    from outdo.stages import read_stages
+    from outdo.tasks.lengths import in_steps
+    from outdo.tasks.lessons import find_lessons
+    from outdo.tasks.mixture import task_of
+    from outdo.tasks.overlap import told
+
+    task = task_of(recipe)
+    stages = read_stages(recipe)
+    if not stages:
+        rewards_of(recipe, task, {})
+        find_lessons(recipe, task)
+    return [*describe(in_steps(recipe, task)), *told(task), *(stage.told() for stage in stages)]
+
+
+def _eval_words(recipe: Recipe, model: Path) -> str:
+    """The command that measures the model again, on the task or on a mixture's first."""
+    from outdo.tasks.task import TASKS
+
+    keys: dict[str, Any] = recipe.model_dump()
+    keys |= recipe.dataset_mixture[0] if recipe.dataset_mixture else {}
+    given = {**keys["task_args"], **{f"columns.{ours}": theirs for ours, theirs in keys["columns"].items()}}
+    words = ["outdo", "eval", str(model), "--task", keys["dataset_name"]]
+    if keys["reward_funcs"] and keys["dataset_name"] not in TASKS:
+        words += ["--reward", keys["reward_funcs"][0]]
+    for key, value in given.items():
+        words += ["--task-arg", f"{key}={value}"]
+    return shlex.join(words)
 
 
 @app.command()
