@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import struct
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def test_padding_is_not_what_ends_an_answer(file: Path) -> None:
     facts = load_policy(str(file), device="cpu").facts
     assert facts["eos_tokens"] == ["<|im_end|>"] and facts["pad_token"] == "<|endoftext|>" and facts["chat_template"]
     assert facts["source"] == f"{file} (gguf)"
+
+
+def test_loading_and_decoding_say_one_line_of_ours(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    policy = load_policy(str(file), device="cpu")
+    policy.decode(policy.encode(prompt_of("the sea")))
+    said = capfd.readouterr()
+    assert re.fullmatch(rf"{file.name}: reading \d+ tensors into full weights\n", said.err) and not said.out
 
 
 def test_greedy_answers_equal_generates(file: Path) -> None:

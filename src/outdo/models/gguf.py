@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    modeling_gguf_pytorch_utils,
+)
 
 from outdo.errors import ModelError
+from outdo.models.tokens import keep_spaces
 
 MAGIC = b"GGUF"
 INSTALL = "pip install 'outdo[gguf]'"
@@ -66,8 +76,9 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     packed = getattr(transformers, "GgufConfig", None)  # newer ones may leave weights as they are packed
     dense = {"quantization_config": packed(dequantize=True)} if packed else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **options)
-        model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype="auto", **options, **dense)
+        tokenizer = keep_spaces(AutoTokenizer.from_pretrained(str(path.parent), **options))
+        with _told(path):
+            model = AutoModelForCausalLM.from_pretrained(str(path.parent), dtype="auto", **options, **dense)
     except Exception as error:  # transformers raises many kinds; all mean that this file cannot be had
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
@@ -79,6 +90,22 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             if hasattr(part, name):
                 delattr(part, name)
     return model, tokenizer
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """A line on standard error in place of transformers' bar, which takes no notice of `disable_progress_bar`."""
+
+    def told(tensors: Sequence[Any], **how: Any) -> Sequence[Any]:
+        print(f"{path.name}: reading {len(tensors)} tensors into full weights", file=sys.stderr, flush=True)
+        return tensors
+
+    bar = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
+    modeling_gguf_pytorch_utils.tqdm = told
+    try:
+        yield
+    finally:
+        modeling_gguf_pytorch_utils.tqdm = bar
 
 
 def _header(file: IO[bytes], path: Path) -> Header:

@@ -21,7 +21,7 @@ from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
 from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
-from outdo.models.tokens import ending_ids, set_padding, token_facts
+from outdo.models.tokens import ending_ids, keep_spaces, set_padding, token_facts
 from outdo.types import Prompt
 
 
@@ -167,7 +167,10 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"device={name}: torch {torch.__version__} sees no CUDA device here; use device=cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"device={name}: there is no such device; use auto, cpu, cuda or cuda:1") from None
 
 
 def load_policy(
@@ -221,7 +224,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     more = {"gguf_file": str(source.path)} if source.kind == "gguf" and source.path else {}
     where = str(source.path.parent) if more and source.path else source.where
     try:
-        return AutoTokenizer.from_pretrained(where, **source.options, **more)
+        return keep_spaces(AutoTokenizer.from_pretrained(where, **source.options, **more))
     except Exception as error:  # as below
         raise ModelError(f"the tokenizer of {source.name} {why_not(source, error)}") from error
 

@@ -56,6 +56,15 @@ def set_padding(tokenizer: PreTrainedTokenizerBase, eos_ids: Sequence[int]) -> i
     return pad_id
 
 
+def keep_spaces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Its texts as its tokens say. The spaces before punctuation that WordPiece puts too many of are right in BPE:
+    transformers leaves them there whatever a tokenizer's files ask for, and would say so in the middle of our lines."""
+    rust = getattr(tokenizer, "backend_tokenizer", None)
+    if rust is not None and type(rust.model).__name__ == "BPE":
+        tokenizer.clean_up_tokenization_spaces = False
+    return tokenizer
+
+
 def token_facts(tokenizer: PreTrainedTokenizerBase, eos_ids: Sequence[int], pad_id: int) -> dict[str, Any]:
     """What a run's manifest says of them."""
     return {
