@@ -69,11 +69,10 @@ def folder_or_words(data: bytes, stopped: Path) -> None:
         assert str(error).strip()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("fuzz")
-    Run.create(path / "run", load_recipe().model_dump(mode="json"), {}).close()
-    return path
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Run.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {}).close()
+    return tmp_path
 
 
 def mutated(text: bytes) -> st.SearchStrategy[bytes]:
