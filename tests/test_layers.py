@@ -18,7 +18,20 @@ ALLOWED = {
     "errors": set(),
     "seeds": set(),
 }
-NO_ENGINE = ("tasks", "grade", "track", "evals", "config", "foreign", "reading", "run", "plugins", "loop")
+NO_ENGINE = (
+    "tasks",
+    "grade",
+    "track",
+    "evals",
+    "diagnose",
+    "config",
+    "foreign",
+    "reading",
+    "run",
+    "plugins",
+    "loop",
+    "sweeps",
+)
 
 
 def imports_of(path: Path) -> set[str]:

@@ -179,6 +179,7 @@ NUMBERS_OF = {
 
 # Keys that would change what is learnt, and what to use instead.
 INSTEAD = {
+    "sweep": "this recipe is many runs, and they are made by: outdo sweep FILE",
     "datasets": "several tasks by weight are dataset_mixture: [{dataset_name: a.jsonl}, {dataset_name: b.jsonl}]",
     "test_split_size": "data without a test split have one row in ten held out",
     "reward_model_name_or_path": "a reward is a function here: reward_funcs=path/to/file.py:function",

@@ -8,7 +8,18 @@ from __future__ import annotations
 import os
 import sys
 
-from outdo.cli import chat, evaluate, export, grade, harvest, sft, tasks, train  # noqa: F401 they add their commands
+from outdo.cli import (  # noqa: F401 they add their commands
+    chat,
+    doctor,
+    evaluate,
+    export,
+    grade,
+    harvest,
+    sft,
+    sweep,
+    tasks,
+    train,
+)
 from outdo.cli.app import app
 from outdo.errors import OutdoError
 from outdo.host import share_cores

@@ -1,0 +1,99 @@
+"""`outdo …` in a process of its own that starts at once: it is forked from this one, where all is imported.
+
+Nothing is computed in this process before: threads do not live through a fork.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Child:
+    """A process that was started. `status` is its exit status, below 0 for a signal, once it is known."""
+
+    pid: int
+    status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+        if self.status is None:
+            pid, found = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(found) if pid else None
+        return self.status
+
+    def send(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def start(words: Sequence[str], log: Path, threads: int) -> Child:
+    """Starts `outdo WORDS`, which writes to `log` and is told to stop when we are gone.
+
+    It has a process group of its own: Ctrl-C reaches it through us, once.
+    """
+    from outdo import api, cli, plan  # noqa: F401 not again in every child
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(words, log, threads)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return Child(pid)
+
+
+def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
+    status = 70
+    try:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        _redirect(log)
+        status = _run(words, threads)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        print(f"outdo: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        atexit._run_exitfuncs()  # a fork ends without them
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _redirect(log: Path) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(nothing, 0)
+    for descriptor in (1, 2):
+        os.dup2(out, descriptor)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _run(words: Sequence[str], threads: int) -> int:
+    import torch
+
+    from outdo.cli import main
+
+    os.environ.update(OMP_NUM_THREADS=str(threads), COLUMNS="100")
+    torch.set_num_threads(threads)
+    sys.argv = ["outdo", *words]
+    main()
+    return 0

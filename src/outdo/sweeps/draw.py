@@ -1,0 +1,66 @@
+"""A sweep as a picture. Needs matplotlib: `pip install outdo[plot]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outdo.errors import RunError
+from outdo.sweeps.analysis import Setting
+from outdo.sweeps.grid import told
+from outdo.sweeps.report import plane
+
+
+def draw(settings: Sequence[Setting], varied: Sequence[str], title: str, out: Path) -> Path:
+    """A heat map where two keys vary, else a point with its interval for each setting; hollow where not sane."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RunError("drawing needs matplotlib: pip install 'outdo[plot]'") from None
+    if len(varied) == 2 and all(set(varied) == s.keys.keys() for s in settings):
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        _heat(figure, settings, varied)
+    else:
+        figure = Figure(figsize=(7.2, 1.2 + 0.38 * len(settings)), layout="constrained")
+        _points(figure.subplots(), settings)
+    figure.suptitle(title, fontsize=10)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=110)
+    return out
+
+
+def _heat(figure: Any, settings: Sequence[Setting], varied: Sequence[str]) -> None:
+    axis = figure.subplots()
+    down, across, cells = plane(settings, varied)
+    values = [[float("nan") if s is None or s.success is None else s.success for s in line] for line in cells]
+    shown = axis.imshow(values, cmap="viridis", aspect="auto")
+    middle = sum(shown.get_clim()) / 2
+    for y, line in enumerate(cells):
+        for x, s in enumerate(line):
+            if s is None:
+                continue
+            text = s.rows[0]["status"] if s.success is None else f"{s.success:.3f}\n[{s.low:.2f}, {s.high:.2f}]"
+            text += "" if s.is_sane or s.success is None else "\nnot sane"
+            dark = s.success is not None and s.success < middle
+            axis.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axis.set_xticks(range(len(across)), [told(value) for value in across])
+    axis.set_yticks(range(len(down)), [told(value) for value in down])
+    axis.set_xlabel(varied[1])
+    axis.set_ylabel(varied[0])
+    figure.colorbar(shown, label="held-out success")
+
+
+def _points(axis: Any, settings: Sequence[Setting]) -> None:
+    for y, s in enumerate(settings):
+        if s.success is None or s.low is None or s.high is None:
+            axis.text(0.0, y, s.rows[0]["status"], va="center", fontsize=8, color="gray")
+            continue
+        error = [[max(0.0, s.success - s.low)], [max(0.0, s.high - s.success)]]
+        axis.errorbar([s.success], [y], xerr=error, fmt="o", color="C0", capsize=3, mfc="C0" if s.is_sane else "white")
+        runs = [row["success_rate"] for row in s.evaluated]
+        axis.plot(runs, [y + 0.18] * len(runs), "|", color="gray", markersize=6)
+    axis.set_yticks(range(len(settings)), [s.name for s in settings], fontsize=8)
+    axis.set_ylim(len(settings) - 0.5, -0.5)
+    axis.set_xlabel("held-out success, 95%; small marks: seeds; hollow: signals that are not sane", fontsize=8)
+    axis.grid(alpha=0.25)

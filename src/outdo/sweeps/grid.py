@@ -1,0 +1,262 @@
+"""What a sweep is made of: words of the command line and a recipe's `sweep:` part, as cells with whole recipes.
+
+sweep:
+  prepare: {sft_steps: 500}                  # once, by `outdo sft`; every cell starts from its model
+  cells:                                     # named settings …
+    GRPO: {}
+    Dr. GRPO: {loss_type: dr_grpo, scale_rewards: none}
+  grid: {beta: [0, 0.05], seed: [0, 1, 2]}   # … times all combinations of these
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from outdo.config import Recipe, load_recipe
+from outdo.errors import RecipeError
+from outdo.foreign import SYNONYMS
+from outdo.reading import parse_overrides, read_yaml
+
+Keys = dict[str, Any]
+PARTS = ("title", "about", "prepare", "cells", "grid", "default", "columns")
+ITS_OWN = {"output_dir": "--out says where", "resume": "a sweep always goes on", "stages": "use sweep.prepare"}
+MANY = 1000  # cells: more is a slip of the keyboard
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to be."""
+
+    name: str  # of its folder, after `cell-`
+    setting: str  # what it is called; cells that differ by their seed alone share it
+    keys: Keys  # what sets it apart
+    recipe: Recipe
+
+    @property
+    def definition(self) -> Keys:
+        """What makes it this cell, wherever it runs."""
+        return self.recipe.model_dump(mode="json", exclude={"output_dir", "resume"})
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All of them."""
+
+    cells: tuple[Cell, ...]
+    varied: tuple[str, ...]  # keys that a grid varies, seed aside; empty where all cells have names
+    prepare: Recipe | None = None  # of the run that every cell starts from
+    title: str = "Sweep"
+    about: str = ""
+    default: str = ""  # the setting to prefer where others are not better; empty: none
+    columns: tuple[str, ...] = ()  # further signals for its tables
+
+    @property
+    def fingerprint(self) -> str:
+        whole = [[cell.name, cell.definition] for cell in self.cells]
+        first = self.prepare.model_dump(mode="json") if self.prepare else None
+        return hashlib.blake2b(json.dumps([whole, first], sort_keys=True).encode(), digest_size=4).hexdigest()
+
+    def started_from(self, model: str) -> Sweep:
+        """The same cells from the model that the preparation made."""
+        update = {"model_name_or_path": model, "sft_steps": 0, "sft_epochs": 0.0}
+        moved = [replace(cell, recipe=cell.recipe.model_copy(update=update)) for cell in self.cells]
+        return replace(self, cells=tuple(moved))
+
+
+def read_sweep(path: str | None, words: Sequence[str], say: Callable[[str], None] = lambda line: None) -> Sweep:
+    """The cells of a recipe (none: the default) and `key=a,b,c` words. Raises RecipeError, which names the cell.
+
+    Every cell's recipe is whole and valid here, before anything runs.
+    """
+    base = read_yaml(Path(path)) if path else None
+    part = _part(base.pop("sweep", {}) if base else {}, path)
+    plain, varying = split_words(words)
+    named = {str(name): canonical(keys or {}) for name, keys in part.get("cells", {}).items()}
+    _refuse_unclear(named, {**plain, **varying})
+    grid = {SYNONYMS.get(key, key): values for key, values in part.get("grid", {}).items()}
+    plain_grid = {key: [plain.pop(key)] for key in list(plain) if key in grid}
+    grid = {**grid, **plain_grid, **varying}
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise RecipeError(f"sweep: grid: {key} is {values!r}, expected a list of values: [1, 2]")
+    count = len(named or [""])
+    for values in grid.values():
+        count *= len(values)
+    if count > MANY:
+        raise RecipeError(f"that is {count:,} cells, and {MANY:,} is the most: give fewer values")
+    cells = [
+        _cell(base, plain, name, own, dict(zip(grid, values, strict=True)), say if not i and not j else None)
+        for i, (name, own) in enumerate((named or {"": {}}).items())
+        for j, values in enumerate(itertools.product(*grid.values()))
+    ]
+    if len(cells) < 2:
+        raise RecipeError("nothing varies, so there is one run: give a key several values, such as beta=0,0.05,0.2")
+    _refuse_alike(cells)
+    sweep = Sweep(
+        tuple(cells),
+        tuple(key for key, values in grid.items() if key != "seed" and len(values) > 1),
+        _prepared(base, plain, part["prepare"]) if part.get("prepare") else None,
+        str(part.get("title") or "Sweep"),
+        str(part.get("about") or "").strip(),
+        columns=tuple(part.get("columns") or ()),
+    )
+    return replace(sweep, default=_default(sweep, base, plain, part.get("default")))
+
+
+def split_words(words: Sequence[str]) -> tuple[Keys, dict[str, list[Any]]]:
+    """`key=value` words, apart by whether they list several values. Lists in brackets are one value."""
+    plain: Keys = {}
+    varying: dict[str, list[Any]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise RecipeError(f"{word!r}: expected key=value or key=a,b,c, such as num_generations=4,8")
+        name = SYNONYMS.get(key, key)
+        if name in plain or name in varying:
+            raise RecipeError(f"{word!r}: {name} is given twice; list its values in one word, {name}=a,b")
+        texts = listed(text)
+        if "" in texts and len(texts) > 1:
+            raise RecipeError(f"{word!r}: a value between the commas is empty")
+        values = [_value(text) for text in texts]
+        if len(values) > 1:
+            varying[name] = values
+        else:
+            plain[name] = values[0]
+    return plain, varying
+
+
+def listed(text: str) -> list[str]:
+    """Split at the commas that are in no bracket and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "\"'":
+            quote = c
+        depth += (c in "[{") - (c in "]}") if not quote else 0
+        if c == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts]
+
+
+def _value(text: str) -> Any:
+    return parse_overrides([f"x={text}"])["x"]
+
+
+def canonical(keys: Any) -> Keys:
+    """Keys as a recipe calls them; what reaches inside (`task_args.digits`) stays flat, so that it can be told."""
+    if not isinstance(keys, Mapping):
+        raise RecipeError(f"sweep: a cell is lines of `key: value`, this is {keys!r:.60}")
+    return {SYNONYMS.get(str(key), str(key)): value for key, value in keys.items()}
+
+
+def nested(keys: Mapping[str, Any]) -> Keys:
+    """`task_args.digits: 3` as a recipe takes it: `task_args: {digits: 3}`."""
+    out: Keys = {}
+    for key, value in keys.items():
+        outer, dot, inner = key.partition(".")
+        if not dot:
+            out[key] = {**out[key], **value} if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+        elif isinstance(out.setdefault(outer, {}), dict):
+            out[outer] = {**out[outer], inner: value}
+        else:
+            raise RecipeError(f"{key}={value!r}: {outer} was already given as {out[outer]!r}")
+    return out
+
+
+def told(value: Any) -> str:
+    """A value as it is typed."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, separators=(",", ":"))
+    return str(value)
+
+
+def _cell(base: Keys | None, plain: Keys, name: str, own: Keys, point: Keys, say: Callable[[str], None] | None) -> Cell:
+    keys = {**own, **point}
+    shown = " ".join(f"{key}={told(value)}" for key, value in point.items() if key != "seed")
+    setting = " ".join(filter(None, (name, shown))) or "the recipe"
+    whole = setting + (f" seed={point['seed']}" if "seed" in point else "")
+    recipe = _recipe(base, {**plain, **keys}, f"cell {whole}", say)
+    return Cell(_file_name(whole), setting, keys, recipe)
+
+
+def _recipe(base: Keys | None, keys: Keys, where: str, say: Callable[[str], None] | None = None) -> Recipe:
+    for key in ITS_OWN.keys() & {*keys, *(base or {})}:
+        raise RecipeError(f"{where}: {key} is no key of a sweep: {ITS_OWN[key]}")
+    try:
+        return load_recipe(None, nested(keys), say or (lambda line: None), base_of=base)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {str(error).removeprefix('command line: ')}") from None
+
+
+def _file_name(whole: str) -> str:
+    """Letters, digits, dots, dashes; short."""
+    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", whole.replace("=", "-")).strip("-.").lower() or "cell"
+    if len(name) <= 80:
+        return name
+    return f"{name[:70]}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+
+
+def _prepared(base: Keys | None, plain: Keys, keys: Any) -> Recipe:
+    """The recipe of `outdo sft`: the base's with its own keys."""
+    recipe = _recipe(base, {**plain, **canonical(keys)}, "sweep.prepare")
+    if not recipe.sft_steps and not recipe.sft_epochs:
+        raise RecipeError("sweep.prepare: it imitates for no step: set sft_steps or sft_epochs")
+    return recipe
+
+
+def _default(sweep: Sweep, base: Keys | None, plain: Keys, named: Any) -> str:
+    """The setting that `sweep.default` names, or the one that changes nothing about the recipe."""
+    settings = list(dict.fromkeys(cell.setting for cell in sweep.cells))
+    if named is not None:
+        if named not in settings:
+            raise RecipeError(f"sweep: default: {named!r} is none of its settings: {', '.join(settings)}")
+        return str(named)
+    try:
+        unchanged = _recipe(base, plain, "").model_dump(mode="json", exclude={"seed"})
+    except RecipeError:  # it need not be a recipe without its cells' keys
+        return ""
+    same = [cell for cell in sweep.cells if cell.recipe.model_dump(mode="json", exclude={"seed"}) == unchanged]
+    return same[0].setting if same else ""
+
+
+def _part(part: Any, path: str | None) -> Keys:
+    """The `sweep:` part, checked for what may stand there."""
+    if not isinstance(part, dict):
+        raise RecipeError(f"{path}: sweep: expected {', '.join(PARTS)}, this is {part!r:.60}")
+    for key in part:
+        if key not in PARTS:
+            raise RecipeError(f"{path}: sweep: unknown part {key!r}; there are {', '.join(PARTS)}")
+    for key in ("cells", "grid"):
+        if not isinstance(part.get(key, {}), dict):
+            raise RecipeError(f"{path}: sweep: {key} is lines of `name: …`, this is {part[key]!r:.60}")
+    return part
+
+
+def _refuse_unclear(named: Mapping[str, Keys], given: Keys) -> None:
+    for name, keys in named.items():
+        for key in keys.keys() & given.keys():
+            raise RecipeError(f"{key} is what the cell {name} sets to {keys[key]!r}: leave it out of the command line")
+
+
+def _refuse_alike(cells: Sequence[Cell]) -> None:
+    seen: dict[str, Cell] = {}
+    names: dict[str, Cell] = {}
+    for cell in cells:
+        whole = json.dumps(cell.definition, sort_keys=True)
+        if whole in seen:
+            raise RecipeError(f"cells {seen[whole].name} and {cell.name} are alike: they would be the same run twice")
+        if cell.name in names:
+            raise RecipeError(f"two cells would share the folder cell-{cell.name}: give them other names")
+        seen[whole] = names[cell.name] = cell

@@ -1,0 +1,157 @@
+"""What a sweep came to, to be read: a table that fits the window, a heat map in text, runs side by side, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from outdo.sweeps.analysis import Setting
+from outdo.sweeps.choice import Choice
+from outdo.sweeps.grid import told
+
+NONE = "–"
+SHADES = " ░▒▓█"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table. Where the window is narrow, those of the highest `rank` go first."""
+
+    title: str
+    text: Callable[[Setting], str]
+    rank: int
+
+
+def number(value: float | None, how: str) -> str:
+    return NONE if value is None else how.format(value)
+
+
+def _signal(name: str, title: str, how: str, rank: int) -> Column:
+    return Column(title, lambda s: number(s.mean(name), how), rank)
+
+
+FURTHER = {  # signals that `sweep.columns` may name, beside those that are always there
+    "adv_noise": ("adv. noise", "{:.3f}"),
+    "adv_std": ("adv. std", "{:.2f}"),
+    "grad_norm": ("grad norm", "{:.2f}"),
+    "clipfrac": ("clipped", "{:.3f}"),
+    "truncated": ("cut", "{:.2f}"),
+    "reward_mean": ("reward", "{:.2f}"),
+}
+
+
+def success(s: Setting) -> str:
+    if s.success is None:
+        return NONE
+    return f"{s.success:.3f} [{s.low:.2f}, {s.high:.2f}]"
+
+
+def columns_of(settings: Sequence[Setting], further: Sequence[str] = ()) -> list[Column]:
+    """Those that this sweep fills."""
+    k = next((s.pass_name for s in settings if s.pass_name), "")
+    found = [
+        Column("setting", lambda s: s.name, 0),
+        Column("success [95%]", success, 0),
+        Column("gain", lambda s: number(s.gain, "{:+.2f}"), 5),
+        *([_signal("pass@1", "pass@1", "{:.2f}", 6)] if k else []),
+        *([_signal(k, k, "{:.2f}", 4)] if k and k != "pass@1" else []),
+        _signal("kl_mean", "KL", "{:.3f}", 1),
+        _signal("entropy_mean", "entropy", "{:.3f}", 2),
+        _signal("group_diversity", "diverse", "{:.2f}", 3),
+        _signal("informative", "inform.", "{:.2f}", 8),
+        _signal("len_mean", "length", "{:.1f}", 9),
+        *(_signal(name, *FURTHER[name], rank=1) for name in further),
+        _signal("tokens_per_s", "tokens/s", "{:,.0f}", 10),
+        _signal("seconds", "seconds", "{:.0f}", 7),
+    ]
+    return [c for c in found if c.rank == 0 or any(c.text(s) != NONE for s in settings)]
+
+
+def table(settings: Sequence[Setting], width: int, further: Sequence[str] = ()) -> Table:
+    """A line for each setting, mean over its seeds; what was wrong with it stands below it."""
+    columns = columns_of(settings, further)
+    taken = {c.title: max(len(c.title), *(len(c.text(s)) for s in settings)) + 2 for c in columns}
+    while sum(taken[c.title] for c in columns) > width and len(columns) > 2:
+        columns.remove(max(columns, key=lambda c: c.rank))
+    shown = Table(box=None, header_style="dim", padding=(0, 1))
+    for column in columns:
+        first = column.title == "setting"
+        shown.add_column(Text(column.title), no_wrap=not first, overflow="fold", justify="left" if first else "right")
+    for s in settings:
+        shown.add_row(*(Text(column.text(s)) for column in columns))
+    return shown
+
+
+def notes(settings: Sequence[Setting]) -> list[str]:
+    """Where each broke, and what the doctor found."""
+    lines = [f"{s.name}: {'; '.join(_wrong(s))}" for s in settings]
+    return [line for line in lines if not line.endswith(": ")]
+
+
+def _wrong(s: Setting) -> list[str]:
+    whys = [str(row["why"]) for row in s.rows if row["status"] in ("halted", "failed") and row["why"]]
+    codes = list(dict.fromkeys(code for row in s.rows for code in row.get("findings") or ()))
+    said = [f"the doctor says {', '.join(codes)}"] if codes else []
+    return [*s.troubles, *list(dict.fromkeys(whys))[:1], *said]
+
+
+Plane = tuple[list[Any], list[Any], list[list[Setting | None]]]
+
+
+def plane(settings: Sequence[Setting], varied: Sequence[str]) -> Plane:
+    """Settings of two keys as a grid: the first key's values down, the second's across."""
+    given = [[s.keys[key] for s in settings] for key in varied]
+    down, across = ([v for i, v in enumerate(values) if v not in values[:i]] for values in given)
+    at = {(told(s.keys[varied[0]]), told(s.keys[varied[1]])): s for s in settings}
+    return down, across, [[at.get((told(y), told(x))) for x in across] for y in down]
+
+
+def heat_map(settings: Sequence[Setting], varied: Sequence[str]) -> Table:
+    """Success by two keys, darker for more; a mark where the signals are not sane."""
+    down, across, cells = plane(settings, varied)
+    shown = Table(box=None, header_style="dim", padding=(0, 1))
+    shown.add_column("")
+    for value in across:
+        shown.add_column(Text(told(value)), justify="right", no_wrap=True)
+    there = [s.success for s in settings if s.success is not None]
+    low, high = (min(there), max(there)) if there else (0.0, 1.0)
+    for value, line in zip(down, cells, strict=True):
+        shown.add_row(Text(told(value)), *(Text(_spot(s, low, high)) for s in line))
+    return shown
+
+
+def _spot(s: Setting | None, low: float, high: float) -> str:
+    if s is None or s.success is None:
+        return s.rows[0]["status"] if s else NONE
+    shade = SHADES[round((s.success - low) / (high - low) * (len(SHADES) - 1))] if high > low else SHADES[2]
+    return f"{shade * 2} {s.success:.3f}{'' if s.is_sane else '!'}"
+
+
+def page(
+    title: str,
+    about: str,
+    settings: Sequence[Setting],
+    choice: Choice,
+    facts: Mapping[str, str],
+    picture: str | None = None,
+    further: Sequence[str] = (),
+) -> str:
+    """The whole as Markdown."""
+    columns = columns_of(settings, further)
+    lines = [f"# {title}", "", *([about, ""] if about else [])]
+    lines += [*(f"- {key}: {value}" for key, value in facts.items()), ""]
+    lines += ["| " + " | ".join([*(c.title for c in columns), "where it broke"]) + " |"]
+    lines += ["| " + " | ".join(["---"] * (len(columns) + 1)) + " |"]
+    for s in settings:
+        lines.append("| " + " | ".join([*(_plain(c.text(s)) for c in columns), _plain("; ".join(_wrong(s)))]) + " |")
+    lines += ["", f"**Take** {choice.why}" if choice.name else choice.why, ""]
+    lines += [f"![{title}]({picture})", ""] if picture else []
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

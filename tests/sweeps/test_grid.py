@@ -1,0 +1,103 @@
+"""Words and a recipe's `sweep:` part to cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from outdo.config import load_recipe
+from outdo.errors import RecipeError
+from outdo.sweeps.grid import listed, nested, read_sweep
+
+
+def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
+    assert listed("4,8") == ["4", "8"]
+    assert listed("[1.0,0.1],[1.0,5]") == ["[1.0,0.1]", "[1.0,5]"]
+    assert listed("{a: [1,2], b: 3}") == ["{a: [1,2], b: 3}"]
+    assert listed("'a,b',c") == ["'a,b'", "c"]
+    assert nested({"task_args.digits": 3, "task_args.ops": "+", "beta": 0}) == {
+        "task_args": {"digits": 3, "ops": "+"},
+        "beta": 0,
+    }
+
+
+def test_a_grid_is_every_combination_times_seeds() -> None:
+    sweep = read_sweep(None, ["group_size=4,8", "beta=0,0.05", "seed=0,1,2", "max_steps=7"])
+    assert len(sweep.cells) == 12 and sweep.varied == ("num_generations", "beta")
+    assert sweep.cells[0].setting == "num_generations=4 beta=0" and sweep.cells[0].name.endswith("-seed-0")
+    assert len({cell.setting for cell in sweep.cells}) == 4
+    assert {(c.recipe.num_generations, c.recipe.beta, c.recipe.seed) for c in sweep.cells} == {
+        (g, b, s) for g in (4, 8) for b in (0.0, 0.05) for s in (0, 1, 2)
+    }
+    assert all(cell.recipe.max_steps == 7 and cell.recipe.sft_steps == 500 for cell in sweep.cells)
+    assert sweep.default == ""  # the default's beta is 0.01
+
+
+def test_the_setting_that_changes_nothing_is_the_default() -> None:
+    assert read_sweep(None, ["beta=0,0.01", "seed=3,4"]).default == "beta=0.01"
+    assert read_sweep(None, ["task_args.digits=1,2"]).cells[1].recipe.task_args == {"ops": "+", "digits": 2}
+
+
+def test_variants_are_those_of_their_own_recipes() -> None:
+    sweep = read_sweep(str(ROOT / "recipes" / "ablation_variants.yaml"), [])
+    assert len(sweep.cells) == 24 and sweep.default == "GRPO" and sweep.prepare and sweep.prepare.sft_steps == 500
+    files = {"Dr. GRPO": "dr_grpo", "REINFORCE++": "reinforce_pp"}
+    shorter = {"max_steps", "seed", "eval_split", "eval_samples", "save_steps"}
+    for cell in sweep.cells:
+        if cell.setting != "GRPO":
+            name = files.get(cell.setting, cell.setting.lower())
+            whole = load_recipe(ROOT / "recipes" / f"variant_{name}.yaml")
+            assert cell.recipe.model_dump(exclude=shorter) == whole.model_dump(exclude=shorter), cell.setting
+    moved = sweep.started_from("there").cells[5].recipe
+    assert (moved.model_name_or_path, moved.sft_steps) == ("there", 0)
+
+
+@pytest.mark.parametrize("name", ["group_size", "format_weight"])
+def test_the_other_ablations_are_whole(name: str) -> None:
+    sweep = read_sweep(str(ROOT / "recipes" / f"ablation_{name}.yaml"), ["seed=0"])
+    assert len(sweep.cells) == 4 and sweep.prepare
+    if name == "format_weight":
+        assert [cell.recipe.reward_weights[1] for cell in sweep.cells] == [0.0, 0.1, 1.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["betta=0,1"], "cell betta=0: unknown key 'betta': did you mean 'beta'?"),
+        (["beta=0,-1"], "cell beta=-1: beta=-1: input should be greater"),
+        (["num_generations=8,12"], "cell num_generations=12: num_generations=12 does not divide"),
+        (["beta=0,0.0"], "are alike"),
+        (["beta=0", "seed=1"], "nothing varies"),
+        (["beta=0,", "seed=1,2"], "is empty"),
+        (["beta=0,1", "kl_coef=0.1"], "given twice"),
+        (["beta"], "expected key=value"),
+        (["beta=0,1", "output_dir=x"], "--out"),
+        (["seed=" + ",".join(map(str, range(40))), "max_steps=" + ",".join(map(str, range(1, 40)))], "1,560 cells"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        read_sweep(None, words)
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "part"),
+    [
+        ("sweep: {gird: {}}", [], "unknown part 'gird'"),
+        ("sweep: {grid: {beta: 0.1}}", [], "expected a list"),
+        ("sweep: {cells: {a: {beta: 0}, b: {betta: 1}}}", [], "cell b: unknown key 'betta'"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 1}}}", ["beta=0"], "is what the cell a sets to 0"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are alike"),
+        ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell is lines of"),
+        ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "is none of its settings: a, b"),
+        ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "imitates for no step"),
+    ],
+)
+def test_a_bad_part_is_refused(tmp_path: Path, text: str, words: list[str], part: str) -> None:
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(RecipeError) as error:
+        read_sweep(str(tmp_path / "r.yaml"), words)
+    assert part in str(error.value)
