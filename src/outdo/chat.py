@@ -97,6 +97,7 @@ class Conversation:
         Turns that do not fit any more are dropped, the oldest first. Raises TaskError where the text alone does not
         fit, and ModelError where the chat template refuses it; the conversation is then as it was.
         """
+        text = text.encode(errors="replace").decode()  # a terminal may hand over bytes that are no character
         prompt, dropped = self._fitted(text)
         del self.turns[:dropped]
         typist = Typist(self.policy, show)

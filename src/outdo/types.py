@@ -117,12 +117,16 @@ class SampleParams:
     stop: tuple[str, ...] = ()  # texts that end an answer; they stay in it
 
     def __post_init__(self) -> None:
-        sizes = self.max_completion_length >= 1 and self.temperature >= 0 and self.top_k >= 0
-        if not sizes or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1 or "" in self.stop:
-            raise ValueError(
-                f"{self}: needs max_completion_length >= 1, temperature >= 0, 0 < top_p <= 1, top_k >= 0, "
-                "0 <= min_p <= 1 and no empty text in stop"
-            )
+        for name, holds, rule in (
+            ("max_completion_length", self.max_completion_length >= 1, "1 or more"),
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0 and at most 1"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("stop", "" not in self.stop, "texts that are not empty"),
+        ):
+            if not holds:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be {rule}")
 
     @property
     def truncates(self) -> bool:

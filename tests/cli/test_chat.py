@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -18,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from outdo.chat import Conversation, Typist, printable
 from outdo.cli import chat as cli
-from outdo.errors import TaskError
+from outdo.errors import RecipeError, TaskError
 from outdo.models.load import Policy, load_policy, save_policy
 from outdo.types import SampleParams
 
@@ -167,7 +168,7 @@ def test_commands_and_ways_to_leave(
 def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
     save_policy(load_policy("tiny", device="cpu", seed=1), tmp_path / "m")
     here, there = pty.openpty()
-    words = [sys.executable, "-m", "outdo", "chat", "m", "--seed", "1", "--max-completion-length", "250"]
+    words = [sys.executable, "-m", "outdo", "chat", "m", "--temperature", "0", "--max-completion-length", "250"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"}
     process = subprocess.Popen(
         words, cwd=tmp_path, env=env, stdin=there, stdout=there, stderr=there, start_new_session=True,
@@ -201,3 +202,31 @@ def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
     finally:
         process.kill()
         os.close(here)
+
+
+def test_what_is_no_question_is_refused_in_a_sentence(outdo: Outdo, tmp_path: Path) -> None:
+    for words, part in (
+        (("-p", ""), "the prompt is empty"),
+        (("-p", "hi", "--top-p", "0"), "top_p=0.0: it must be more than 0 and at most 1"),
+        (("-p", "hi", "--device", "gpu"), "device=gpu: there is no such device"),
+    ):
+        done = outdo("chat", "tiny", *words)
+        assert done.returncode == 2 and part in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "part"), [(None, "standard input is closed"), (b"\xff\xfe\x80", "not text in UTF-8")]
+)
+def test_standard_input_that_is_closed_or_no_text(
+    given: bytes | None, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for errors in ("strict", "surrogateescape"):  # the second where the locale is C
+        file = None if given is None else io.TextIOWrapper(io.BytesIO(given), "utf-8", errors=errors)
+        monkeypatch.setattr(sys, "stdin", file)
+        with pytest.raises(RecipeError, match=part):
+            cli._asked(None)
+        monkeypatch.undo()
+
+
+def test_bytes_that_are_no_character_do_not_end_a_conversation(policy: Policy) -> None:
+    assert Conversation(policy, SHORT).ask("1\udcff2", lambda piece: None).finish in ("stop", "length")

@@ -50,17 +50,29 @@ def chat(
         params = SampleParams(max_completion_length, temperature, top_p)
     except ValueError as error:
         raise RecipeError(str(error)) from None
-    once = prompt if prompt not in (None, "-") else None
-    if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-        once = sys.stdin.read().strip()
-    if once is not None and not once.strip():
-        raise RecipeError("there is nothing to answer: the prompt is empty")
+    once = _asked(prompt)
     policy = load_policy(model, dtype=dtype, device=device)
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
     if once is not None:
         reply = _answer(talk, once)
         raise typer.Exit(130 if reply.finish == "interrupted" else 0)
     _converse(talk, model)
+
+
+def _asked(prompt: str | None) -> str | None:
+    """What is asked by -p, or by standard input where that is no terminal; None: there is a conversation."""
+    if prompt in (None, "-") and sys.stdin is None:
+        raise RecipeError("standard input is closed, so there is nobody to talk with: ask with -p")
+    if prompt is None and sys.stdin.isatty():
+        return None
+    try:
+        text = sys.stdin.read().strip() if prompt in (None, "-") else str(prompt)
+        text.encode()  # what a shell handed over may be no text either
+    except UnicodeError:
+        raise RecipeError("the prompt is not text in UTF-8: there is nothing to answer") from None
+    if not text.strip():
+        raise RecipeError("there is nothing to answer: the prompt is empty")
+    return text
 
 
 def _converse(talk: Conversation, model: str) -> None:
@@ -121,7 +133,8 @@ def _answer(talk: Conversation, text: str) -> Reply:
     reply = talk.ask(text, show)
     print(flush=True)
     if reply.forgotten:
-        print(f"(the context is full: the oldest {reply.forgotten} turns are forgotten)", file=sys.stderr)
+        oldest = "oldest turn is" if reply.forgotten == 1 else f"{reply.forgotten} oldest turns are"
+        print(f"(the context is full: the {oldest} forgotten)", file=sys.stderr)
     if reply.finish == "length":
         limit = talk.params.max_completion_length
         print(f"(cut at {limit} tokens: --max-completion-length allows more)", file=sys.stderr)
