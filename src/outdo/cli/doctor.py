@@ -1,0 +1,65 @@
+"""`outdo doctor`: what is wrong with a run, with another trainer's curves, or with this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from outdo.cli.app import app
+from outdo.errors import RecipeError
+
+MARKS = {"ok": "green", "missing": "yellow", "bad": "bold red"}
+
+
+@app.command()
+def doctor(
+    target: Annotated[Path | None, typer.Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A list of findings.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Look at this machine instead.")] = False,
+) -> None:
+    """Name what is wrong with a run, from its curves and answers: evidence, one change, and what should answer.
+
+    A file may be CSV, JSON or JSON Lines of another trainer: outdo's names, TRL's or verl's. Exit status 0 where it
+    could be diagnosed, ill or not.
+
+    \b
+      outdo doctor runs/NAME
+      outdo doctor runs/NAME --json
+      outdo doctor trainer_state.json
+      outdo doctor --system
+    """
+    if system == (target is not None):
+        raise RecipeError("outdo doctor takes a run's folder or a file of metrics, or --system alone")
+    out = Console(highlight=False)
+    if target is None:
+        _system(out, as_json)
+        return
+    from outdo.diagnose.read import read_history
+    from outdo.diagnose.rules import diagnose
+    from outdo.diagnose.show import show
+
+    history = read_history(target)
+    findings = diagnose(history)
+    if as_json:
+        print(json.dumps([finding.row() for finding in findings], indent=2))
+        return
+    out.print(f"{target}: {len(history)} steps", markup=False, soft_wrap=True)
+    show(findings, out)
+
+
+def _system(out: Console, as_json: bool) -> None:
+    from outdo.diagnose.system import check_system
+
+    checks = check_system()
+    if as_json:
+        print(json.dumps([check.row() for check in checks], indent=2))
+        return
+    for check in checks:
+        out.print(f"[{MARKS[check.worth]}]{check.worth:<8}[/]{check.name:<14}", end="")
+        out.print(check.found, markup=False, soft_wrap=True)
+        if check.do:
+            out.print(f"{'':<22}{check.do}", markup=False, soft_wrap=True)

@@ -1,0 +1,134 @@
+"""What the answers themselves say: the same one judged both ways, why graders broke, and what came to pay."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from outdo.diagnose.history import Answers
+from outdo.run import read_rows
+
+GROUPS = 400  # that are looked at of a file, at most; early and late files only
+FILES = 3
+WORDS = 4  # of a phrase
+SHOWN = 90  # characters of an answer
+
+Row = Mapping[str, Any]
+
+
+def read_answers(folder: Path) -> Answers:
+    """The findings of a run's groups/, from its first and its last files."""
+    files = sorted((folder / "groups").glob("steps-*.jsonl"))
+    if not files:
+        return Answers()
+    chosen = list(dict.fromkeys([files[0], *files[-FILES + 1 :]]))
+    rows = [row for path in chosen for row in _some(path)]
+    return look(rows)
+
+
+def _some(path: Path) -> Iterator[Row]:
+    """Rows from the start and the end of a file; all where they are few."""
+    count = sum(1 for _ in path.open("rb"))
+    if count <= GROUPS:
+        yield from read_rows(path)
+        return
+    half = GROUPS // 2
+    for index, row in enumerate(islice(read_rows(path), count)):
+        if index < half or index >= count - half:
+            yield row
+
+
+def look(rows: Sequence[Row]) -> Answers:
+    """What rows of groups/ say, in the order of their steps."""
+    repeated, differing, example = _disagreement(rows)
+    reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
+    broken = reasons.most_common(1)[0][0] if reasons else ""
+    return Answers(repeated, differing, example, _cut(broken), _gained(rows))
+
+
+def _disagreement(rows: Sequence[Row]) -> tuple[int, int, str]:
+    """Answers with the same text, length and end to the same prompt, and those of them that were judged both ways."""
+    sets: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        for answer in row["completions"]:
+            if answer["verdict"] != "broken":
+                key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"])
+                sets[key].append(answer)
+    several = {key: found for key, found in sets.items() if len(found) > 1}
+    torn = {key: found for key, found in several.items() if len({(a["verdict"], a["reward"]) for a in found}) > 1}
+    example = ""
+    if torn:
+        key = max(torn, key=lambda key: len(torn[key]))
+        seen = Counter(f"{a['verdict']} ({a['reward']:g})" for a in torn[key])
+        judged = ", ".join(f"{verdict} {count} times" for verdict, count in seen.most_common(3))
+        example = f"{_cut(key[1])!r} was {judged}"
+    return len(several), len(torn), example
+
+
+def _gained(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What the best-paid answers of the last groups have in common that those of the first had not."""
+    third = len(rows) // 3
+    if not third:
+        return ()
+    early, late = _paid(rows[:third]), _paid(rows[-third:])
+    if not early or not late:
+        return ()
+    found = [*_phrase(early, late), *_form(early, late), *_length(early, late)]
+    prompts = {row["prompt_id"]: row["messages"][-1]["content"] for row in rows}
+    shown = [f"to {_cut(prompts[i], 40)!r}: {_cut(t)!r} was paid {r:g}, and {v}" for i, t, r, v in late[:3]]
+    return (*found, *shown)
+
+
+def _paid(rows: Sequence[Row]) -> list[tuple[str, str, float, str]]:
+    """The better-paid half of the answers, best first, those that are not right before the others."""
+    flat = [
+        (row["prompt_id"], a["text"], float(a["reward"]), a["verdict"])
+        for row in rows
+        for a in row["completions"]
+        if a["reward"] is not None
+    ]
+    flat.sort(key=lambda a: (-a[2], a[3] == "right"))
+    return flat[: max(1, len(flat) // 2)]
+
+
+def _phrase(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
+    """A run of words that many late answers have and few early ones had."""
+    before, after = (_phrases([text for _, text, *_ in part]) for part in (early, late))
+    rise = {phrase: share - before.get(phrase, 0.0) for phrase, share in after.items()}
+    best = max(rise, key=lambda phrase: (round(rise[phrase], 2), len(phrase)), default="")
+    if not best or rise[best] < 0.3:
+        return []
+    return [f"{best!r} is in {after[best]:.0%} of the best-paid late answers, and was in {before.get(best, 0.0):.0%}"]
+
+
+def _phrases(texts: Sequence[str]) -> dict[str, float]:
+    """The share of the texts that have each run of one to a few words."""
+    counts: Counter[str] = Counter()
+    for text in texts[:GROUPS]:
+        words = text.split()[:200]
+        counts.update({" ".join(words[i : i + n]) for n in range(1, WORDS + 1) for i in range(len(words) - n + 1)})
+    return {phrase: count / max(1, min(len(texts), GROUPS)) for phrase, count in counts.most_common(2000)}
+
+
+def _form(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
+    """A mark that came to be written, or written many times over."""
+    found = []
+    for mark in ("<think>", "<answer>", "\\boxed", "####", "```", "\n"):
+        before, after = (sum(text.count(mark) for _, text, *_ in part) / len(part) for part in (early, late))
+        if after > 1.5 * before + 0.5:
+            found.append(f"{mark!r} is written {after:.1f} times an answer, and was {before:.1f} times")
+    return found
+
+
+def _length(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
+    before, after = (sum(len(text) for _, text, *_ in part) / len(part) for part in (early, late))
+    if 0.67 < after / max(before, 1) < 1.5:
+        return []
+    return [f"the best-paid answers have {after:.0f} characters, and had {before:.0f}"]
+
+
+def _cut(text: str, size: int = SHOWN) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}…"

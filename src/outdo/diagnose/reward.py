@@ -1,0 +1,280 @@
+"""Rules about what is paid: rewards that are gamed, learnt by heart, flat, broken, or spent on length."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from outdo.diagnose import limits as at
+from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
+from outdo.diagnose.history import Held, History
+from outdo.diagnose.policy import moved, worth
+from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift, slope
+
+
+def reward_hacking(history: History) -> Finding | None:
+    """The reward rises and the truth does not: a strict reward kept out of training, else success, else held-out."""
+    if len(history) < at.ENOUGH or not history.has("reward_mean", least=at.ENOUGH):
+        return None
+    half = len(history) // 2
+    spans = [0] if len(history) < 2 * at.ENOUGH else [0, half]
+    for start in spans:
+        span = history.since(start)
+        paid = shift(span["reward_mean"])
+        if paid.gain < at.REWARD_UP or paid.z < at.SURE:
+            continue
+        truth = _truth(span)
+        if truth is None:
+            continue
+        name, true = truth
+        if true.gain > at.FOLLOWS * paid.gain or (true.z > at.LIKELY and true.gain > at.EARNED):
+            continue
+        return _hacked(history, start + departure(span["reward_mean"]), name, true)
+    return None
+
+
+def _truth(history: History) -> tuple[str, Shift] | None:
+    for name in ("audit_reward_mean", "success_rate"):
+        if history.has(name, least=at.FEW):
+            return name, shift(history[name])
+    held = [one for one in history.held if one.step >= history.step_at(0)]
+    if len(held) < 2:
+        return None
+    return "eval_success_rate", _between(held[0], held[-1])
+
+
+def _between(first: Held, last: Held) -> Shift:
+    return Shift(first.success, last.success, math.hypot(_error(first), _error(last)))
+
+
+def _error(one: Held) -> float:
+    share = (one.success * one.n + 1) / (one.n + 2)
+    return math.sqrt(share * (1 - share) / one.n)
+
+
+def _hacked(history: History, began: int, name: str, true: Shift) -> Finding:
+    signs = [moved(history, "reward_mean"), Sign(name, true.before, true.after, None, "the truth")]
+    parts = {key: shift(history[key]) for key in history.columns if key.startswith("reward/") and history.has(key)}
+    grown = [key for key, part in parts.items() if part.gain > at.REWARD_UP and part.z > at.SURE]
+    signs += [moved(history, key) for key in grown if key != "reward_mean"][:3]
+    signs += [Sign("answers", note=text) for text in history.answers.gained]
+    return Finding(
+        "reward_hacking",
+        "critical",
+        history.step_at(began),
+        tuple(signs),
+        _harder(history, grown),
+        Expect(name if name != "eval_success_rate" else "success_rate", "up", 40),
+    )
+
+
+def _harder(history: History, grown: list[str]) -> Change:
+    """Pays the rest only where the truth is right; or trains on the strict reward itself."""
+    recipe = history.recipe
+    audit, gate = recipe.get("audit_reward"), recipe.get("reward_gate")
+    if audit:
+        return changed(recipe, "reward_funcs", audit)
+    judges = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/") and key not in grown]
+    if not gate and judges:
+        return Change("reward_gate", gate or None, judges[0])
+    return changed(recipe, "reward_funcs", judges[0] if judges else "a stricter one")
+
+
+def overfit(history: History) -> Finding | None:
+    """Training success gets ahead of held-out success, or held-out success falls from its best meanwhile."""
+    if len(history) < at.ENOUGH or len(history.held) < 2 or not history.has(worth(history), least=at.FEW):
+        return None
+    trained = history[worth(history)]
+    values = known(trained)
+    ahead = Shift(float(np.median(values[:5])), late(trained), shift(trained).error)
+    held = history.held
+    whole = _between(held[0], held[-1])
+    best = max(held[:-1], key=lambda one: one.success)
+    fall = _between(best, held[-1])
+    knows = worth(history) == "success_rate" and ahead.after >= at.LEARNT and ahead.z > at.SURE
+    gap = knows and ahead.gain - whole.gain >= at.GAP and whole.gain < 0.4 * ahead.gain
+    since = trained[[step >= best.step for step in history.steps]]
+    holds = len(known(since)) >= at.FEW and shift(since).gain > -at.FELL / 2
+    fell = -fall.gain >= at.FELL and fall.z < -at.LIKELY - 0.5 and holds
+    if not gap and not fell:
+        return None
+    began = best.step if fell else history.step_at(departure(trained))
+    signs = (
+        moved(history, worth(history)),
+        Sign("eval_success_rate", fall.before if fell else whole.before, held[-1].success, None, "on held-out prompts"),
+    )
+    return Finding("overfit", "warning", began, signs, _shorter(history, began), Expect("eval_success_rate", "up", 40))
+
+
+def _shorter(history: History, began: int) -> Change:
+    recipe = history.recipe
+    args = recipe.get("task_args") or {}
+    if isinstance(args, dict) and isinstance(args.get("size"), int):
+        return Change("task_args.size", args["size"], 10 * args["size"])
+    if recipe.get("beta"):
+        return changed(recipe, "beta", 4 * recipe["beta"])
+    return changed(recipe, "max_steps", max(1, began))
+
+
+def thinking_tax(history: History) -> Finding | None:
+    """Longer answers that bring nothing, over the whole run or since some point of it."""
+    if len(history) < at.ENOUGH or not history.has("len_mean", worth(history), least=at.ENOUGH):
+        return None
+    third = len(history) // 3
+    for start in [0] if len(history) < 2 * at.ENOUGH else [0, third]:
+        span = history.since(start)
+        length, gain = shift(span["len_mean"]), shift(span[worth(span)])
+        grown = length.ratio >= at.LONGER and length.z > at.SURE
+        nothing = gain.gain + gain.error < 2 * at.EARNED  # and the noise would have let it be seen
+        if grown and (nothing or (length.ratio > at.MUCH_LONGER and gain.gain < at.EARNED)):
+            return _taxed(history, start + departure(span["len_mean"]))
+    return None
+
+
+def _taxed(history: History, began: int) -> Finding:
+    recipe, signs = history.recipe, [moved(history, "len_mean")]
+    signs += [
+        moved(history, name)
+        for name in ("reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
+        if history.has(name)
+    ]
+    funcs = list(recipe.get("reward_funcs") or [])
+    judges = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/")]
+    paid = [key for key in judges if _grew(history, f"reward/{key}")]
+    honest = [key for key in judges if key not in paid]
+    if paid and honest and not recipe.get("reward_gate"):
+        change = Change("reward_gate", recipe.get("reward_gate") or None, honest[0])
+    else:
+        names = funcs or [key for key in honest if key != "length"] or ["numeric"]
+        change = Change("reward_funcs", funcs or None, [*names, "length"])
+    return Finding(
+        "thinking_tax", "warning", history.step_at(began), tuple(signs), change, Expect("len_mean", "down", 40)
+    )
+
+
+def _grew(history: History, name: str) -> bool:
+    part = shift(history[name]) if history.has(name) else None
+    return part is not None and part.gain > 0.05 and part.z > at.SURE
+
+
+def is_much_longer(history: History) -> bool:
+    """Whether length grew so much that it is what pays."""
+    return history.has("len_mean") and shift(history["len_mean"]).ratio >= at.MUCH_LONGER
+
+
+def _dead(history: History, name: str, low: bool) -> bool:
+    """Whether the groups at the end are without spread, and for this reason."""
+    if history.has(name, least=at.FEW):
+        return late_mean(history[name]) >= at.DEAD
+    if not history.has("informative", least=at.FEW) or late_mean(history["informative"]) > 1 - at.DEAD:
+        return False
+    goal = worth(history)
+    if not history.has(goal):
+        return False
+    level = late(history[goal])
+    return level <= 0.05 if low else level >= 0.95
+
+
+def dead_all_wrong(history: History) -> Finding | None:
+    if len(history) < at.FEW or not _dead(history, "all_wrong", low=True):
+        return None
+    name = "all_wrong" if history.has("all_wrong") else "informative"
+    goal, recipe = worth(history), history.recipe
+    chance = late_mean(history[goal]) if goal == "success_rate" and history.has(goal) else 0.0
+    size = next((g for g in (16, 32, 64) if chance and 1 - (1 - chance) ** g >= 0.3), 0)
+    if size > int(recipe.get("num_generations") or 8):
+        change = changed(recipe, "num_generations", size)
+    else:
+        change = changed(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
+    signs = [moved(history, key) for key in (name, goal) if history.has(key)]
+    began = onset(history[name], 0.8 if name == "all_wrong" else 0.2, above=name == "all_wrong")
+    return Finding(
+        "dead_all_wrong", "critical", history.step_at(began), tuple(signs), change, Expect("informative", "up", 20)
+    )
+
+
+def dead_all_right(history: History) -> Finding | None:
+    """All right from the start. A run that learnt its way there is done, not ill."""
+    if len(history) < at.FEW or not _dead(history, "all_right", low=False):
+        return None
+    name = "all_right" if history.has("all_right") else "informative"
+    first = known(history[name])[: max(at.FEW, len(history) // 20)]
+    start = float(np.mean(first)) if name == "all_right" else 1 - float(np.mean(first))
+    if start < at.DEAD_FROM_START:
+        return None
+    signs = [moved(history, key) for key in (name, worth(history)) if history.has(key)]
+    args = history.recipe.get("task_args") or {}
+    if isinstance(args, dict) and isinstance(args.get("digits"), int):
+        change = Change("task_args.digits", args["digits"], args["digits"] + 1)
+    else:
+        change = changed(history.recipe, "dynamic_sampling", True)
+    return Finding(
+        "dead_all_right", "critical", history.step_at(0), tuple(signs), change, Expect("informative", "up", 20)
+    )
+
+
+def inconsistent_grader(history: History) -> Finding | None:
+    answers = history.answers
+    signs: list[Sign] = []
+    if answers.differing >= at.DISAGREE_SETS and answers.differing > at.DISAGREE * answers.repeated:
+        note = f"{answers.differing} of {answers.repeated} answers that were given more than once were judged both ways"
+        signs = [Sign("answers", note=note), Sign("answers", note=answers.example)]
+    elif history.has("grader_disagreement", least=at.FEW):
+        shares = known(history["grader_disagreement"])
+        often = float(np.mean(shares > 0))
+        if float(np.mean(shares[-edge(len(shares)) :])) > at.DISAGREE and often > 0.1:
+            signs = [Sign("grader_disagreement", None, float(np.mean(shares)), None, "same answer, other verdict")]
+    if not signs:
+        return None
+    began = 0
+    if history.has("grader_disagreement"):
+        began = int(np.argmax(np.nan_to_num(history["grader_disagreement"]) > 0))
+    larger = 2 * int(history.recipe.get("num_generations") or 8)
+    return Finding(
+        "inconsistent_grader",
+        "critical",
+        history.step_at(began),
+        tuple(signs),
+        changed(history.recipe, "num_generations", larger),
+        Expect("reward_mean", "up", 40),
+    )
+
+
+def broken_grader(history: History) -> Finding | None:
+    if not history.has("grader_broken", least=3):
+        return None
+    share = late_mean(history["grader_broken"])
+    if share <= at.BROKEN:
+        return None
+    seconds = float(history.recipe.get("reward_timeout") or 10.0)
+    signs = [Sign("grader_broken", early(history["grader_broken"]), share, slope(history["grader_broken"]))]
+    if history.answers.broken:
+        signs.append(Sign("answers", note=f"the commonest reason: {history.answers.broken}"))
+    return Finding(
+        "broken_grader",
+        "critical" if share > at.BROKEN_CRITICAL else "warning",
+        history.step_at(onset(history["grader_broken"], at.BROKEN)),
+        tuple(signs),
+        changed(history.recipe, "reward_timeout", 3 * seconds),
+        Expect("grader_broken", "down", 5),
+    )
+
+
+def truncation(history: History) -> Finding | None:
+    if len(history) < at.FEW or not history.has("truncated", least=at.FEW):
+        return None
+    share = history["truncated"]
+    heals = shift(share[len(history) // 2 :]) if len(history) >= 2 * at.FEW else None
+    if late_mean(share) <= at.TRUNCATED or (heals and heals.gain < -0.03 and heals.z < -at.LIKELY):
+        return None
+    room = int(history.recipe.get("max_completion_length") or 256)
+    signs = [moved(history, name) for name in ("truncated", "len_mean", worth(history)) if history.has(name)]
+    return Finding(
+        "truncation",
+        "warning",
+        history.step_at(onset(history["truncated"], at.TRUNCATED)),
+        tuple(signs),
+        changed(history.recipe, "max_completion_length", 2 * room),
+        Expect("truncated", "down", 10),
+    )
