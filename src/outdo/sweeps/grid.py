@@ -188,7 +188,8 @@ def _cell(base: Keys | None, plain: Keys, name: str, own: Keys, point: Keys, say
     setting = " ".join(filter(None, (name, shown))) or "the recipe"
     whole = setting + (f" seed={point['seed']}" if "seed" in point else "")
     recipe = _recipe(base, {**plain, **keys}, f"cell {whole}", say)
-    return Cell(_file_name(whole), setting, keys, recipe)
+    resolved = recipe.model_dump(mode="json")
+    return Cell(_file_name(whole), setting, {key: resolved.get(key, value) for key, value in keys.items()}, recipe)
 
 
 def _recipe(base: Keys | None, keys: Keys, where: str, say: Callable[[str], None] | None = None) -> Recipe:
