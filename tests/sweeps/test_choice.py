@@ -82,7 +82,7 @@ def test_without_an_evaluation_there_is_nothing_to_go_by() -> None:
 
 
 def test_equal_settings_are_seldom_told_apart() -> None:
-    """Of 200 pairs that do not differ, few are called different; of 200 that do, most are."""
+    """Of 100 pairs that do not differ, few are called different; of 100 that do, most are."""
     rng = random.Random(0)
 
     def rows(name: str, rate: float) -> list[dict[str, Any]]:
@@ -92,9 +92,9 @@ def test_equal_settings_are_seldom_told_apart() -> None:
             out.append(row(name, seed, verdicts.count("1")) | {"verdicts": verdicts})
         return out
 
-    alarms = sum(not difference(*settings_of(rows("a", 0.8) + rows("b", 0.8))).is_noise for _ in range(200))
-    seen = sum(not difference(*settings_of(rows("a", 0.95) + rows("b", 0.7))).is_noise for _ in range(200))
-    assert alarms <= 10 and seen >= 180
+    alarms = sum(not difference(*settings_of(rows("a", 0.8) + rows("b", 0.8))).is_noise for _ in range(100))
+    seen = sum(not difference(*settings_of(rows("a", 0.95) + rows("b", 0.7))).is_noise for _ in range(100))
+    assert alarms <= 5 and seen >= 90
 
 
 BASE = {"status": "done", "kl_mean": 0.02, "entropy_mean": 0.02, "group_diversity": 0.3, "truncated": 0.0, "passes": {}}

@@ -135,6 +135,8 @@ def _picture(drive: Drive, path: Path) -> Path | None:
     from outdo.sweeps.draw import draw
 
     settings = settings_of(list(drive.rows.values()))
+    if not any(s.success is not None for s in settings):
+        return None
     try:
         return draw(settings, drive.sweep.varied, drive.sweep.title, path)
     except RunError:

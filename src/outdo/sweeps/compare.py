@@ -120,7 +120,8 @@ def words(sides: Sequence[Side]) -> list[str]:
     for side in sides:
         said = [side.row["why"]] if side.row["status"] in ("halted", "failed", "stopped") else []
         said += [words for words in side.row["troubles"] if words != side.row["status"]]
-        said += [f"the doctor says {', '.join(side.row['findings'])}"] if side.row["findings"] else []
+        lesser = [code for code in side.row["findings"] if not any(code in words for words in side.row["troubles"])]
+        said += [f"the doctor says {', '.join(lesser)}"] if lesser else []
         if said:
             lines.append(f"{side.name}: {'; '.join(filter(None, said))}")
         if side.row["success_rate"] is None:

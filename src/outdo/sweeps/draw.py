@@ -54,7 +54,8 @@ def _heat(figure: Any, settings: Sequence[Setting], varied: Sequence[str]) -> No
 def _points(axis: Any, settings: Sequence[Setting]) -> None:
     for y, s in enumerate(settings):
         if s.success is None or s.low is None or s.high is None:
-            axis.text(0.0, y, s.rows[0]["status"], va="center", fontsize=8, color="gray")
+            place = axis.get_yaxis_transform()  # across by share of the picture, down by setting
+            axis.text(0.02, y, s.rows[0]["status"], va="center", fontsize=8, color="gray", transform=place)
             continue
         error = [[max(0.0, s.success - s.low)], [max(0.0, s.high - s.success)]]
         axis.errorbar([s.success], [y], xerr=error, fmt="o", color="C0", capsize=3, mfc="C0" if s.is_sane else "white")

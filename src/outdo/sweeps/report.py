@@ -88,14 +88,14 @@ def table(settings: Sequence[Setting], width: int, further: Sequence[str] = ()) 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
     """Where each broke, and what the doctor found."""
-    lines = [f"{s.name}: {'; '.join(_wrong(s))}" for s in settings]
-    return [line for line in lines if not line.endswith(": ")]
+    return [f"{s.name}: {'; '.join(wrong)}" for s in settings if (wrong := _wrong(s)) and wrong != ["waiting"]]
 
 
 def _wrong(s: Setting) -> list[str]:
     whys = [str(row["why"]) for row in s.rows if row["status"] in ("halted", "failed") and row["why"]]
     codes = list(dict.fromkeys(code for row in s.rows for code in row.get("findings") or ()))
-    said = [f"the doctor says {', '.join(codes)}"] if codes else []
+    lesser = [code for code in codes if not any(code in words for words in s.troubles)]
+    said = [f"the doctor says {', '.join(lesser)}"] if lesser else []
     return [*s.troubles, *list(dict.fromkeys(whys))[:1], *said]
 
 

@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from outdo.diagnose.read import run_history
+from outdo.diagnose.rules import diagnose
 from outdo.evals.estimate import wilson
 from outdo.run import is_locked, read_rows, read_run
 
 Outcome = Literal["waiting", "running", "done", "halted", "failed", "stopped"]
 Row = dict[str, Any]
 
+NOTHING = ("healthy", "too_early")  # codes of the doctor that name no failure
 TAIL = 5  # steps at either end of a run that a signal is the mean of
 SIGNALS = (
     *("reward_mean", "kl_mean", "entropy_mean", "group_diversity", "informative", "all_wrong", "len_mean"),
@@ -41,8 +44,10 @@ def row_of(folder: Path) -> Row:
         "seconds": _total(steps, "time/step"),
         "adv_noise": advantage_noise(folder),
     }
-    row["troubles"] = troubles(row, steps, manifest["recipe"])
-    row["findings"] = findings(folder)
+    found = diagnose(run_history(folder)) if steps and manifest.get("kind", "grpo") == "grpo" else []
+    row["findings"] = [finding.code for finding in found if finding.code not in NOTHING]
+    grave = [f"the doctor says {finding.code}" for finding in found if finding.severity == "critical"]
+    row["troubles"] = [*troubles(row, steps, manifest["recipe"]), *grave]
     return row
 
 
@@ -114,12 +119,6 @@ def troubles(row: Row, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, 
         if name != "pass@1" and high is not None and before_low is not None and high < before_low:
             found.append(f"{name} fell from {ends['before']:.2f} to {ends['value']:.2f}")
     return found
-
-
-def findings(folder: Path) -> list[str]:
-    """The doctor's codes, as the run has them."""
-    codes = [str(row.get("code")) for row in read_rows(folder / "findings.jsonl")]
-    return list(dict.fromkeys(code for code in codes if code != "healthy"))
 
 
 def advantage_noise(folder: Path) -> float | None:
