@@ -16,6 +16,7 @@ from outdo.grade.compose import find_rewards
 from outdo.learn.memory import cache_budget, give_back
 from outdo.learn.score import Text, log_likelihoods
 from outdo.models.load import Policy, load_policy
+from outdo.models.sources import find_source
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.tasks.task import Task, find_task, held_out
@@ -83,11 +84,17 @@ def quizzes(
         args |= (task_args or {}).get(name, {})
         task = given if isinstance(given, Task) else find_task(given, args, system_prompt)
         if reward is None and not task.rewards:
-            raise RecipeError(f"{name} has no verifier of its own: name one, such as reward numeric or exact")
+            raise RecipeError(f"{name} has no verifier of its own: name one, as --reward numeric or exact does")
         truth = reward or task.rewards[0]
         find_rewards([truth], [], truth)  # says now, not after a model is loaded, that there is none of that name
         found += [Quiz(name, split, held_out(task, split, size), truth) for split in splits]
     return found
+
+
+def refuse_missing(models: Sequence[str]) -> None:
+    """Says before the first is asked for an hour that the second does not exist. Raises ModelError."""
+    for name in models:
+        find_source(name)
 
 
 def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]) -> T:

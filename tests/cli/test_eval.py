@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import group_of, prompt_of
+from outdo.cli.evaluate import _show
+from outdo.evals.held_out import Answers, Evaluation
+from outdo.evals.report import Result, short_names
 from outdo.models.load import load_policy, save_policy
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -82,6 +87,7 @@ def test_a_run_stands_for_its_model_and_json_is_alone_on_standard_output(outdo: 
         (("m1", "--task", "arithmetik"), "'arithmetic'"),
         (("m1", "--reward", "numerik"), "'numeric'"),
         (("m1", "--task", "gsm8k"), "data_dir"),
+        (("m1", "--task", ""), "--task is empty"),
         (("nowhere/at/all",), "does not exist"),
     ],
 )
@@ -90,9 +96,46 @@ def test_what_cannot_be_is_refused(outdo: Outdo, words: tuple[str, ...], part: s
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_loaded(outdo: Outdo) -> None:
-    done = outdo("eval", "nowhere/at/all", "--out", "no/such/folder.jsonl")
-    assert done.returncode == 1 and "cannot write no/such/folder.jsonl" in done.stderr
+def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, models: Path) -> None:
+    (models / "kept.jsonl").write_text("answers of yesterday\n")
+    for words, part in ((("nowhere/at/all",), "does not exist"), (("--out", "no/such.jsonl"), "cannot be written")):
+        done = outdo("eval", "m1", "--out", "kept.jsonl", *words, "-n", "5000", "--samples", "50")
+        assert done.returncode == 2 and part in done.stderr, done.stderr
+    assert (models / "kept.jsonl").read_text() == "answers of yesterday\n"
+
+
+def test_a_name_that_is_long_is_shortened_in_the_table(outdo: Outdo, models: Path) -> None:
+    far = models / "a" / "folder" / "that is [rather] far" / "run-of-monday" / "model"
+    shutil.copytree(models / "m1", far)
+    done = outdo("eval", "m1", str(far), "--samples", "0", *SHORT)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["run-of-monday", "0.000", "[0.000,", "0.434]"] in lines
+    assert ["run-of-monday", "success", "+0.000", "[-0.434,", "+0.434]", "within", "noise"] in lines
+
+
+def test_no_number_is_cut_in_a_narrow_window(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.3, 8: 0.9}, pass_interval={1: (0.1, 0.5), 8: (0.6, 1.0)})
+    answers = Answers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
+    _show([Result("one", "sums", found, answers), Result("[two]", "sums", found, answers)], [], "greedy only", None)
+    said = capsys.readouterr().out
+    for line in (
+        "one    success  0.200 [0.036, 0.624]",
+        "       pass@8   0.900 [0.600, 1.000]",
+        " [two]  success  0.200",
+    ):
+        assert line in said, said
+
+
+def test_names_tell_models_apart() -> None:
+    long = "/somewhere/on/this/machine/runs"
+    names = short_names(["m1", f"{long}/first/model", f"{long}/second/model", f"{long}/old/first", "x" * 30 + "-0412"])
+    assert list(names.values()) == ["m1", "runs/first", "second", "old/first", "xxxxxxxxxxx…xxxxxxx-0412"]
+    alike = ["y" * 20 + a + "z" * 20 for a in "ab"]
+    assert list(short_names(alike).values()) == alike
 
 
 def test_arguments_for_one_of_the_tasks(outdo: Outdo, models: Path) -> None:

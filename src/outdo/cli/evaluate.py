@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,14 +73,15 @@ def evaluate(
         *(_size(size), samples, ks, temperature, top_p, max_completion_length, tuple(stop or ())),
         *(dtype, device, seed),
     )
-    if out:
-        _write(out, [])  # says now, not after an hour, that it cannot be written
     asked = evaluating.quizzes(
-        *(list(dict.fromkeys(_listed(f"{task},{also}"))), _listed(split), settings.size),
+        *(_named("--task", f"{task},{also}"), _named("--split", split), settings.size),
         task_args=parse_overrides(task_arg or []),
         reward=reward,
         system_prompt=system_prompt,
     )
+    evaluating.refuse_missing(names)
+    if out:
+        _refuse_unwritable(out)
     results, kept = _ask(names, asked, settings, evaluating.Keepsake(text, seed) if retention else None)
     if out:
         _write(out, results)
@@ -115,28 +116,43 @@ def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tupl
 
 
 def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: Path | None) -> None:
-    from outdo.evals.report import differences, retention_table, rounds, table
+    from outdo.evals.report import differences, retention_table, rounds, short_names, table, tall_table
+    from outdo.track.console import print_whole, width_of
 
     console = Console(highlight=False)
+    names = short_names(list(dict.fromkeys(r.model for r in results)))
     for group in rounds(results):
-        console.print(f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {how}", markup=False)
-        console.print(table(group))
+        of = f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {how}"
+        console.print(of, markup=False, soft_wrap=True)
+        wide = table(group, names)
+        print_whole(console, wide if width_of(wide) <= console.width else tall_table(group, names))
         if len(group) > 1:
-            console.print(differences(group))
-        for r in group:
-            if r.evaluation.broken:
-                console.print(f"{r.model}: {r.evaluation.broken} answers could not be judged and are left out")
-            if r.cut > 0.05:
-                console.print(f"{r.model}: {r.cut:.0%} of greedy answers were cut at the limit", markup=False)
+            print_whole(console, differences(group, names))
+        for line in (line for r in group for line in _remarks(r, names[r.model])):
+            console.print(line, markup=False, soft_wrap=True)
         console.print()
     if kept:
-        whose = f"of {text}" if text else f"that {kept[0].base} wrote to everyday questions"
-        console.print(f"retention, on {kept[0].tokens:,} tokens {whose}", markup=False)
-        console.print(retention_table(kept))
+        whose = f"of {text}" if text else f"that {names[kept[0].base]} wrote to everyday questions"
+        console.print(f"retention, on {kept[0].tokens:,} tokens {whose}", markup=False, soft_wrap=True)
+        print_whole(console, retention_table(kept, names))
+
+
+def _remarks(result: Result, name: str) -> Iterator[str]:
+    if result.evaluation.broken:
+        yield f"{name}: {result.evaluation.broken} answers could not be judged and are left out"
+    if result.cut > 0.05:
+        yield f"{name}: {result.cut:.0%} of greedy answers were cut at the limit"
 
 
 def _listed(words: str) -> list[str]:
     return [word.strip() for word in words.split(",") if word.strip()]
+
+
+def _named(option: str, words: str) -> list[str]:
+    found = list(dict.fromkeys(_listed(words)))
+    if not found:
+        raise RecipeError(f"{option} is empty: name one, or several with commas")
+    return found
 
 
 def _whole(name: str, word: str) -> int:
@@ -147,6 +163,14 @@ def _whole(name: str, word: str) -> int:
 
 def _size(word: str) -> int:
     return 0 if word == "all" else _whole("--size", word)
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Now, not after an hour. What is there already stays until there is something to put in its place."""
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise RecipeError(f"--out {path}: cannot be written: {error.strerror}; name another file") from None
 
 
 def _write(path: Path, results: Sequence[Result]) -> None:

@@ -33,7 +33,7 @@ def sft(
     from outdo.config import load_recipe, parse_overrides
     from outdo.stages import prefixed
     from outdo.supervised import held_out_losses
-    from outdo.track.console import make_reporter, summary
+    from outdo.track.console import make_reporter, print_whole, summary
 
     path, pairs = split_words(words or [])
     if resume and path:
@@ -48,7 +48,7 @@ def sft(
             result = api.sft(load_recipe(path, keys, reporter.note), force=force, reporter=reporter)
     out.print()
     if result.after:
-        out.print(summary(result.before, result.after))
+        print_whole(out, summary(result.before, result.after))
     if losses := held_out_losses(result.folder):
         first, last = losses[min(losses)], losses[max(losses)]
         out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)

@@ -52,7 +52,7 @@ def train(
             out.print(line, markup=False, soft_wrap=True)
         return
     from outdo import api
-    from outdo.track.console import by_stage, make_reporter, summary
+    from outdo.track.console import by_stage, make_reporter, print_whole, summary
 
     with told_to_stop():
         if resume:
@@ -61,10 +61,10 @@ def train(
             result = api.train(recipe, force=force, reporter=make_reporter(out))
     if result.stages:
         out.print()
-        out.print(by_stage(result.before, result.stages))
+        print_whole(out, by_stage(result.before, result.stages))
     elif result.after:
         out.print()
-        out.print(summary(result.before, result.after))
+        print_whole(out, summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)

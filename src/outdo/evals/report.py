@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +16,8 @@ from outdo.evals.estimate import Difference, paired_difference
 from outdo.evals.held_out import Answers, Evaluation
 from outdo.evals.retention import Retention
 from outdo.types import Group
+
+LONGEST = 24  # letters of a model's name in a table
 
 
 @dataclass(frozen=True)
@@ -76,39 +79,75 @@ def in_words(d: Difference) -> str:
     return "higher" if d.value > 0 else "lower"
 
 
-def table(results: Sequence[Result]) -> Table:
+def short_names(models: Sequence[str]) -> dict[str, str]:
+    """What a table calls each model: its name as it was given where that is short, else the end of its path, with as
+    much before it as tells it from the others. A run's `model` folder goes by the run's name."""
+    parts = {name: _parts(name) for name in models}
+    short = {name: name for name in models if len(name) <= LONGEST}
+    for name in (name for name in models if name not in short):
+        tails = ["/".join(parts[name][-count:]) for count in range(1, len(parts[name]) + 1)]
+        others = ["/".join(["", *parts[other]]) for other in models if other != name]
+        short[name] = next((tail for tail in tails if not any(o.endswith(f"/{tail}") for o in others)), name)
+    cut = {name: _cut(text) for name, text in short.items()}
+    return cut if len(set(cut.values())) == len(cut) else short
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    parts = Path(name).parts
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
+
+
+def _cut(text: str) -> str:
+    """Its two ends: what begins alike often ends differently, as a date does."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
+
+
+def table(results: Sequence[Result], names: Mapping[str, str]) -> Table:
     """One task and split: a line for each model."""
     ks = sorted({k for r in results for k in r.evaluation.pass_at})
     shown = _table("model", "success [95%]", *(f"pass@{k} [95%]" for k in ks))
     for r in results:
-        e = r.evaluation
-        passes = [share(e.pass_at[k], *e.pass_interval[k]) if k in e.pass_at else "–" for k in ks]
-        shown.add_row(Text(r.model), share(e.success_rate, e.low, e.high), *passes)
+        found = _shares(r)
+        shown.add_row(Text(names[r.model]), *(found.get(name, "–") for name in ("success", *(f"pass@{k}" for k in ks))))
     return shown
 
 
-def differences(results: Sequence[Result]) -> Table:
+def tall_table(results: Sequence[Result], names: Mapping[str, str]) -> Table:
+    """The same for a narrow window: a line for each number."""
+    shown = _table("model", "", "share [95%]")
+    for r in results:
+        for i, (name, found) in enumerate(_shares(r).items()):
+            shown.add_row(Text("" if i else names[r.model]), name, found)
+    return shown
+
+
+def _shares(r: Result) -> dict[str, str]:
+    e = r.evaluation
+    passes = {f"pass@{k}": share(value, *e.pass_interval[k]) for k, value in sorted(e.pass_at.items())}
+    return {"success": share(e.success_rate, e.low, e.high), **passes}
+
+
+def differences(results: Sequence[Result], names: Mapping[str, str]) -> Table:
     """The same problems: each model against the first."""
-    shown = _table(f"against {results[0].model}", "", "difference [95%]", "")
+    shown = _table(f"against {names[results[0].model]}", "", "difference [95%]", "")
     for r in results[1:]:
         for i, (name, d) in enumerate(compare(r, results[0]).items()):
-            shown.add_row(Text("" if i else r.model), name, change(d), in_words(d))
+            shown.add_row(Text("" if i else names[r.model]), name, change(d), in_words(d))
     return shown
 
 
-def retention_table(rows: Sequence[Retention]) -> Table:
+def retention_table(rows: Sequence[Retention], names: Mapping[str, str]) -> Table:
     shown = _table("model", "perplexity", "nats a token against the base [95%]", "")
-    shown.add_row(Text(rows[0].base), f"{rows[0].base_perplexity:.3f}", "–", "")
+    shown.add_row(Text(names[rows[0].base]), f"{rows[0].base_perplexity:.3f}", "–", "")
     for row in rows:
-        shown.add_row(Text(row.model), f"{row.perplexity:.3f}", change(row.change), in_words(row.change))
+        shown.add_row(Text(names[row.model]), f"{row.perplexity:.3f}", change(row.change), in_words(row.change))
     return shown
 
 
 def _table(*columns: str) -> Table:
-    """Names and numbers in a line of their own each, whatever the window's width."""
     shown = Table(box=None, header_style="dim", padding=(0, 1))
     for name in columns:
-        shown.add_column(Text(name), no_wrap=name != columns[0], overflow="fold")
+        shown.add_column(Text(name), no_wrap=True)
     return shown
 
 

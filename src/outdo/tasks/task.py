@@ -54,7 +54,8 @@ class Task:
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
         if split not in self.splits:
-            raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+            few = " (of so few rows none is held out)" if self.finite and self.splits == ("train",) else ""
+            raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}{few}")
         empty = True
         for prompt in self._call(split, seed):
             empty = False

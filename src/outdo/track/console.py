@@ -98,6 +98,18 @@ def make_reporter(console: Console | None = None) -> PlainLines | LiveTable:
     return LiveTable(console) if console.is_terminal else PlainLines(console)
 
 
+def width_of(table: Table) -> int:
+    """How wide it is where nothing is cut."""
+    return Console(width=10_000).measure(table).maximum
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """At its own width: where a window is narrower its lines are broken, and no number is cut."""
+    before, console.width = console.width, max(console.width, width_of(table))
+    console.print(table)
+    console.width = before
+
+
 def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     """Held-out success before and after, with intervals. What was looked at only afterwards has no before."""
     had = {old.split: old for old in before}
