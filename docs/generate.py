@@ -1,4 +1,4 @@
-"""Writes docs/recipes.md and docs/graders.md from the code, so that the two cannot differ: `make docs`."""
+"""Writes recipes.md, graders.md and playbook.md from the code, so that the two cannot differ: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from outdo import config, foreign
+from outdo.diagnose import words
 from outdo.grade.registry import GRADERS
 
 HERE = Path(__file__).parent
@@ -96,3 +97,4 @@ def graders_page() -> str:
 if __name__ == "__main__":
     (HERE / "recipes.md").write_text(page())
     (HERE / "graders.md").write_text(graders_page())
+    (HERE / "playbook.md").write_text(words.page())

@@ -53,6 +53,7 @@ class Recipe(BaseModel):
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one for each of reward_funcs; empty: all 1
     reward_gate: str = ""  # the name of a reward: the others pay only where it is right
+    audit_reward: str = ""  # a strict reward, logged as audit_reward_mean and never trained on: it shows a gamed one
     reward_timeout: float = Field(10.0, gt=0)  # seconds for one answer, or for one call of your own function
     reward_audit: bool = True  # try the rewards before training, and refuse one that can be fooled
     broken_limit: float = Field(0.2, ge=0, le=1)  # halt when a larger share of a step's answers cannot be judged
@@ -143,6 +144,7 @@ class Recipe(BaseModel):
     save_steps: int = Field(25, ge=0)  # a checkpoint every so many steps; 0: only when the run is told to stop
     save_total_limit: int = Field(2, ge=1)  # the newest checkpoints that are kept, beside the best evaluated one
     resume: Literal["never", "auto"] = "never"  # auto: go on with an unfinished run of the same recipe, if there is one
+    doctor: Literal["quiet", "note", "halt"] = "note"  # what is wrong is told as it arises; halt: and it stops, exit 3
     seed: int = Field(0, ge=0)
 
     @field_validator("scale_rewards", mode="before")

@@ -62,7 +62,7 @@ def run_loop(
                 recorder.failed(step, groups)
                 raise
             sampler.load(learner.weights(), version=step + 1)
-            row = measure(tried, groups, learned, clock)
+            row = measure(tried, groups, learned, clock, rewards.audit)
             curriculum.observe(row["informative"] or 0.0, tried)
             made.clear()
             recorder.record(step, row, groups)

@@ -20,7 +20,7 @@ from outdo.tasks.task import Task
 FREE = {
     *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
     *("eval_ks", "eval_split", "final_eval_split"),
-    *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout"),
+    *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
 }
 
 

@@ -4,6 +4,7 @@
     metrics.jsonl   a row a step
     evals.jsonl     a row an evaluation
     sft.jsonl       a row an update of the supervised part
+    findings.jsonl  what the doctor said, and when
     groups/         the answers themselves, a file for each hundred steps
     checkpoints/    what the run goes on from, each complete or not there (`checkpoint.py`)
     reference/      the weights that KL is measured from
@@ -111,6 +112,10 @@ class Run:
     def record_sft(self, row: Mapping[str, Any]) -> None:
         self._append(self.folder / "sft.jsonl", [{k: _short(v) for k, v in row.items()}])
 
+    def record_finding(self, step: int, row: Mapping[str, Any]) -> None:
+        """What the doctor said after that step."""
+        self._append(self.folder / "findings.jsonl", [{"seen": step, **row}])
+
     def keep_groups(self, name: str, step: int, groups: Sequence[Group]) -> Path:
         """Answers that a person should look at, in a file of their own."""
         path = self.folder / name
@@ -138,7 +143,7 @@ class Run:
         return next((name for name, size in offsets.items() if sizes.get(name, 0) < size), "")
 
     def _row_files(self) -> list[Path]:
-        names = ("metrics.jsonl", "evals.jsonl", "sft.jsonl")
+        names = ("metrics.jsonl", "evals.jsonl", "sft.jsonl", "findings.jsonl")
         rows = [self.folder / name for name in names if (self.folder / name).exists()]
         return [*rows, *sorted((self.folder / "groups").glob("*.jsonl"))]
 

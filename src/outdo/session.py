@@ -11,7 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from outdo import checkpoint
-from outdo.errors import NumericsError, RunError
+from outdo.diagnose.show import note
+from outdo.diagnose.watch import Watch
+from outdo.errors import Halted, NumericsError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.grade.compose import Rewards
 from outdo.keeping import Keeper, Start
@@ -40,6 +42,7 @@ class Session(Keeper[LocalLearner]):
         self.made: Rounds = []  # rollouts of the step in hand
         self.past_limit = 0  # steps in a row with KL past its limit
         self.boundary = self.curriculum.state()  # as it was when the last step ended
+        self.watch: Watch | None = None  # from the first step on
 
     def _phases(self) -> tuple[list[Evaluation], list[Evaluation]]:
         recipe = self.recipe
@@ -110,8 +113,10 @@ class Session(Keeper[LocalLearner]):
     # --- what the loop tells
 
     def record(self, step: int, row: Row, groups: Sequence[Group]) -> None:
+        watch = self.watch or Watch(self.run.folder, self.recipe.model_dump(mode="json"))  # reads what was before
         self.run.record(step, row, groups)
         self.done, self.boundary = step + 1, self.curriculum.state()
+        self._consult(watch, step, row)
         self._guard_kl(row)
         self.reporter.step(step, self.recipe.max_steps, row)
 
@@ -125,6 +130,18 @@ class Session(Keeper[LocalLearner]):
         with suppress(RunError):  # the error to hear of is on its way
             path = self.run.keep_groups(f"halted-step-{step:06d}.jsonl", step, groups)
             self.reporter.note(f"the answers of the step that went wrong are in {path}")
+
+    def _consult(self, watch: Watch, step: int, row: Row) -> None:
+        """What the doctor has to say after this step, once; a halt where it is grave and the recipe wants that."""
+        self.watch = watch
+        if self.recipe.doctor == "quiet":
+            return
+        for finding in watch.step({"step": step, **row}):
+            self.run.record_finding(step, finding.row())
+            self.reporter.note(note(finding))
+            if self.recipe.doctor == "halt" and finding.severity == "critical":
+                said = note(finding).strip().removeprefix("doctor: ")
+                raise Halted(f"halted at step {self.done} by the doctor: {said}. The model so far is kept")
 
     def _guard_kl(self, row: Row) -> None:
         recipe, kl = self.recipe, row["kl_mean"]

@@ -44,6 +44,7 @@ class Rewards:
     max_completion_length: int = 0
     gate: str = ""  # the others pay only where this one is right
     timeout: float = SECONDS  # for one answer, or one call of a user's function
+    audit: str = ""  # this one is only looked at: it pays nothing, and may break
     by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: what each of its tasks is judged by
 
     def of(self, prompt: Prompt) -> Rewards:
@@ -62,21 +63,24 @@ def find_rewards(
     own: Mapping[str, RewardFunction] | None = None,
     gate: str = "",
     timeout: float = SECONDS,
+    audit: str = "",
 ) -> Rewards:
     """The rewards by name, the user's `own` among them. Raises GraderError.
 
-    `truth` and `gate` are added with weight 0 where they are not among the names.
+    `truth`, `gate` and `audit` are added with weight 0 where they are not among the names.
     """
+    if audit and _short(audit) in map(_short, names):
+        raise GraderError(f"audit_reward={audit} is trained on (reward_funcs has it): name one that is kept out of it")
     parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
     given = {_short(name): name for name in names}
-    for extra in (truth, gate):
+    for extra in (truth, gate, audit):
         if extra and _short(extra) not in [part.name for part in parts]:
             parts.append(_found(extra, 0.0, own or {}))
         elif extra in REWARDS and given.get(extra, extra) != extra:
             raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
-    return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout)
+    return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout, _short(audit))
 
 
 def _short(name: str) -> str:
@@ -189,7 +193,8 @@ def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
     """The weighted sum. A part that abstains (None) is left out, unless it is the truth or the last that is paid."""
     by_name = {part.name: grade for part, grade in zip(rewards.parts, judged, strict=True)}
     parts: Mapping[str, float | None] = {name: grade.reward if grade else None for name, grade in by_name.items()}
-    broken = [grade for grade in judged if grade and grade.verdict == "broken"]
+    heard = [grade for name, grade in by_name.items() if name != rewards.audit or name == rewards.truth]
+    broken = [grade for grade in heard if grade and grade.verdict == "broken"]
     truth, gate = by_name[rewards.truth], by_name[rewards.gate or rewards.truth]
     shut = rewards.gate and not (gate and gate.verdict == "right")
     weighed = [

@@ -34,9 +34,10 @@ class Clock:
 
 
 def measure(
-    groups: Sequence[Group], trained: Sequence[Group], learned: Mapping[str, float], clock: Clock
+    groups: Sequence[Group], trained: Sequence[Group], learned: Mapping[str, float], clock: Clock, audit: str = ""
 ) -> dict[str, float | None]:
-    """The signals of one step. `groups` are all that were sampled, `trained` those that were kept and have advantages.
+    """The signals of one step. `groups` are all that were sampled, `trained` those that were kept and have advantages;
+    `audit` names a reward that is only looked at.
 
     None stands for what was not measured: KL without a reference, a mean over nothing.
     """
@@ -61,6 +62,7 @@ def measure(
         "reasoning_tokens_mean": _mean([_reasoning_tokens(answer) for answer in answers]),
         "truncated": _mean([answer.finish == "length" for answer in answers]),
         "grader_broken": _mean([grade.verdict == "broken" for grade in grades]),
+        "grader_disagreement": _disagreement(groups),
         "mismatch_kl": learned.get("mismatch_kl"),
         "mismatch_ratio_std": learned.get("mismatch_ratio_std"),
         "grad_norm": learned.get("grad_norm"),
@@ -77,7 +79,22 @@ def measure(
     names = dict.fromkeys(name for grade in grades for name in grade.parts)
     for name in names:
         row[f"reward/{name}"] = _mean([grade.parts[name] for grade in grades if grade.parts.get(name) is not None])
+    if audit:
+        row["audit_reward_mean"] = row.get(f"reward/{audit}")
     return row
+
+
+def _disagreement(groups: Sequence[Group]) -> float | None:
+    """Of the answers that a group has more than once, the share that was judged in different ways; None: all differ."""
+    alike: dict[tuple[str, int, str, int], set[tuple[str, float | None]]] = {}
+    times: dict[tuple[str, int, str, int], int] = {}
+    for index, group in enumerate(groups):
+        for answer, grade in zip(group.completions, group.grades, strict=True):
+            if grade.verdict != "broken":
+                key = (answer.text, len(answer.token_ids), answer.finish, index)
+                alike.setdefault(key, set()).add((grade.verdict, grade.reward))
+                times[key] = times.get(key, 0) + 1
+    return _mean([len(alike[key]) > 1 for key, count in times.items() if count > 1])
 
 
 def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
