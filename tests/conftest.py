@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # before outdo sees Triton
+
+os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
 
 from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 from outdo.errors import GraderError
@@ -27,6 +31,10 @@ QUICK = [
     "eval_samples=2",
     "per_device_train_batch_size=16",
 ]
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(os.environ["OUTDO_CACHE"], ignore_errors=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

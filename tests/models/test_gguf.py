@@ -17,7 +17,7 @@ from conftest import prompt_of
 from models.small_gguf import write_gguf
 from outdo import api
 from outdo.errors import ModelError
-from outdo.models.gguf import read_header
+from outdo.models.gguf import kept_in, read_header
 from outdo.models.load import load_encoder, load_policy, save_policy
 from outdo.models.sources import find_source
 from outdo.rollout.hf import HFSampler
@@ -58,11 +58,29 @@ def test_padding_is_not_what_ends_an_answer(file: Path) -> None:
     assert facts["source"] == f"{file} (gguf)"
 
 
-def test_loading_and_decoding_say_one_line_of_ours(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_and_decoding_say_one_line_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = write_gguf(tmp_path / "small.gguf")
     policy = load_policy(str(file), device="cpu")
     policy.decode(policy.encode(prompt_of("the sea")))
     said = capfd.readouterr()
-    assert re.fullmatch(rf"{file.name}: reading \d+ tensors into full weights\n", said.err) and not said.out
+    line = rf"{file.name}: reading \d+ tensors into full weights; the next time from {kept_in(file)}\n"
+    assert re.fullmatch(line, said.err) and not said.out
+
+
+def test_the_next_time_it_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_gguf(tmp_path / "other.gguf")
+    first = load_policy(str(file), device="cpu")
+    assert (kept_in(file) / "model.safetensors").is_file()
+    with monkeypatch.context() as patch:
+        patch.setattr("outdo.models.gguf._converted", lambda path: pytest.fail("the file was read again"))
+        again = load_policy(str(file), device="cpu")
+    assert (again.eos_ids, again.pad_id) == (first.eos_ids, first.pad_id)
+    assert again.encode(prompt_of("1+1 is?", "2")) == first.encode(prompt_of("1+1 is?", "2"))
+    for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    (kept_in(file) / "model.safetensors").write_bytes(b"damaged")
+    mended = load_policy(str(file), device="cpu")
+    assert torch.equal(mended.head.weight, first.head.weight)
 
 
 def test_greedy_answers_equal_generates(file: Path) -> None:
@@ -107,7 +125,8 @@ def test_a_kind_that_transformers_does_not_know_is_named(tmp_path: Path) -> None
         load_policy(str(write_gguf(tmp_path / "m.gguf", "martian")), device="cpu")
 
 
-def test_what_is_missing_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_gguf(tmp_path / "small.gguf")
     monkeypatch.setattr("outdo.models.gguf.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"gguf and accelerate: pip install 'outdo\[gguf\]'"):
         load_policy(str(file), device="cpu")

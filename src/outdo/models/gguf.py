@@ -1,22 +1,27 @@
 """GGUF files, the form that llama.cpp keeps models in: read into full weights by transformers.
 
 What can be told from the head of a file is told from there, in a moment: whether it is one, whether it is whole, of
-what kind it is and how large. The weights come out in float32, with what their quantisation has cost them.
+what kind it is and how large. The weights come out in float32, with what their quantisation has cost them. That takes
+transformers half a minute for a small model, so they are kept as an ordinary folder and read from there the next time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import shutil
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 import transformers
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -25,6 +30,7 @@ from transformers import (
     modeling_gguf_pytorch_utils,
 )
 
+from outdo.checkpoint import write_whole
 from outdo.errors import ModelError
 from outdo.models.tokens import keep_spaces
 
@@ -32,6 +38,7 @@ MAGIC = b"GGUF"
 INSTALL = "pip install 'outdo[gguf]'"
 _FIXED = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
+ROOM = 4  # full weights are kept where so many times their size is free
 LEAST = 3 / 16  # bytes of a weight: a bit and a half
 _MOST = 2**24  # entries of anything in a head; more is no head
 
@@ -65,8 +72,38 @@ def read_header(path: Path) -> Header:
         raise ModelError(f"{path}: a broken GGUF file: its head cannot be read ({error}); get it again") from None
 
 
+def kept_in(path: Path) -> Path:
+    """The folder where a file's full weights are kept: in OUTDO_CACHE, or where caches are. It may not be there."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    facts = path.stat()
+    key = f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns} {transformers.__version__}"
+    name = f"{path.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return Path(os.environ.get("OUTDO_CACHE") or Path(base) / "outdo") / "gguf" / name
+
+
 def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model in full weights, free of any sign of quantisation, and its tokenizer."""
+    folder = kept_in(path)
+    options = {"local_files_only": True, "trust_remote_code": False}
+    if (folder / "config.json").is_file():
+        with suppress(Exception):  # whatever is wrong with it, the file itself is there
+            tokenizer = keep_spaces(AutoTokenizer.from_pretrained(folder, **options))
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", use_safetensors=True, **options)
+            return model, tokenizer
+    model, tokenizer = _converted(path)
+
+    def write(aside: Path) -> None:
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+
+    with suppress(OSError, SafetensorError):  # a disk that is full costs the next time, not this one
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(folder.parent).free > ROOM * model.num_parameters() * model.dtype.itemsize:
+            write_whole(folder, write)
+    return model, tokenizer
+
+
+def _converted(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     kind = read_header(path).architecture
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
@@ -97,7 +134,8 @@ def _told(path: Path) -> Iterator[None]:
     """A line on standard error in place of transformers' bar, which takes no notice of `disable_progress_bar`."""
 
     def told(tensors: Sequence[Any], **how: Any) -> Sequence[Any]:
-        print(f"{path.name}: reading {len(tensors)} tensors into full weights", file=sys.stderr, flush=True)
+        words = f"{path.name}: reading {len(tensors)} tensors into full weights; the next time from {kept_in(path)}"
+        print(words, file=sys.stderr, flush=True)
         return tensors
 
     bar = getattr(modeling_gguf_pytorch_utils, "tqdm", None)

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from outdo.errors import ModelError, TaskError
 from outdo.models import attention
-from outdo.models.gguf import load_gguf
+from outdo.models.gguf import kept_in, load_gguf
 from outdo.models.lora import Adapter, Lora, new_factors, read_factors
 from outdo.models.ops import head_logits
 from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
@@ -221,8 +221,11 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     if source.kind == "adapter" and source.path and source.base:
         own = any((source.path / file).is_file() for file in TOKENIZERS)
         return load_tokenizer(replace(source, kind="folder") if own else source.base)
-    more = {"gguf_file": str(source.path)} if source.kind == "gguf" and source.path else {}
-    where = str(source.path.parent) if more and source.path else source.where
+    more, where = {}, source.where
+    if source.kind == "gguf" and source.path:
+        kept = kept_in(source.path)
+        more = {} if kept.is_dir() else {"gguf_file": str(source.path)}
+        where = str(kept if kept.is_dir() else source.path.parent)
     try:
         return keep_spaces(AutoTokenizer.from_pretrained(where, **source.options, **more))
     except Exception as error:  # as below
