@@ -93,6 +93,8 @@ def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str)
         ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are alike"),
         ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell is lines of"),
         ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "is none of its settings: a, b"),
+        ("sweep: {prepare: {sft_steps: 1}, grid: {sft_steps: [1, 2]}}", [], "is decided by sweep.prepare"),
+        ("sweep: {columns: kl, grid: {beta: [0, 1]}}", [], "columns is a list of signals"),
         ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "imitates for no step"),
     ],
 )

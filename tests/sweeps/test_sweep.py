@@ -93,11 +93,12 @@ def test_runs_side_by_side(swept: tuple[Path, subprocess.CompletedProcess[str]],
     assert found["differences"][0]["difference"] == pytest.approx(rows[1] - rows[0])
     for words, part in (
         ([runs[0]], "nothing to compare"),
-        ([runs[0], "grid"], "holds no run"),
+        ([runs[0], "grid"], "holds a sweep, not a run: name its cells"),
+        ([runs[0], "nowhere"], "nowhere holds no run"),
         ([runs[0], runs[0]], "named twice"),
     ):
         bad = forks.run(["compare", *words], folder)
-        assert bad.returncode in (1, 2) and part in bad.stderr and "Traceback" not in bad.stderr
+        assert bad.returncode == 2 and part in bad.stderr and "Traceback" not in bad.stderr
     old = folder / "old"
     shutil.copytree(folder / runs[1], old)
     kept = [json.loads(line) for line in (old / "evals.jsonl").open()]

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from outdo.errors import RecipeError
+from outdo.errors import RecipeError, RunError
 from outdo.evals.estimate import Difference
 from outdo.evals.report import change, in_words
 from outdo.run import read_run
@@ -45,12 +45,24 @@ class Side:
 
 
 def read(folders: Sequence[Path]) -> list[Side]:
-    """Raises RunError where one holds no run, and RecipeError where one is named twice."""
+    """Raises RecipeError where one holds no run, or is named twice."""
     places = [folder.resolve() for folder in folders]
     for i, folder in enumerate(folders):
         if places[i] in places[:i]:
             raise RecipeError(f"{folder} is named twice: it does not differ from itself")
-    return [Side(str(folder), read_run(folder)["recipe"], row_of(folder)) for folder in folders]
+    return [_side(folder) for folder in folders]
+
+
+def _side(folder: Path) -> Side:
+    if (folder / "sweep.json").exists():
+        raise RecipeError(f"{folder} holds a sweep, not a run: name its cells, {folder}/cell-*")
+    try:
+        manifest = read_run(folder)
+    except RunError as error:
+        raise RecipeError(f"{error}: name folders of runs") from None
+    if manifest.get("kind") == "stages":
+        raise RecipeError(f"{folder} has stages, each a run of its own: name those, such as {folder}/02-grpo")
+    return Side(str(folder), manifest["recipe"], row_of(folder))
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:

@@ -229,7 +229,7 @@ def told(row: dict[str, Any]) -> str:
     if row.get("wall_seconds") is not None:
         words.append(f"{row['wall_seconds']:.0f} s")
     if row["status"] != "done" and row["why"]:
-        words.append(str(row["why"]))
+        words.append(" ".join(str(row["why"]).split()))
     return "  ".join(words)
 
 
@@ -250,15 +250,15 @@ def threads(parallel: int) -> int:
 
 
 def _started(start: Start, command: str, recipe: Recipe, run: Path, num_threads: int) -> Child:
-    """By a recipe that is kept beside the run, so that a person can start it alone."""
+    """By a recipe that is kept beside the run, so that a person can start it alone; one that is there goes on."""
     path, log = run.with_name(f"{run.name}.yaml"), run.with_name(f"{run.name}.log")
-    if not path.exists():
-        keys = recipe.model_dump(mode="json", exclude_unset=True)
-        keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run), "resume": "auto"}
-        with writing(path):
-            path.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
-    with writing(log):
-        return start([command, str(path)], log, num_threads)
+    if (run / "run.json").exists():
+        return start([command, "--resume", str(run)], log, num_threads)
+    keys = recipe.model_dump(mode="json", exclude_unset=True)
+    keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run)}
+    with writing(path):
+        path.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
+    return start([command, str(path)], log, num_threads)
 
 
 def _wait(children: Sequence[Child]) -> None:

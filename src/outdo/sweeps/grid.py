@@ -99,6 +99,8 @@ def read_sweep(path: str | None, words: Sequence[str], say: Callable[[str], None
     if len(cells) < 2:
         raise RecipeError("nothing varies, so there is one run: give a key several values, such as beta=0,0.05,0.2")
     _refuse_alike(cells)
+    if part.get("prepare"):
+        _refuse_prepared(cells)
     sweep = Sweep(
         tuple(cells),
         tuple(key for key, values in grid.items() if key != "seed" and len(values) > 1),
@@ -242,6 +244,8 @@ def _part(part: Any, path: str | None) -> Keys:
     for key in ("cells", "grid"):
         if not isinstance(part.get(key, {}), dict):
             raise RecipeError(f"{path}: sweep: {key} is lines of `name: …`, this is {part[key]!r:.60}")
+    if not isinstance(part.get("columns", []), list):
+        raise RecipeError(f"{path}: sweep: columns is a list of signals, this is {part['columns']!r:.60}")
     return part
 
 
@@ -249,6 +253,15 @@ def _refuse_unclear(named: Mapping[str, Keys], given: Keys) -> None:
     for name, keys in named.items():
         for key in keys.keys() & given.keys():
             raise RecipeError(f"{key} is what the cell {name} sets to {keys[key]!r}: leave it out of the command line")
+
+
+def _refuse_prepared(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        for key in cell.keys:
+            if key == "model_name_or_path" or key.startswith("sft"):
+                raise RecipeError(
+                    f"cell {cell.name}: {key} is decided by sweep.prepare, which all cells start from: leave one out"
+                )
 
 
 def _refuse_alike(cells: Sequence[Cell]) -> None:

@@ -114,7 +114,7 @@ def heat_map(settings: Sequence[Setting], varied: Sequence[str]) -> Table:
     """Success by two keys, darker for more; a mark where the signals are not sane."""
     down, across, cells = plane(settings, varied)
     shown = Table(box=None, header_style="dim", padding=(0, 1))
-    shown.add_column("")
+    shown.add_column("", no_wrap=True)
     for value in across:
         shown.add_column(Text(told(value)), justify="right", no_wrap=True)
     there = [s.success for s in settings if s.success is not None]
