@@ -10,16 +10,7 @@ import pytest
 from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
 from outdo.sweeps.choice import choose
 from outdo.sweeps.rows import troubles
-
-
-def row(setting: str, seed: int, right: int, n: int = 200, wrong: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """A cell with `right` of n problems, the easy ones first."""
-    from outdo.evals.estimate import wilson
-
-    low, high = wilson(right, n)
-    found = {"setting": setting, "keys": {"seed": seed}, "status": "done", "why": "", "seconds": 10.0, "passes": {}}
-    found |= {"success_rate": right / n, "low": low, "high": high, "before": 0.2, "troubles": list(wrong)}
-    return found | {"problems": "p", "verdicts": "1" * right + "0" * (n - right)} | more
+from sweeps.cells import row
 
 
 def test_the_t_interval_is_students() -> None:
