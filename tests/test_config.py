@@ -203,7 +203,7 @@ def test_bad_files_name_the_file(tmp_path: Path, text: str, part: str) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "no such recipe" in refused(path=tmp_path / "none.yaml")
-    assert "cannot be read" in refused(path=tmp_path)
+    assert "a folder, not a recipe" in refused(path=tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"seed: \xff\xfe")
     assert "latin.yaml" in refused(path=tmp_path / "latin.yaml")
 

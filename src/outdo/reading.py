@@ -17,6 +17,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path}: a folder, not a recipe; a model is model_name_or_path={path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: cannot be read: {error}") from None
     except yaml.YAMLError as error:

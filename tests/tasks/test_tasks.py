@@ -174,6 +174,23 @@ def test_arithmetic_can_be_put_in_words_and_between_bounds() -> None:
         assert 2 <= a <= 12 and 2 <= b <= 12 and p.answer == str(a * b) and p.text == f"What is {a} * {b}?"
         assert numeric([arithmetic.teacher(p, random.Random(0), slips=0.0)], [p.answer])[0].reward == 1.0
     assert all(p.meta["a"] > 12 for p in held_out(find_task("arithmetic", args), "ood", 20))
-    for wrong, said in (({"between": [5]}, "two numbers"), ({"ask": "Well?"}, "must hold"), ({"ops": "/"}, "made of")):
+    for wrong, said in (
+        ({"between": [5]}, "two numbers"),
+        ({"between": 5}, "two numbers"),
+        ({"ask": "Well?"}, "must hold"),
+        ({"ops": "/"}, "made of"),
+        ({"digits": "many"}, "digits='many': TypeError"),
+    ):
         with pytest.raises(TaskError, match=said):
             next(find_task("arithmetic", wrong).prompts("train", 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("arithmetic", {"between": [2, 3], "ops": "+"}), ("countdown", {"numbers": 2, "highest": 2, "ops": "-"})],
+)
+def test_a_split_without_problems_is_refused_and_not_looked_for_for_ever(name: str, args: dict[str, object]) -> None:
+    found = find_task(name, args)
+    assert next(found.prompts("train", 0))
+    with pytest.raises(TaskError, match="'test' has"):
+        held_out(found, "test", 5)

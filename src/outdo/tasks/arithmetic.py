@@ -17,6 +17,7 @@ from outdo.tasks.splits import belongs
 from outdo.types import Prompt
 
 OPS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+MISSES = 10_000  # problems in a row that belong to other splits: this one has none
 
 
 def prompts(
@@ -37,19 +38,28 @@ def prompts(
         raise TaskError(f"arithmetic: digits={digits} must be 1 or more and ops={ops!r} made of {', '.join(OPS)}")
     rng = random.Random(seed_of("arithmetic", split, seed))
     low, high = _range(digits, between, split == "ood")
-    while True:
+    missed = 0
+    while missed < MISSES:
         a, b, op = rng.randint(low, high), rng.randint(low, high), rng.choice(ops)
         if op == "-" and a < b:
             a, b = b, a
+        missed += 1
         if belongs((min(a, b), op, max(a, b)), split):
+            missed = 0
             name, text = f"{a}{op}{b}", _put(ask, a, op, b)
             meta = {"a": a, "b": b, "op": op, "think": think}
             yield Prompt(name, ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
+    raise TaskError(f"arithmetic: from {low} to {high} there are so few problems that {split!r} has none: take more")
 
 
 def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]:
     if between:
-        if len(between) != 2 or not all(isinstance(n, int) for n in between) or not 0 <= between[0] < between[1]:
+        if (
+            not isinstance(between, Sequence)
+            or len(between) != 2
+            or not all(isinstance(n, int) for n in between)
+            or not 0 <= between[0] < between[1]
+        ):
             raise TaskError(f"arithmetic: between={between} must be two numbers, such as [2, 12]")
         low, high = between
         return (high + 1, 2 * high - low + 1) if beyond else (low, high)

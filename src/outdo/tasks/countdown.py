@@ -14,19 +14,28 @@ from outdo.seeds import seed_of
 from outdo.tasks.splits import belongs
 from outdo.types import Prompt
 
+MISSES = 100_000  # problems in a row that are none or belong to other splits: this one has hardly any
+
 
 def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str = "+-*") -> Iterator[Prompt]:
     """Endless problems, named by their sorted numbers and target."""
     if numbers < 2 or highest < 2 or not ops or set(ops) - set("+-*"):
         raise TaskError(f"countdown: needs numbers={numbers} >= 2, highest={highest} >= 2 and ops={ops!r} of + - *")
     rng = random.Random(seed_of("countdown", split, seed))
-    while True:
+    missed = 0
+    while missed < MISSES:
+        missed += 1
         given = [rng.randint(1, highest) for _ in range(numbers + (split == "ood"))]
         solution, target = _combine(given, ops, rng)
         if 0 < target <= 100 and belongs((*sorted(given), target), split):
+            missed = 0
             text = f"{' '.join(map(str, given))} -> {target}"
             content = {"numbers": tuple(given), "target": target, "solution": solution}
             yield Prompt(text, ({"role": "user", "content": text},), str(target), content)
+    raise TaskError(
+        f"countdown: numbers={numbers}, highest={highest}, ops={ops!r}: {split!r} has hardly a problem whose target is 1 "
+        "to 100: allow other numbers"
+    )
 
 
 def teacher(prompt: Prompt, rng: random.Random, wrong: float = 0.6) -> str:

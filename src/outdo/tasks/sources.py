@@ -196,9 +196,10 @@ def _told(name: str, hint: str) -> Iterator[None]:
     except TaskError:
         raise
     except Exception as error:
+        if hint.startswith("dataset_name="):  # what it says without a network is of no use
+            raise TaskError(hint) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        words = hint if hint.startswith("dataset_name=") else f"dataset_name={name} cannot be loaded ({hint})"
-        raise TaskError(f"{words}: {reason}") from error
+        raise TaskError(f"dataset_name={name} cannot be loaded ({hint}): {reason}") from error
 
 
 def _splits(loaded: Any, name: str) -> Splits:

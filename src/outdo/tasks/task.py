@@ -98,7 +98,9 @@ class Task:
         except TaskError:
             raise
         except Exception as error:  # a user's task: say whose it is and what it said
-            raise TaskError(f"task {self.name} failed in split {split!r}: {type(error).__name__}: {error}") from error
+            given = "".join(f", {key}={value!r:.60}" for key, value in self.args.items())
+            words = f"{type(error).__name__}: {error}"
+            raise TaskError(f"task {self.name} failed in split {split!r}{given}: {words}") from error
 
     def _framed(self, prompt: Prompt) -> Prompt:
         if self.system_prompt is None or prompt.messages[0]["role"] == "system":
