@@ -294,3 +294,14 @@ def test_first_tokens_come_as_often_as_the_model_says(ending: Policy) -> None:
     statistic = float(((found - due).square() / due).sum())
     assert freedom > 20
     assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3  # the 99.9% point
+
+
+def test_a_row_that_has_ended_is_not_set_going_again(ending: Policy) -> None:
+    """It may have been paused after its end, before the host had seen that."""
+    deck, _ = paged(ending, rows=4).stage(30, 2, 4, SampleParams(20))
+    deck.begin([0, 1], [5, 6], [1, 2], [0, 1])
+    deck.ended_B[0] = True
+    deck.hold([0, 1])
+    assert deck.cache.idle_B[:2].tolist() == [True, True]
+    deck.let_go([0, 1])
+    assert deck.cache.idle_B[:2].tolist() == [True, False]

@@ -51,9 +51,16 @@ class Deck:
             tensor[index] = sent(values, tensor.device)
         self.cache.idle_B[index] = self.ended_B[index] = False
 
-    def hold(self, rows: Collection[int], idle: bool = True) -> None:
+    def hold(self, rows: Collection[int]) -> None:
+        """They stand still from here on."""
         if rows:
-            self.cache.idle_B[sent(list(rows), self.token_B.device)] = idle
+            self.cache.idle_B[sent(list(rows), self.token_B.device)] = True
+
+    def let_go(self, rows: Collection[int]) -> None:
+        """They go on, but for those that have ended, which the host may not know of yet."""
+        if rows:
+            index = sent(list(rows), self.token_B.device)
+            self.cache.idle_B[index] = self.ended_B[index]
 
     def keep(self, rows: Sequence[int]) -> None:
         """These rows become 0, 1, 2, …, and the others idle."""

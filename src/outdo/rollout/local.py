@@ -232,7 +232,7 @@ class _Call:
         while True:
             refused = set(self.cache.grow(list(self.live), self.sampler.look_every))
             self.deck.hold(refused - self.paused)
-            self.deck.hold(self.paused - refused, idle=False)
+            self.deck.let_go(self.paused - refused)
             self.paused = refused
             if not self.live or len(refused) < len(self.live):
                 return
