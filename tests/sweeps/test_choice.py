@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
 from outdo.sweeps.choice import choose
-from outdo.sweeps.rows import troubles
+from outdo.sweeps.rows import advantage_noise, troubles
 from sweeps.cells import row
 
 
@@ -116,3 +118,12 @@ def test_signals_that_are_not_sane(ends: dict[str, Any], recipe: dict[str, Any],
     if "entropy_mean" in ends or "group_diversity" in ends:  # a task that is mastered has one answer
         mastered = [step | {"success_rate": 0.97} for step in steps]
         assert not troubles(BASE | ends, mastered, {"kl_limit": 0.1, "num_generations": 8})
+
+
+def test_the_noise_of_advantages_is_that_of_the_groups_mean(tmp_path: Path) -> None:
+    (tmp_path / "groups").mkdir()
+    groups = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, None]]
+    rows = [{"completions": [{"reward": reward} for reward in rewards]} for rewards in groups]
+    (tmp_path / "groups" / "steps-000000.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert advantage_noise(tmp_path) == pytest.approx(((0.25 / 4 + (1 / 3) / 3) / 2) ** 0.5)
+    assert advantage_noise(tmp_path / "nowhere") is None

@@ -50,12 +50,19 @@ def success(s: Setting) -> str:
     return f"{s.success:.3f} [{s.low:.2f}, {s.high:.2f}]"
 
 
+def _seeds(s: Setting) -> str:
+    """How many of them are evaluated."""
+    done, whole = len(s.evaluated), len(s.rows)
+    return str(whole) if done == whole else f"{done} of {whole}"
+
+
 def columns_of(settings: Sequence[Setting], further: Sequence[str] = ()) -> list[Column]:
     """Those that this sweep fills."""
     k = next((s.pass_name for s in settings if s.pass_name), "")
     found = [
         Column("setting", lambda s: s.name, 0),
         Column("success [95%]", success, 0),
+        *([Column("seeds", _seeds, 6)] if any(len(s.rows) > 1 for s in settings) else []),
         Column("gain", lambda s: number(s.gain, "{:+.2f}"), 5),
         *([_signal("pass@1", "pass@1", "{:.2f}", 6)] if k else []),
         *([_signal(k, k, "{:.2f}", 4)] if k and k != "pass@1" else []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ SIGNALS = (
     *("reward_mean", "kl_mean", "entropy_mean", "group_diversity", "informative", "all_wrong", "len_mean"),
     *("truncated", "adv_std", "grad_norm", "clipfrac"),
 )
+LOOKED_AT = 4000  # groups, for the noise of advantages
 KL_LIMIT = 0.1  # where the recipe sets none
 CUT = 0.2  # share of answers cut at the limit
 COLLAPSED = 0.1  # of the entropy that it began with
@@ -124,14 +126,12 @@ def troubles(row: Row, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, 
 def advantage_noise(folder: Path) -> float | None:
     """How far off by chance the mean is that answers are measured against: its standard error, averaged over groups.
 
-    In units of reward. A larger group has less of it.
+    In units of reward, of the first groups of the run. A larger group has less of it.
     """
-    errors = []
-    for path in sorted((folder / "groups").glob("*.jsonl")):
-        for group in read_rows(path):
-            rewards = [answer["reward"] for answer in group["completions"] if answer["reward"] is not None]
-            if len(rewards) > 1:
-                errors.append(statistics.variance(rewards) / len(rewards))
+    paths = sorted((folder / "groups").glob("*.jsonl"))
+    groups = itertools.islice(itertools.chain.from_iterable(map(read_rows, paths)), LOOKED_AT)
+    answers = [[a["reward"] for a in group["completions"] if a["reward"] is not None] for group in groups]
+    errors = [statistics.variance(rewards) / len(rewards) for rewards in answers if len(rewards) > 1]
     return statistics.fmean(errors) ** 0.5 if errors else None
 
 
