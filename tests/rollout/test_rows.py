@@ -214,7 +214,7 @@ def test_stop_texts_end_an_answer_at_the_token_that_completes_them(ending: Polic
 
 def test_no_prompts_and_no_tokens(ending: Policy) -> None:
     assert list(LocalSampler(ending).sample([], 4, SampleParams(8), 0)) == []
-    with pytest.raises(ValueError, match="max_completion_length >= 1"):
+    with pytest.raises(ValueError, match="max_completion_length=0: it must be 1 or more"):
         SampleParams(0)
 
 
