@@ -33,8 +33,8 @@ def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str 
             content = {"numbers": tuple(given), "target": target, "solution": solution}
             yield Prompt(text, ({"role": "user", "content": text},), str(target), content)
     raise TaskError(
-        f"countdown: numbers={numbers}, highest={highest}, ops={ops!r}: {split!r} has hardly a problem with a target of "
-        "1 to 100: allow other numbers"
+        f"countdown: numbers={numbers}, highest={highest}, ops={ops!r}: {split!r} has hardly a problem with a target "
+        "of 1 to 100: allow other numbers"
     )
 
 
