@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from outdo.evals.estimate import paired_difference
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.draw import draw
@@ -53,7 +54,11 @@ def test_a_heat_map_in_text_has_every_cell_in_its_place() -> None:
 def test_the_page_tells_gain_and_where_it_broke() -> None:
     settings = settings_of(grid())
     text = page("Title", "About.", settings, choose(settings), {"made by": "`outdo sweep`"}, "p.png", ["grad_norm"])
-    assert "| num_generations=4 beta=0.0 | 0.520 [0.45, 0.59] | +0.32 |" in text
+    assert "| num_generations=4 beta=0.0 | 0.520 [0.45, 0.59] | +0.32 |" in text and "against" not in text
+    best = settings[-1].name
+    told = page("Title", "", settings, choose(settings), {}, default=best)
+    gap = paired_difference([1.0] * 104 + [0.0] * 96, [1.0] * 128 + [0.0] * 72)
+    assert f"| against {best} |" in told and f"| -0.120 [{gap.low:+.3f}, {gap.high:+.3f}], lower |" in told
     assert "halted; halted at step 9: KL\\|past |" in text and "**Take** num_generations=" in text
     assert notes(settings) == ["num_generations=8 beta=0.0: halted; halted at step 9: KL|past"]
 

@@ -166,6 +166,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
             *(drive.sweep.title, drive.sweep.about, settings, choose(settings, drive.sweep.default), facts),
             picture.name if picture else None,
             drive.sweep.columns,
+            drive.sweep.default,
         )
         path.write_text(text, encoding="utf-8")
 

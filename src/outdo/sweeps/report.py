@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from outdo.sweeps.analysis import Setting
+from outdo.evals.report import change, in_words
+from outdo.sweeps.analysis import Setting, difference
 from outdo.sweeps.choice import Choice
 from outdo.sweeps.grid import told
 
@@ -146,9 +147,13 @@ def page(
     facts: Mapping[str, str],
     picture: str | None = None,
     further: Sequence[str] = (),
+    default: str = "",
 ) -> str:
-    """The whole as Markdown."""
+    """The whole as Markdown, each setting also against the default one where there is one."""
     columns = columns_of(settings, further)
+    base = next((s for s in settings if s.name == default and s.success is not None), None)
+    if base:
+        columns.insert(2, Column(f"against {default}", lambda s: _against(s, base), 0))
     lines = [f"# {title}", "", *([about, ""] if about else [])]
     lines += [*(f"- {key}: {value}" for key, value in facts.items()), ""]
     lines += ["| " + " | ".join([*(c.title for c in columns), "where it broke"]) + " |"]
@@ -158,6 +163,13 @@ def page(
     lines += ["", f"**Take** {choice.why}" if choice.name else choice.why, ""]
     lines += [f"![{title}]({picture})", ""] if picture else []
     return "\n".join(lines)
+
+
+def _against(s: Setting, base: Setting) -> str:
+    if s is base or s.success is None:
+        return NONE
+    gap = difference(s, base)
+    return f"{change(gap)}, {in_words(gap)}"
 
 
 def _plain(text: str) -> str:
