@@ -20,15 +20,23 @@ def doctor(
     target: Annotated[Path | None, typer.Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A list of findings.")] = False,
     system: Annotated[bool, typer.Option("--system", help="Look at this machine instead.")] = False,
+    treat: Annotated[
+        bool, typer.Option("--treat", help="Make the change, run on from before it began, and see.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=5, help="To run on for; default: as many as are expected.")] = None,
+    into: Annotated[
+        Path | None, typer.Option("--out", help="The treated run's folder; default: beside the run.")
+    ] = None,
 ) -> None:
     """Name what is wrong with a run, from its curves and answers: evidence, one change, and what should answer.
 
     A file may be CSV, JSON or JSON Lines of another trainer: outdo's names, TRL's or verl's. Exit status 0 where it
-    could be diagnosed, ill or not.
+    could be diagnosed, ill or not. With --treat: 0 where the expected signal answered to the change, 1 where not.
 
     \b
       outdo doctor runs/NAME
       outdo doctor runs/NAME --json
+      outdo doctor runs/NAME --treat
       outdo doctor trainer_state.json
       outdo doctor --system
     """
@@ -38,6 +46,8 @@ def doctor(
     if target is None:
         _system(out, as_json)
         return
+    if treat:
+        raise typer.Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
     from outdo.diagnose.read import read_history
     from outdo.diagnose.rules import diagnose
     from outdo.diagnose.show import show
@@ -49,6 +59,24 @@ def doctor(
         return
     out.print(f"{target}: {len(history)} steps", markup=False, soft_wrap=True)
     show(findings, out)
+
+
+def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
+    """Whether the expected signal answered."""
+    from outdo.cli.train import told_to_stop
+    from outdo.treating import treat
+
+    with told_to_stop():
+        done = treat(run, out, steps, into)
+    if as_json:
+        print(json.dumps(done.row(), indent=2))
+        return done.answered
+    out.print(f"\n{done.finding.code}, treated for {done.steps} steps", style="bold", markup=False)
+    out.print(f"  change    {done.finding.change.pair() if done.finding.change else ''}", markup=False, soft_wrap=True)
+    out.print(f"  {done.signal}: {done.ill:.4g} where it was ill → {done.treated:.4g} treated", markup=False)
+    out.print(f"  answered  {'yes' if done.answered else 'no'}", markup=False)
+    out.print(f"  doctor    {done.now}", markup=False, soft_wrap=True)
+    return done.answered
 
 
 def _system(out: Console, as_json: bool) -> None:

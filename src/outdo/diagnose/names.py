@@ -61,7 +61,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"val-core/.+/(?:acc|reward)/mean@\d+"), "eval_success_rate"),  # verl's held-out
     (re.compile(r"val/test_score/.+"), "eval_success_rate"),
 )
-JUDGES = re.compile(r"reward/.*(accuracy|correct|exact_match)", re.IGNORECASE)  # a part that is success, by its name
+JUDGES = re.compile(r"reward/.*(accuracy|correct|exact_match).*", re.IGNORECASE)  # a part that is success, by its name
 
 
 @cache

@@ -71,6 +71,18 @@ def gentler(recipe: Mapping[str, Any], by: float) -> Change:
     return changed(recipe, "learning_rate", float(f"{rate / by:.3g}") if rate else 1e-6)
 
 
+def more_answers(recipe: Mapping[str, Any]) -> Change:
+    """Larger groups, where the batch can be divided into them; else a larger batch."""
+    size = 2 * int(recipe.get("num_generations") or 8)
+    rows = recipe.get("per_device_train_batch_size")
+    several = recipe.get("steps_per_generation") or recipe.get("gradient_accumulation_steps") or 1
+    batch = recipe.get("generation_batch_size") or (rows * several if rows else size)
+    if batch % size == 0:
+        return changed(recipe, "num_generations", size)
+    key = "generation_batch_size" if recipe.get("generation_batch_size") else "per_device_train_batch_size"
+    return changed(recipe, key, 2 * int(recipe[key]))
+
+
 def kl_blowup(history: History) -> Finding | None:
     if not history.has("kl_mean", least=at.KL_STEPS):
         return None
@@ -81,7 +93,8 @@ def kl_blowup(history: History) -> Finding | None:
     began = onset(history["kl_mean"], at.KL_LIMIT)
     recipe, beta = history.recipe, history.recipe.get("beta") or 0.0
     fast = history.step_at(began) - history.step_at(0) < at.KL_FAST
-    change = gentler(recipe, 4) if fast or beta >= 0.04 else changed(recipe, "beta", max(0.04, 4 * beta))
+    rate = gentler(recipe, 4 if np.median(last) < 1 else 10)
+    change = rate if fast or beta >= 0.04 else changed(recipe, "beta", max(0.04, 4 * beta))
     severity: Severity = "critical" if np.median(last) > at.KL_CRITICAL else "warning"
     signs = (Sign("kl_mean", float(np.median(kl[:5])), float(np.median(last)), slope(history["kl_mean"])),)
     return Finding("kl_blowup", severity, history.step_at(began), signs, change, Expect("kl_mean", "down", 20))
@@ -149,13 +162,12 @@ def noisy_advantage(history: History) -> Finding | None:
     if not signs:
         return None
     signs.append(moved(history, "reward_mean"))
-    larger = 2 * int(history.recipe.get("num_generations") or 8)
     return Finding(
         "noisy_advantage",
         "warning",
         history.step_at(0),
         tuple(signs),
-        changed(history.recipe, "num_generations", larger),
+        more_answers(history.recipe),
         Expect("reward_mean", "up", 50),
     )
 

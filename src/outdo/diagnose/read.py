@@ -78,7 +78,7 @@ def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         whole = json.loads(text)
         rows = whole.get("log_history", [whole]) if isinstance(whole, dict) else whole
-    except ValueError:
+    except (ValueError, RecursionError):
         rows = _lines(path, text)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise RecipeError(f"{path}: expected an object for each step: give {HINT}")
@@ -93,8 +93,8 @@ def _lines(path: Path, text: str) -> list[Any]:
         try:
             if line.strip():
                 rows.append(json.loads(line))
-        except ValueError:
-            if number < len(lines):
+        except (ValueError, RecursionError):
+            if number < len(lines) or not rows:
                 raise RecipeError(f"{path}: line {number} is no JSON: {line[:60]!r}") from None
     return rows
 

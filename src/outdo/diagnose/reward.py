@@ -9,7 +9,7 @@ import numpy as np
 from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
 from outdo.diagnose.history import Held, History
-from outdo.diagnose.policy import moved, worth
+from outdo.diagnose.policy import more_answers, moved, worth
 from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift, slope
 
 
@@ -230,13 +230,12 @@ def inconsistent_grader(history: History) -> Finding | None:
     began = 0
     if history.has("grader_disagreement"):
         began = int(np.argmax(np.nan_to_num(history["grader_disagreement"]) > 0))
-    larger = 2 * int(history.recipe.get("num_generations") or 8)
     return Finding(
         "inconsistent_grader",
         "critical",
         history.step_at(began),
         tuple(signs),
-        changed(history.recipe, "num_generations", larger),
+        more_answers(history.recipe),
         Expect("reward_mean", "up", 40),
     )
 

@@ -16,7 +16,7 @@ INDENT = 12
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:
-    width = max(40, min(console.width, 100))
+    width = max(40, min(console.width, 80))
     for index, finding in enumerate(findings):
         if index:
             console.print()

@@ -34,7 +34,7 @@ PLAYBOOK: dict[str, Entry] = {
         "The policy runs away from where it started.",
         f"`kl_mean` is past {at.KL_LIMIT} in most of the last {at.KL_STEPS} steps or twentieth of the run",
         "The rate is too high, or nothing holds the policy back. Far from its start it forgets what it could do.",
-        f"lower `learning_rate` to a quarter where it took fewer than {at.KL_FAST} steps, else raise `beta`",
+        f"lower `learning_rate` to a quarter or a tenth where it took fewer than {at.KL_FAST} steps, else raise `beta`",
         "`learning_rate`, `beta`",
         "`kl_mean` falls",
     ),

@@ -1,0 +1,158 @@
+"""Histories from other trainers' files and from answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outdo.diagnose.answers import look
+from outdo.diagnose.history import from_rows
+from outdo.diagnose.read import read_history
+from outdo.diagnose.rules import diagnose
+from outdo.diagnose.watch import Watch
+from outdo.errors import RecipeError
+
+TRL = {
+    "reward": 0.4,
+    "reward_std": 0.2,
+    "kl": 0.01,
+    "entropy": 0.6,
+    "completions/mean_length": 120.0,
+    "completions/clipped_ratio": 0.02,
+    "clip_ratio/region_mean": 0.001,
+    "frac_reward_zero_std": 0.25,
+    "learning_rate": 1e-6,
+    "grad_norm": 0.3,
+    "rewards/accuracy_reward/mean": 0.35,
+    "rewards/format_reward/mean": 0.9,
+    "sampling/sampling_logp_difference/mean": 0.01,
+}
+VERL = {
+    "critic/rewards/mean": 0.4,
+    "actor/entropy": 0.6,
+    "actor/ppo_kl": 0.0004,
+    "actor/kl_loss": 0.01,
+    "actor/pg_clipfrac": 0.002,
+    "actor/grad_norm": 0.3,
+    "actor/lr": 1e-6,
+    "response_length/mean": 300.0,
+    "response_length/clip_ratio": 0.03,
+    "val-core/gsm8k/acc/mean@1": 0.5,
+}
+
+
+def noisy(row: dict[str, float], n: int = 50, **over: Any) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    rows = [{"step": 10 * i, **{k: v * (1 + rng.normal(0, 0.03)) for k, v in row.items()}} for i in range(n)]
+    for key, curve in over.items():
+        for one, value in zip(rows, curve, strict=True):
+            one[key] = float(value)
+    return rows
+
+
+def test_names_of_trl_and_verl_are_ours() -> None:
+    history = from_rows([{"step": 1, **TRL}, {"step": 2, "eval_success_rate": 0.5, "eval_loss": 1.0}])
+    row = {name: float(curve[0]) for name, curve in history.columns.items()}
+    assert row["reward_mean"] == 0.4 and row["informative"] == 0.75 and row["lr"] == 1e-6 and row["clipfrac"] == 0.001
+    assert row["success_rate"] == row["reward/accuracy_reward"] == 0.35 and row["reward/format_reward"] == 0.9
+    assert row["len_mean"] == 120 and row["mismatch_logp"] == 0.01 and "reward" not in row
+    assert history.held[0].success == 0.5 and history.held[0].step == 2
+    verl = from_rows([{"step": 1, **VERL}])
+    assert {"reward_mean", "entropy_mean", "step_kl", "kl_mean", "clipfrac", "len_mean", "truncated"} <= set(
+        verl.columns
+    )
+    assert verl.held[0].success == 0.5
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps({"log_history": rows, "epoch": 1}))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ["log.csv", "trainer_state.json", "log.jsonl"])
+def test_a_log_of_trl_is_diagnosed_from_any_file(tmp_path: Path, name: str) -> None:
+    ill = noisy(TRL, kl=np.linspace(0.001, 0.6, 50))
+    (finding, *_) = diagnose(read_history(write(tmp_path / name, ill)))
+    assert finding.code == "kl_blowup" and finding.step % 10 == 0
+    assert finding.change and finding.change.pair() == "beta=0.04"
+    well = noisy(
+        TRL, **{"rewards/accuracy_reward/mean": np.linspace(0.3, 0.6, 50), "reward": np.linspace(0.3, 0.7, 50)}
+    )
+    assert diagnose(read_history(write(tmp_path / name, well)))[0].code == "healthy"
+
+
+def test_verls_lines_hold_their_numbers_under_data(tmp_path: Path) -> None:
+    rows = [{"step": i, "data": {**VERL, "actor/pg_clipfrac": 0.6}} for i in range(30)]
+    assert diagnose(read_history(write(tmp_path / "verl.jsonl", rows)))[0].code == "steps_too_big"
+
+
+def test_a_file_that_still_grows_is_read_up_to_its_last_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", noisy(TRL))
+    with path.open("a") as file:
+        file.write('{"step": 500, "rew')
+    assert len(read_history(path)) == 50
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", '{"step": 1}\nno\n{"step": 2}\n', "[1, 2]", "\x00\x01", "[" * 9000])
+def test_a_file_with_nothing_to_diagnose_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match="log"):
+        read_history(path)
+
+
+def group(step: int, prompt: str, *answers: tuple[str, float, str]) -> dict[str, Any]:
+    return {
+        "step": step,
+        "prompt_id": prompt,
+        "messages": [{"role": "user", "content": prompt}],
+        "completions": [
+            {"text": t, "reward": r, "verdict": v, "num_tokens": len(t), "finish": "stop", "reason": ""}
+            for t, r, v in answers
+        ],
+    }
+
+
+def test_the_same_answer_with_two_verdicts_is_found() -> None:
+    torn = [group(i, f"{i}+1", ("2", 1.0, "right"), ("2", 0.0, "wrong"), ("3", 0.0, "wrong")) for i in range(9)]
+    found = look(torn)
+    assert (found.repeated, found.differing) == (9, 9) and "'2' was" in found.example
+    sound = [group(i, f"{i}+1", ("2", 1.0, "right"), ("2", 1.0, "right"), ("3", 0.0, "wrong")) for i in range(9)]
+    assert look(sound).differing == 0
+    rows = noisy({"reward_mean": 0.4, "reward_std": 0.5, "entropy_mean": 0.5, "kl_mean": 0.02})
+    assert diagnose(from_rows(rows, answers=found))[0].code == "inconsistent_grader"
+    assert diagnose(from_rows(rows, answers=look(sound)))[0].code == "healthy"
+
+
+def test_what_came_to_pay_is_shown_as_text() -> None:
+    early = [group(i, f"p{i}", (f"the sum is {i}", 0.2, "wrong"), ("no idea", 0.1, "wrong")) for i in range(20)]
+    late = [group(90 + i, f"p{i}", (f"as an expert {i}", 1.0, "wrong"), ("x", 0.1, "wrong")) for i in range(20)]
+    first, *_ = gained = look(early + late).gained
+    assert "'as an expert' is in 100%" in first and "was in 0%" in first
+    assert any("was paid 1, and wrong" in line for line in gained)
+
+
+def test_in_training_a_finding_is_told_once_and_a_resumed_run_knows_it(tmp_path: Path) -> None:
+    rows = noisy({"reward_mean": 0.4, "kl_mean": 0.01}, 60, kl_mean=np.linspace(0, 1, 60))
+    rows = [{**row, "step": i} for i, row in enumerate(rows)]
+    watch = Watch(tmp_path, {"learning_rate": 1e-5})
+    told = [(row["step"], finding) for row in rows for finding in watch.step(row)]
+    assert [finding.code for _, finding in told] == ["kl_blowup"] and told[0][0] < 30
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:40]))
+    step, finding = told[0]
+    (tmp_path / "findings.jsonl").write_text(json.dumps({"seen": step, **finding.row()}) + "\n")
+    again = Watch(tmp_path, {})
+    assert [finding for row in rows[40:] for finding in again.step(row)] == []

@@ -1,0 +1,130 @@
+"""What single rules say, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import curves
+import numpy as np
+import pytest
+
+from outdo.diagnose.history import Held, History, from_rows
+from outdo.diagnose.rules import RULES, diagnose
+from outdo.diagnose.signals import departure, noise, onset, shift, slope
+from outdo.diagnose.words import PLAYBOOK
+
+
+def flat(n: int = 60, **columns: float) -> History:
+    """A run on which nothing happens, but for these."""
+    rng = np.random.default_rng(0)
+    levels = {"reward_mean": 0.4, "success_rate": 0.4, "entropy_mean": 0.5, "kl_mean": 0.02, "len_mean": 100.0}
+    every = levels | {"informative": 0.6, "reward_std": 0.5} | columns
+    return History(tuple(range(n)), {k: v * (1 + rng.normal(0, 0.01, n)) for k, v in every.items()})
+
+
+def with_(history: History, **curves_: np.ndarray) -> History:
+    return replace(history, columns={**history.columns, **curves_})
+
+
+def codes(history: History) -> list[str]:
+    return [finding.code for finding in diagnose(history)]
+
+
+def test_a_slope_a_noise_and_an_onset_are_those_that_were_put_in() -> None:
+    rng = np.random.default_rng(1)
+    n = 400
+    line = 0.002 * np.arange(n) + rng.normal(0, 0.05, n)
+    assert slope(line) == pytest.approx(0.002, rel=0.1)
+    assert noise(line) == pytest.approx(0.05, rel=0.15)
+    stair = np.where(np.arange(n) < 150, 0.0, 1.0) + rng.normal(0, 0.05, n)
+    assert abs(departure(stair) - 150) <= 12 and abs(onset(stair, 0.5) - 150) <= 12
+    assert shift(stair).gain == pytest.approx(1.0, abs=0.05) and shift(stair).z > 20
+    holes = stair.copy()
+    holes[::3] = np.nan
+    assert shift(holes).gain == pytest.approx(1.0, abs=0.05) and abs(onset(holes, 0.5) - 150) <= 15
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_onset_and_the_change_are_told(code: str) -> None:
+    finding = diagnose(curves.history(code, 0))[0]
+    assert finding.code == code and finding.change and finding.expect and finding.evidence
+    assert "=" in finding.change.pair() and finding.page.endswith(f"#{code}")
+    assert set(finding.row()) == {"code", "severity", "step", "evidence", "change", "expect", "page"}
+
+
+def test_every_code_is_in_the_playbook() -> None:
+    assert {*RULES, "healthy", "too_early"} == set(PLAYBOOK) and len(RULES) >= 12
+
+
+def test_the_change_starts_from_the_runs_own_recipe() -> None:
+    ill = with_(flat(), kl_mean=np.linspace(0, 0.8, 60))
+    finding = diagnose(replace(ill, recipe={"learning_rate": 4e-5, "beta": 0.01}))[0]
+    assert (finding.change.key, finding.change.old, finding.change.new) == ("learning_rate", 4e-5, 1e-5)  # type: ignore[union-attr]
+    late = with_(flat(400), kl_mean=np.r_[np.full(300, 0.02), np.linspace(0.02, 0.25, 100)])
+    finding = diagnose(replace(late, recipe={"learning_rate": 4e-5, "beta": 0.01}))[0]
+    assert finding.change.pair() == "beta=0.04" and 300 < finding.step < 380  # type: ignore[union-attr]
+
+
+def test_the_cause_comes_before_what_follows_from_it() -> None:
+    both = with_(flat(), kl_mean=np.linspace(0, 0.8, 60), entropy_mean=np.linspace(0.5, 0.01, 60))
+    assert codes(both) == ["kl_blowup"]
+    assert codes(with_(flat(), entropy_mean=np.r_[np.linspace(0.5, 0.01, 40), np.full(20, 0.01)])) == [
+        "entropy_collapse"
+    ]
+    length = np.linspace(100, 300, 60)
+    assert codes(with_(flat(), len_mean=length, reward_mean=np.linspace(0.4, 1.0, 60))) == ["thinking_tax"]
+    assert codes(with_(flat(), reward_mean=np.linspace(0.4, 1.0, 60))) == ["reward_hacking"]
+
+
+def test_alike_and_sure_answers_that_are_right_are_no_collapse() -> None:
+    learnt = 0.3 + 0.65 * (1 - np.exp(-np.arange(60) / 10))
+    sure = with_(
+        flat(),
+        success_rate=learnt,
+        reward_mean=learnt,
+        entropy_mean=0.5 * np.exp(-np.arange(60) / 8) + 0.01,
+        group_diversity=0.9 - 0.7 * learnt,
+    )
+    assert codes(sure) == ["healthy"]
+
+
+def test_a_strict_reward_outweighs_a_success_that_is_gamed_too() -> None:
+    up = np.linspace(0.3, 0.9, 60)
+    assert codes(with_(flat(), reward_mean=up, success_rate=up)) == ["healthy"]
+    assert codes(with_(flat(audit_reward_mean=0.3), reward_mean=up, success_rate=up)) == ["reward_hacking"]
+
+
+def test_held_out_success_that_falls_is_beyond_its_error() -> None:
+    up = np.linspace(0.3, 0.55, 60)
+    run = with_(flat(), reward_mean=up, success_rate=up)
+    small, large = ((Held(0, 0.3, n), Held(30, 0.45, n), Held(59, 0.33, n)) for n in (20, 400))
+    assert codes(replace(run, held=small)) == ["healthy"]
+    assert codes(replace(run, held=large)) == ["overfit"]
+
+
+def test_a_run_that_learnt_all_is_not_dead() -> None:
+    learnt = 1 - 0.6 * np.exp(-np.arange(100) / 10)
+    done = with_(flat(100), success_rate=learnt, reward_mean=learnt, all_right=learnt**8, informative=1 - learnt**8)
+    assert codes(done) == ["healthy"]
+    assert codes(flat(100, success_rate=1.0, reward_mean=1.0, all_right=1.0, informative=0.0)) == ["dead_all_right"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 10, 19])
+def test_a_short_run_is_too_early_not_guessed_at(n: int) -> None:
+    assert codes(flat(n)) == ["too_early"]
+
+
+def test_what_is_plain_is_said_early() -> None:
+    assert codes(flat(10, success_rate=0.0, reward_mean=0.0, all_wrong=1.0, informative=0.0)) == ["dead_all_wrong"]
+    assert codes(flat(10, grader_broken=0.5)) == ["broken_grader"]
+
+
+def test_a_rule_without_its_signals_abstains() -> None:
+    for code in curves.ILLNESSES:
+        history = curves.history(code, 1)
+        for name in history.columns:
+            RULES[code](replace(history, columns={name: history[name]}))
+        assert RULES[code](replace(history, columns={}, held=())) is None
+    assert codes(from_rows([{"step": i, "loss": 0.1} for i in range(50)])) == ["too_early"]
+    empty = from_rows([{"step": i, "reward_mean": None, "kl_mean": float("nan")} for i in range(50)])
+    assert codes(empty) == ["too_early"]
