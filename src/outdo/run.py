@@ -186,7 +186,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a JSON Lines file that may still be growing: a last line without its end is left for next time."""
-    if not path.exists():
+    if not path.is_file():  # a pipe or a device might never end
         return
     with path.open(encoding="utf-8") as file:
         for line in file:
