@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from outdo import checkpoint
+from outdo.diagnose import foothold
 from outdo.diagnose.show import note
 from outdo.diagnose.watch import Watch
 from outdo.errors import Halted, NumericsError, RunError
@@ -171,18 +172,14 @@ class Session(Keeper[LocalLearner]):
             self._evaluate(self.done)
 
     def _foothold(self, before: Sequence[Evaluation]) -> None:
-        """Says in plain words when GRPO has nothing to hold on to."""
+        """Says in plain words when GRPO has nothing to hold on to, and which groups would see a spread."""
         if not before:
             return
-        chance = before[0].pass_at.get(1, before[0].success_rate)
-        if chance < 0.005:
-            self.reporter.note(
-                "  warning: the model is right almost never, so every group will be all wrong and nothing is learnt. "
-                "Give it a longer warm-up (sft_steps), an easier start (curriculum_steps, curriculum_args), "
-                "or a reward that also pays for part of the way"
-            )
-        elif chance > 0.995:
-            self.reporter.note("  warning: the model is right almost always; there is nothing left to learn here")
+        passes = before[0].pass_at
+        k = max(passes, default=1)
+        chance = passes.get(1, before[0].success_rate)
+        for line in foothold.words(chance, k, passes.get(k, chance), self.recipe.num_generations):
+            self.reporter.note(line)
 
     # --- keeping
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def train(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
 ) -> None:
@@ -38,6 +39,8 @@ def train(
     from outdo.config import load_recipe, parse_overrides
     from outdo.run import read_run
 
+    if look and not dry_run:
+        raise RecipeError("--preflight goes with --dry-run; a run looks first by itself")
     out = Console(highlight=False)
     keys: dict[str, Any] = {}
     if resume and path:
@@ -50,6 +53,11 @@ def train(
     if dry_run:
         for line in _plan(recipe):
             out.print(line, markup=False, soft_wrap=True)
+        if look:
+            from outdo.preflight import preflight
+            from outdo.track.console import PlainLines
+
+            preflight(recipe, PlainLines(out))
         return
     from outdo import api
     from outdo.track.console import by_stage, make_reporter, print_whole, summary
