@@ -96,6 +96,7 @@ def test_what_cannot_be_is_refused(outdo: Outdo, words: tuple[str, ...], part: s
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, models: Path) -> None:
     (models / "kept.jsonl").write_text("answers of yesterday\n")
     for words, part in ((("nowhere/at/all",), "does not exist"), (("--out", "no/such.jsonl"), "cannot be written")):

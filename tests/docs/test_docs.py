@@ -67,7 +67,10 @@ def shortened(line: str) -> list[str]:
 
 
 # Pages whose commands take a while; `make test-slow` runs those.
-LONG = ("evaluation.md", "python.md", "reliability.md", "rewards.md")
+LONG = (
+    *("doctor.md", "engine.md", "evaluation.md", "method.md", "python.md", "reliability.md", "rewards.md"),
+    *("runs.md", "sweeps.md", "tasks.md"),
+)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_an_exploit_scores_nothing(form, name, where):
     assert grade.reason.isprintable()
 
 
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", [PLACES[0], pytest.param(PLACES[1], marks=pytest.mark.slow)])
 def test_exploits_leave_no_process(where):
     before = running()  # those of pools that other tests have started
     grades(where)

@@ -234,7 +234,10 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 def load_encoder(name: str) -> Callable[[str], list[int]]:
     """A tokenizer alone: text to token ids. Raises ModelError."""
-    tokenizer = load_tokenizer(find_source(name))
+    try:
+        tokenizer = load_tokenizer(find_source(name))
+    except ModelError as error:
+        raise ModelError(f"tokenizer {name} cannot be loaded: {error}") from None
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False))
 
 
