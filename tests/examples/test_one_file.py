@@ -199,6 +199,7 @@ def test_eval_measures_and_does_not_train():
     assert "step " not in done.stdout and "->" not in done.stdout
 
 
+@pytest.mark.slow
 def test_train_prints_its_signals_and_before_and_after():
     done = run("--mode", "train", "--steps", "2", "--reward", "hackable", *TINY)
     assert done.returncode == 0, done.stderr

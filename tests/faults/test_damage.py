@@ -169,6 +169,7 @@ def test_several_in_a_row_halt_with_3_and_keep_the_batch(bench: Bench, point: st
     assert weights > 10**6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("guard", "key", "way"), [("lower_rate", "lr", -1), ("raise_beta", "beta", 1)])
 def test_the_guard_that_was_asked_for_acts_and_is_remembered(bench: Bench, guard: str, key: str, way: int) -> None:
     name = f"guard-{guard}"

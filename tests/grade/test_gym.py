@@ -47,6 +47,7 @@ def library(prompt: Prompt, answer: str) -> float:
     return float(create_dataset(row["name"], size=1, seed=0, **row["options"]).score_answer(answer, row["entry"]))
 
 
+@pytest.mark.slow
 def test_gold_is_right_and_nonsense_is_wrong_for_every_generator() -> None:
     for name in gym.generators():
         if name == "composite":

@@ -34,7 +34,9 @@ def test_every_generator_yields_prompts() -> None:
         assert p.answer is None or isinstance(p.answer, str)
 
 
-@pytest.mark.parametrize("name", ["chain_sum", "coin_flip", "aiw", "tower_of_hanoi"])
+@pytest.mark.parametrize(
+    "name", ["chain_sum", "coin_flip", "aiw", pytest.param("tower_of_hanoi", marks=pytest.mark.slow)]
+)
 def test_held_out_problems_are_never_trained_on(name: str) -> None:
     tested = {p.id for p in held_out(find_task(f"reasoning_gym/{name}"), "test", 25)}
     assert len(tested) >= 3
