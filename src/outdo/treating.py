@@ -15,7 +15,7 @@ from rich.console import Console
 
 from outdo import api, checkpoint
 from outdo.config import parse_overrides
-from outdo.diagnose.finding import Expect, Finding
+from outdo.diagnose.finding import Direction, Expect, Finding
 from outdo.diagnose.history import History
 from outdo.diagnose.read import run_history
 from outdo.diagnose.rules import diagnose
@@ -141,11 +141,16 @@ def _copy(folder: Path, whole: Path, found: Path) -> None:
 def _judged(history: History, finding: Finding, expect: Expect, folder: Path, start: int) -> Treatment:
     treated = run_history(folder)
     after = treated.since(int(np.searchsorted(treated.steps, start)))
-    move = _held(history, treated) if expect.signal == "eval_success_rate" else _between(history, after, expect.signal)
-    way = move.gain if expect.direction == "up" else -move.gain
-    answered = way > LEAST * abs(move.before) and way > SURE * move.error
+    move, answered = answer(history, after, expect.signal, expect.direction)
     codes = ", ".join(one.code for one in diagnose(after))
-    return Treatment(finding, folder, start, len(after), expect.signal, move.before, move.after, bool(answered), codes)
+    return Treatment(finding, folder, start, len(after), expect.signal, move.before, move.after, answered, codes)
+
+
+def answer(ill: History, treated: History, signal: str, way: Direction) -> tuple[Shift, bool]:
+    """How far a signal is from where the ill run ended, and whether that is the right way and more than noise."""
+    move = _held(ill, treated) if signal == "eval_success_rate" else _between(ill, treated, signal)
+    gain = move.gain if way == "up" else -move.gain
+    return move, bool(gain > LEAST * abs(move.before) and gain > SURE * move.error)
 
 
 def _held(ill: History, treated: History) -> Shift:
