@@ -91,7 +91,8 @@ export function chart(element, options) {
 function layer(element) {
   if (getComputedStyle(element).position === "static") element.style.position = "relative";
   const canvas = element.appendChild(document.createElement("canvas"));
-  Object.assign(canvas.style, { position: "absolute", inset: "0", width: "100%", height: "100%", touchAction: "pan-y" });
+  const whole = { position: "absolute", inset: "0", width: "100%", height: "100%" };
+  Object.assign(canvas.style, whole, { touchAction: "pan-y" });
   return canvas;
 }
 

@@ -113,15 +113,15 @@ function drawBands(pen, view, bands) {
     pen.beginPath();
     pen.rect(EDGE.left, top, view.width - EDGE.left - EDGE.right, foot - top);
     pen.clip();
-    pen.globalAlpha = 0.07;
+    pen.globalAlpha = 0.06;
     pen.fillStyle = view.colours[band.kind];
     pen.fillRect(EDGE.left, top, view.width, foot - top);
     if (band.kind === "bad") {  // hatched, so that it is not told by its hue alone
-      pen.globalAlpha = 0.28;
+      pen.globalAlpha = 0.16;
       pen.strokeStyle = view.colours.bad;
       pen.lineWidth = 1;
       pen.beginPath();
-      for (let x = EDGE.left - view.height; x < view.width; x += 9) {
+      for (let x = EDGE.left - view.height; x < view.width; x += 10) {
         pen.moveTo(x, view.bottom);
         pen.lineTo(x + view.height, view.bottom - view.height);
       }
@@ -147,7 +147,7 @@ function drawAxes(pen, view, kind, inner) {
     pen.fillText(short(value), EDGE.left - 6, y);
   }
   pen.textBaseline = "alphabetic";
-  for (const value of ticks(view.left, view.right, Math.max(2, inner / 90), kind)) {
+  for (const value of ticks(view.left, view.right, Math.max(2, inner / 70), kind)) {
     const told = kind === "time" ? clock(value) : short(value);
     const x = view.x(value), half = pen.measureText(told).width / 2;
     pen.textAlign = x + half > view.width ? "right" : "center";

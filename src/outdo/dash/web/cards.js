@@ -1,0 +1,137 @@
+// A card for each signal: its curve, what it means, and what to do when it is bad.
+import { chart } from "./chart.js";
+import { bandsOf, evalPoints, lineOf, marksOf, named } from "./data.js";
+import { h, state } from "./dom.js";
+import { GLYPHS } from "./draw.js";
+import { told, visible } from "./text.js";
+
+const SECTIONS = [
+  ["reward", "Reward", "Is it learning, and is that real?"],
+  ["policy", "Policy", "How far and how fast it moves from where it began."],
+  ["groups", "Groups", "Whether siblings differ: without that there is nothing to learn from."],
+  ["length", "Length", "What an answer costs."],
+  ["optimizer", "Optimizer", "Steps, and how big they are."],
+  ["machine", "Machine", "Speed, and whether grader and sampler are well."],
+];
+
+/**
+ * All cards of what is shown. `update` draws what is new and adds cards for signals that have come.
+ * @param {any} shown see curves.js
+ */
+export function cardsOf(shown) {
+  const element = h("div.sections");
+  let cards = [], had = "";
+  const build = () => {
+    cards.forEach((card) => card.chart.remove());
+    const entries = entriesOf(shown);
+    cards = entries.map((entry) => card(shown, entry));
+    const parts = SECTIONS.map(([key, title, words]) => {
+      const own = cards.filter((_, i) => entries[i].section === key);
+      return own.length > 0 && h("section", { "aria-label": title }, h("h2", {}, title, h("small.dim", {}, words)),
+        h("div.cards", {}, own.map((each) => each.element)));
+    }).filter(Boolean);
+    element.replaceChildren(...(parts.length ? parts : [nothingYet(shown)]));
+  };
+  const update = () => {
+    const now = entriesOf(shown).map((entry) => entry.names.join()).join("|");
+    if (now !== had) build();
+    had = now;
+    cards.forEach((each) => each.update());
+  };
+  update();
+  return {
+    element, update,
+    redraw: () => cards.forEach((each) => each.chart.redraw()),
+    remove: () => cards.forEach((each) => each.chart.remove()),
+  };
+}
+
+function nothingYet(shown) {
+  const running = shown.runs.some((run) => run.summary.status === "running");
+  return state("No step is finished yet", running
+    ? "The run is loading, warming up or evaluating. The first curves show by themselves."
+    : "This run wrote no metrics. Its Recipe page and its log say what it did.");
+}
+
+/** The charts that have data. Several runs over each other get a chart for each signal, one run may share one. */
+function entriesOf(shown) {
+  const several = shown.runs.length > 1;
+  const has = (name) => shown.runs.some((run) => lineOf(run, name, "steps", 0));
+  const series = Object.assign({}, ...shown.runs.map((run) => run.metrics.series));
+  const found = shown.catalogue.flatMap((entry) => {
+    const names = [entry.name, ...(entry.also ?? [])].flatMap((each) => named(each, series)).filter(has);
+    if (!names.length) return [];
+    if (!several || names.length === 1) return [{ ...entry, names }];
+    return names.map((name, i) => ({ ...entry, names: [name], title: i === 0 && name === entry.name ? entry.title : name }));
+  });
+  return withEvals(shown, found);
+}
+
+/** Held-out success is a chart of its own beside what the training prompts show. */
+function withEvals(shown, found) {
+  if (!shown.runs.some((run) => run.evals.length)) return found;
+  return [{
+    names: [], name: "held-out", title: "Held-out success", section: "reward", bands: [],
+    what: "Problems that were never trained on, with 95% intervals.",
+    good: "rises with the reward", bad: "flat while the reward rises: the reward is gamed, or the prompts are learnt by heart",
+  }, ...found];
+}
+
+function card(shown, entry) {
+  const read = h("div.read"), plot = h("div.chart"), legend = h("div.series");
+  const tag = h("span.verdict");
+  const bad = h("p.bad", {});
+  let log = Boolean(entry.log);
+  const toggle = h("button.tiny", { type: "button", "aria-pressed": String(log), title: "Log scale",
+    onclick: () => { log = !log; toggle.setAttribute("aria-pressed", String(log)); update(); } }, "log");
+  const wide = h("button.tiny", { type: "button", "aria-pressed": "false", title: "Larger", "aria-label": "Larger",
+    onclick: () => wide.setAttribute("aria-pressed", String(element.classList.toggle("wide"))) }, "⤢");
+  const element = h("article.card.signal", { "data-signal": entry.name },
+    h("header", {}, h("h3", { title: entry.names.join(", ") }, visible(entry.title || entry.name),
+      entry.unit && h("small.dim", {}, ` ${entry.unit}`)), tag, h("span.grow"), read, toggle, wide),
+    plot, legend, h("p.what", {}, told(entry.what)), entry.bad && bad);
+  const drawn = chart(plot, { title: entry.title || entry.name, group: shown.group, read, bands: bandsOf(entry) });
+  const update = () => {
+    const { lines, points, names } = contentOf(shown, entry);
+    const marks = shown.runs.length === 1 ? marksOf(shown.runs[0], entry.names, shown.x) : [];
+    drawn.set({ marks, lines, points, smooth: entry.names.length ? shown.smooth : 0, log: log || shown.log, xKind: shown.x });
+    legend.replaceChildren(...names.map(([style, name]) =>
+      h("span", {}, h(`i.line-${style}`, { "aria-hidden": "true" }, GLYPHS[style % 8]), visible(name))));
+    element.classList.toggle("ill", marks.length > 0);
+    judge(tag, entry, lines);
+  };
+  if (entry.bad) bad.append(h("b", {}, "When bad: "), ...told(entry.bad));
+  return { element, chart: drawn, update };
+}
+
+/** Lines and points, and what they are called where that is not said elsewhere. */
+function contentOf(shown, entry) {
+  const several = shown.runs.length > 1;
+  if (entry.name === "held-out") return evalContent(shown, several);
+  const lines = shown.runs.flatMap((run) => entry.names.map((name, i) =>
+    lineOf(run, name, shown.x, several ? run.style : i, several ? run.summary.name : name))).filter(Boolean);
+  const names = !several && entry.names.length > 1 ? entry.names.map((name, i) => [i, name]) : [];
+  return { lines, points: [], names };
+}
+
+function evalContent(shown, several) {
+  const splits = [...new Set(shown.runs.flatMap((run) => run.evals.map((each) => each.split)))];
+  const used = several ? splits.slice(0, 1) : splits;
+  const points = shown.runs.map((run) => used.map((split, i) => evalPoints(run, split, shown.x, several ? run.style : i)));
+  const lines = points.flatMap((each, k) => each.map((row, i) => ({
+    name: several ? shown.runs[k].summary.name : used[i], style: several ? shown.runs[k].style : i,
+    x: row.map((point) => point.x), y: row.map((point) => point.y),
+  }))).filter((line) => line.x.length);
+  return { lines, points: points.flat(2), names: used.map((split, i) => [several ? 0 : i, split]) };
+}
+
+/** Says in which band the newest values lie. Whether that is an illness, the doctor says: it sees the other curves too. */
+function judge(tag, entry, lines) {
+  const last = (lines[0]?.y ?? []).filter((value) => value !== null).slice(-5);
+  const mean = last.reduce((sum, value) => sum + value, 0) / last.length;
+  const within = (band) => band && last.length > 0 && mean >= (band[0] ?? -Infinity) && mean <= (band[1] ?? Infinity);
+  const kind = lines.length > 0 && within(entry.bad_band) ? "bad" : within(entry.good_band) ? "good" : "";
+  tag.className = `verdict ${kind}`;
+  tag.textContent = { bad: "! look", good: "✓ good", "": "" }[kind];
+  tag.title = kind && `The newest values lie in the ${kind} band.`;
+}

@@ -1,0 +1,151 @@
+// The curves of a run as they grow, or of several runs over each other.
+import { get, listen } from "./api.js";
+import { chartGroup } from "./chart.js";
+import { cardsOf } from "./cards.js";
+import { append, load, signals, stepsIn } from "./data.js";
+import { h, later, segmented, state } from "./dom.js";
+import { runHead } from "./head.js";
+import { note, to } from "./route.js";
+import { visible } from "./text.js";
+
+const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
+const DASHES = ["", "7 3", "2 2", "9 3 2 3", "4 4", "1 3", "12 4", "6 2 2 2 2 2"];
+
+export async function open(scope) {
+  const { page, query } = scope;
+  const ids = [...new Set(query.getAll("run"))].slice(0, 8);
+  if (!ids.length) return page.replaceChildren(state("No run is named", "Pick one from the list of runs."));
+  const [catalogue, ...runs] = await Promise.all([signals(), ...ids.map((id, i) => load(id, i, scope.signal))]);
+  const range = query.get("zoom")?.split(":").map(Number);
+  const shown = {
+    runs, catalogue, group: chartGroup(), scope,
+    x: ["time", "tokens"].includes(query.get("x")) ? query.get("x") : "steps",
+    smooth: Math.min(0.99, Math.max(0, Number(query.get("smooth") ?? SMOOTH) || 0)), log: query.get("log") === "1",
+  };
+  if (range?.length === 2 && range.every(Number.isFinite)) shown.group.range = range;
+  const head = runs.length === 1 ? runHead(scope, "run", runs[0].about) : severalHead(scope, shown);
+  const cards = cardsOf(shown);
+  page.replaceChildren(head.element, toolbar(shown, cards), cards.element);
+  shown.group.onZoom = later(200, (window) => onZoom(shown, cards, window));
+  if (shown.group.range) onZoom(shown, cards, shown.group.range);
+  const redraw = () => cards.redraw();
+  document.addEventListener("theme", redraw);
+  scope.onClose(() => { document.removeEventListener("theme", redraw); cards.remove(); });
+  scope.onClose(listen(ids, {
+    onState: (told) => scope.live(told === "live" && !shown.runs.some((run) => run.summary.status === "running") ? "off" : told),
+    onOpen: later(50, () => catchUp(shown, cards, head)),
+    onEvent: (kind, data) => onEvent(shown, cards, head, kind, data),
+  }));
+}
+
+/** Rows that came while nobody listened. */
+async function catchUp(shown, cards, head) {
+  for (const run of shown.runs) {
+    const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => gone(shown, run, error));
+    if (!fresh || shown.scope.closed) return;
+    Object.assign(run, fresh, { window: run.window });
+    head.update(run.summary);
+  }
+  cards.update();
+}
+
+/** A run that was deleted while it was looked at: what was read stays, and the page says so. */
+function gone(shown, run, error) {
+  if (error.name === "AbortError" || error.status !== 404) return null;
+  if (!shown.scope.page.querySelector(".gone")) {
+    shown.scope.page.prepend(h("p.notice.gone", { role: "alert" },
+      `${visible(run.summary.name)} is no longer there: its folder was moved or deleted. What you see was read before. `,
+      h("a", { href: "#/runs" }, "All runs")));
+  }
+  shown.scope.live("off");
+  return null;
+}
+
+function onEvent(shown, cards, head, kind, data) {
+  const run = shown.runs.find((each) => each.id === data.run);
+  if (!run) return;
+  if (kind === "reset") return void catchUp(shown, cards, head);
+  if (kind === "metrics") {
+    if (!append(run.metrics, data)) return;
+    run.about.tokens = run.metrics.tokens[run.metrics.tokens.length - 1] ?? run.about.tokens;
+    if (!run.metrics.exact && run.metrics.steps.length > 1500) return void catchUp(shown, cards, head);
+  } else if (kind === "evals") run.evals = mergedEvals(run.evals, data.evals);
+  else if (kind === "findings") run.findings = data.findings;
+  else if (kind === "status") {
+    run.summary = data.summary;
+    if (run.summary.status !== "running") shown.scope.live("off");
+    if (run.summary.status === "gone") return void catchUp(shown, cards, head);
+  }
+  if (shown.runs.length === 1 || kind === "status") head.update(run.summary);
+  cards.update();
+}
+
+function mergedEvals(had, more) {
+  const key = (each) => `${each.step} ${each.split}`;
+  return [...new Map([...had, ...more].map((each) => [key(each), each])).values()];
+}
+
+/** More detail of what is zoomed to, where the curve was thinned out. */
+async function onZoom(shown, cards, range) {
+  note({ zoom: range && range.map((x) => Number(x.toPrecision(6))).join(":") });
+  await Promise.all(shown.runs.map(async (run) => {
+    const steps = range && !run.metrics.exact ? stepsIn(run.metrics, range, shown.x) : null;
+    run.window = steps && await get("metrics",
+      { run: run.id, points: 1000, first: steps[0], last: steps[1] }, shown.scope.signal).catch(() => null);
+  }));
+  if (!shown.scope.closed) cards.update();
+}
+
+function toolbar(shown, cards) {
+  const out = h("output", {}, shown.smooth.toFixed(2));
+  const slider = h("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(shown.smooth),
+    "aria-label": "Smoothing", oninput: () => {
+      shown.smooth = Number(slider.value);
+      out.textContent = shown.smooth.toFixed(2);
+      note({ smooth: shown.smooth === SMOOTH ? "" : shown.smooth.toFixed(2) });
+      cards.update();
+    } });
+  const log = h("input", { type: "checkbox", checked: shown.log, onchange: () => {
+    shown.log = log.checked;
+    note({ log: shown.log && "1" });
+    cards.update();
+  } });
+  const reset = h("button.quiet", { type: "button", onclick: () => shown.group.zoom(null) }, "Show all");
+  return h("div.bar.tools", { role: "toolbar", "aria-label": "How the curves are drawn" },
+    segmented("Along x", [["steps", "Steps"], ["time", "Time"], ["tokens", "Tokens"]], shown.x, (x) => {
+      shown.x = x;
+      note({ x: x === "steps" ? "" : x });
+      shown.group.zoom(null);
+      cards.update();
+    }),
+    h("label.field", {}, h("span", {}, "Smoothing"), slider, out),
+    h("label.check", {}, log, h("span", {}, "Log scale")), reset,
+    h("span.dim.hint", {}, "drag to zoom, double-click for all"));
+}
+
+/** The head of several runs: which line is which. */
+function severalHead(scope, shown) {
+  const ids = shown.runs.map((run) => run.id);
+  scope.crumbs({ text: "Runs", href: "#/runs" }, { text: `${ids.length} runs` });
+  const element = h("div.run-head", {},
+    h("div.headline", {}, h("h1", {}, `${ids.length} runs`), h("a.button", { href: to("compare", { run: ids }) }, "Compare")),
+    h("ul.legend", { "aria-label": "Runs and their lines" }, shown.runs.map((run) => h("li", {},
+      swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
+      h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Take away",
+        "aria-label": `Take ${visible(run.summary.name)} away` }, "×")))));
+  return { element, update() {} };
+}
+
+/** A piece of a run's line. @param {number} style */
+export function swatch(style) {
+  const ns = "http://www.w3.org/2000/svg";
+  const image = document.createElementNS(ns, "svg"), line = document.createElementNS(ns, "line");
+  image.setAttribute("class", `swatch line-${style}`);
+  image.setAttribute("viewBox", "0 0 28 8");
+  image.setAttribute("aria-hidden", "true");
+  for (const [key, value] of Object.entries({ x1: 0, x2: 28, y1: 4, y2: 4, "stroke-dasharray": DASHES[style % 8] })) {
+    line.setAttribute(key, String(value));
+  }
+  image.append(line);
+  return image;
+}

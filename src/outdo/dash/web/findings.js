@@ -1,0 +1,106 @@
+// What the doctor says of a run: the words, the evidence on the curve, the change to make.
+import { listen } from "./api.js";
+import { chart } from "./chart.js";
+import { bandsOf, isIll, lineOf, load, signals } from "./data.js";
+import { copyButton, h, state } from "./dom.js";
+import { SEVERITY, typed } from "./format.js";
+import { runHead } from "./head.js";
+import { to } from "./route.js";
+import { visible } from "./text.js";
+
+const DIRECTIONS = { up: "rises", down: "falls", steady: "holds" };
+
+export async function open(scope) {
+  const { page, query } = scope;
+  const run = query.get("run") ?? "";
+  const [held, catalogue] = await Promise.all([load(run, 0, scope.signal), signals()]);
+  const head = runHead(scope, "findings", held.about);
+  const list = h("div.finding-list", { "aria-live": "polite" });
+  page.replaceChildren(head.element, list);
+  let charts = [];
+  const draw = () => {
+    charts.forEach((each) => each.remove());
+    charts = [];
+    list.replaceChildren(...parts(held, catalogue, charts));
+  };
+  draw();
+  scope.onClose(() => charts.forEach((each) => each.remove()));
+  scope.onClose(listen([run], {
+    onState: () => {}, onOpen: () => {},
+    onEvent: (kind, data) => {
+      if (kind === "status") head.update((held.summary = data.summary));
+      if (kind === "findings" && JSON.stringify(data.findings) !== JSON.stringify(held.findings)) {
+        held.findings = data.findings;
+        draw();
+      }
+    },
+  }));
+}
+
+function parts(held, catalogue, charts) {
+  const now = held.findings.filter((finding) => !finding.past && isIll(finding));
+  const words = held.findings.filter((finding) => !finding.past && !isIll(finding));
+  const past = held.findings.filter((finding) => finding.past);
+  const made = now.map((finding) => card(held, catalogue, charts, finding));
+  if (!now.length) made.push(healthy(words, held));
+  else made.push(...words.map((finding) => card(held, catalogue, charts, finding)));
+  if (past.length) {
+    made.push(h("h2", {}, "No longer so", h("small.dim", {}, "Seen while it ran; the whole history does not show it.")),
+      ...past.map((finding) => card(held, catalogue, charts, finding)));
+  }
+  return made;
+}
+
+function healthy(words, held) {
+  if (!held.metrics.steps.length) return state("Nothing to judge yet", "The doctor reads the curves; there are none so far.");
+  const early = words.some((finding) => finding.code === "too_early");
+  const said = words.map((finding) => visible(finding.what)).filter(Boolean).join(" ");
+  return state(early ? "Too early to say" : "✓ Nothing is wrong",
+    said || "No rule of the doctor fires on these curves.",
+    h("p", {}, h("a.button", { href: to("run", { run: held.id }) }, "See the curves")));
+}
+
+function card(held, catalogue, charts, finding) {
+  const severity = finding.severity in SEVERITY ? finding.severity : "info";
+  const names = (finding.signals ?? []).filter((name) => lineOf(held, name, "steps", 0)).slice(0, 4);
+  return h(`article.card.finding.${finding.past ? "past" : severity}`, { "aria-label": visible(finding.code) },
+    h("header", {}, h(`span.tag.${severity}`, {}, SEVERITY[severity], " ", severity),
+      h("h3", {}, visible(finding.code.replaceAll("_", " "))), h("span.dim", {}, `since step ${finding.step}`)),
+    finding.what && h("p.lead", {}, visible(finding.what)),
+    h("dl", {},
+      row("Evidence", h("span.mono", {}, visible(evidence(finding)))),
+      finding.why && row("Why", visible(finding.why)),
+      finding.do && row("Do", visible(finding.do)),
+      finding.expect && row("Expect", visible(finding.expect.words ??
+        `${finding.expect.signal} ${DIRECTIONS[finding.expect.direction]} within ${finding.expect.steps} steps`)),
+      finding.page && row("Page", h("span.mono", {}, visible(finding.page)))),
+    finding.change && change(finding.change),
+    names.length > 0 && h("div.cards", {}, names.map((name) => evidenceChart(held, catalogue, charts, finding, name))));
+}
+
+const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
+
+function evidence(finding) {
+  if (typeof finding.evidence === "string") return finding.evidence;
+  return (finding.evidence ?? []).map((sign) => sign.words ?? sign.signal).join("; ");
+}
+
+/** The change, ready to be typed after `outdo train`. */
+function change(made) {
+  const override = made.override ?? `${made.key}=${typed(made.to)}`;
+  return h("div.change", {}, h("span.do", {}, "Do this"), h("code", {}, visible(override)), copyButton(override),
+    h("span.dim", {}, visible(made.words ?? `${made.key}: ${typed(made.from)} → ${typed(made.to)}`)));
+}
+
+/** The signal's curve, shaded from where the finding began. */
+function evidenceChart(held, catalogue, charts, finding, name) {
+  const entry = catalogue.find((each) => each.name === name || each.also?.includes(name));
+  const plot = h("div.chart"), read = h("div.read");
+  const line = lineOf(held, name, "steps", 0);
+  const until = line.x[line.x.length - 1];
+  charts.push(chart(plot, {
+    title: name, read, lines: [line], bands: entry && entry.name === name ? bandsOf(entry) : [],
+    marks: [{ x: Math.min(finding.step, until), label: finding.code, severity: finding.severity, until }],
+  }));
+  return h("figure.signal", {}, h("header", {}, h("h4.mono", {}, visible(name)), h("span.grow"), read), plot);
+}

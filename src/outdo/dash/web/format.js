@@ -1,0 +1,66 @@
+// Numbers, times and names as people write them.
+import { clock, short } from "./scale.js";
+
+export { clock, short };
+
+/** Three decimals: a share or a reward. @param {number|null|undefined} value */
+export function share(value) {
+  return typeof value === "number" ? value.toFixed(3) : "–";
+}
+
+/** With its sign, and a real minus. @param {number|null|undefined} value */
+export function signed(value, digits = 2) {
+  if (typeof value !== "number") return "–";
+  const told = Math.abs(value).toFixed(digits);
+  return Number(told) === 0 ? told : (value > 0 ? "+" : "−") + told;
+}
+
+/** @param {number|null|undefined} low @param {number|null|undefined} high */
+export function interval(low, high) {
+  return typeof low === "number" && typeof high === "number" ? `[${low.toFixed(2)}, ${high.toFixed(2)}]` : "";
+}
+
+/** @param {number|null|undefined} count */
+export function count(count) {
+  if (typeof count !== "number") return "–";
+  return count < 10000 ? Math.round(count).toLocaleString("en-GB") : short(count);
+}
+
+/** @param {number|null|undefined} bytes */
+export function size(bytes) {
+  if (typeof bytes !== "number") return "–";
+  return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
+}
+
+/** When, shortly: the hour today, else the day too. @param {string|null} iso */
+export function when(iso) {
+  const date = parsed(iso);
+  if (!date) return "–";
+  const hour = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  if (date.toDateString() === new Date().toDateString()) return hour;
+  return `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${hour}`;
+}
+
+/** A time with the zone written +0000, which not every browser reads. @param {string|null|undefined} iso */
+export function parsed(iso) {
+  if (!iso) return null;
+  const date = new Date(iso.replace(/([+-]\d\d)(\d\d)$/, "$1:$2"));
+  return Number.isNaN(date.getTime()) ? null : date;
+}
+
+/** A value of a recipe, as it is typed. @param {unknown} value */
+export function typed(value) {
+  if (value === null || value === undefined) return "null";
+  if (typeof value === "number") return String(Number(value.toPrecision(6)));
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+export const STATUS = {  // a sign beside the word, so that colour is not all
+  running: ["▶", "running"],
+  done: ["✓", "done"],
+  stopped: ["■", "stopped"],
+  failed: ["✗", "failed"],
+  lost: ["?", "lost"],
+  unreadable: ["⚠", "unreadable"],
+};
+export const SEVERITY = { critical: "‼", warning: "!", info: "i" };

@@ -1,0 +1,97 @@
+// One group: a prompt, and its answers side by side with what each was paid and why.
+import { get } from "./api.js";
+import { h } from "./dom.js";
+import { share, short, signed } from "./format.js";
+import { to } from "./route.js";
+import { block, cuttable, pieces, visible } from "./text.js";
+
+const VERDICTS = { right: ["✓", "right"], wrong: ["✗", "wrong"], broken: ["⚠", "broken"] };
+const LARGE = 2;  // an advantage whose bar is full
+
+/** @param {any} seen see groups.js @param {any} group as the server tells it */
+export function groupCard(seen, group) {
+  const link = { run: seen.run, prompt: group.prompt_id };
+  const rest = group.messages?.slice(0, -1) ?? [];
+  return h("article.card.group", { "aria-label": `Prompt ${visible(group.prompt_id)}` },
+    h("header", {},
+      h("div.asked", {}, rest.length > 0 && earlier(rest), block(group.prompt, "said.prompt"),
+        group.answer !== null && group.answer !== undefined && h("p.dim", {}, "wanted ", h("bdi.mono", {}, pieces(String(group.answer).slice(0, 300))))),
+      h("div.tallies", {}, tallies(group),
+        h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "whole"),
+        h("a", { href: to("prompt", link) }, "follow through the steps"))),
+    h("div.answers", {}, group.answers.map((answer) => answerCard(seen, group, answer))));
+}
+
+function earlier(messages) {
+  return h("details.earlier", {}, h("summary", {}, `${messages.length} earlier ${messages.length === 1 ? "message" : "messages"}`),
+    messages.map((message) => [h("small.dim", {}, visible(message.role)), block(contentOf(message))]));
+}
+
+const contentOf = (message) => (typeof message.content === "string" ? message.content : JSON.stringify(message.content));
+
+function tallies(group) {
+  const counts = [["right", group.right], ["wrong", group.wrong], ["broken", group.broken]].filter(([, n]) => n > 0);
+  return [
+    ...counts.map(([kind, n]) => h(`span.tag.${kind}`, {}, `${VERDICTS[kind][0]} ${n} ${kind}`)),
+    h("span.dim.num", {}, `mean ${share(group.mean)} · spread ${share(group.spread)}`),
+  ];
+}
+
+function answerCard(seen, group, answer) {
+  const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "not judged"];
+  const way = answer.advantage > 1e-6 ? "up" : answer.advantage < -1e-6 ? "down" : "flat";
+  const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => wholeText(seen, group, answer)));
+  const card = h(`section.answer.${way}`, { "aria-label": `Answer ${answer.index + 1}` },
+    h("header", {}, h(`span.tag.${answer.verdict}`, {}, `${sign} ${visible(word)}`), h("span.grow"),
+      h("span.num", { title: "reward" }, answer.reward === null ? "no reward" : short(answer.reward))),
+    advantageBar(answer.advantage),
+    text,
+    answer.reason && h("p.reason", { dir: "auto" }, pieces(answer.reason.slice(0, 600))),
+    h("footer", {},
+      Object.entries(answer.parts ?? {}).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
+      h("span.grow"), h("span.dim", {}, `${answer.length} tokens · ${visible(answer.finish)}`)));
+  if (seen.tokens !== "no") colour(seen, group, answer, text);
+  return card;
+}
+
+async function wholeText(seen, group, answer) {
+  const whole = await get("group", { run: seen.run, step: group.step, prompt: group.prompt_id }, seen.scope.signal);
+  const found = whole.answers.find((each) => each.index === answer.index);
+  if (!found) throw new Error("it is no longer there");
+  return found.text + (found.cut ? "\n… the rest is in the run's groups folder" : "");
+}
+
+/** From the middle to the right where it did better than its siblings, to the left where worse; with its sign. */
+function advantageBar(advantage) {
+  if (typeof advantage !== "number") return h("div.advantage.none", {}, h("span", {}, "no advantage"));
+  const part = Math.min(1, Math.abs(advantage) / LARGE) * 50;
+  return h("div.advantage", { title: "advantage: how much better than its siblings" },
+    h("div.rail", {}, h(`div.${advantage < 0 ? "minus" : "plus"}`,
+      { style: { width: `${part}%`, [advantage < 0 ? "right" : "left"]: "50%" } })),
+    h("span.num", {}, signed(advantage)));
+}
+
+/** Colours an answer's tokens, where the run kept what that takes. */
+async function colour(seen, group, answer, text) {
+  if (!answer.has_tokens) {
+    text.append(h("p.dim.note", {}, "Tokens were not kept: train with log_tokens=true to see them."));
+    return;
+  }
+  try {
+    const { tokens } = await get("tokens",
+      { run: seen.run, step: group.step, prompt: group.prompt_id, answer: answer.index }, seen.scope.signal);
+    text.replaceChildren(h("div.said.tokens", { dir: "auto" }, tokens.map((token) => tokenSpan(token, seen.tokens))));
+  } catch (error) {
+    if (error.name !== "AbortError") text.append(h("p.dim.note", {}, error.message));
+  }
+}
+
+function tokenSpan(token, by) {
+  const value = by === "ratio" ? token.ratio : token.logprob;
+  const told = `log p ${short(token.logprob)}${token.ratio === null ? "" : `, ratio ${short(token.ratio)}`}`;
+  if (value === null || value === undefined) return h("span", { title: told }, pieces(token.text));
+  // A ratio goes either way from 1, a log-probability down from 0.
+  const strength = by === "ratio" ? Math.min(1, Math.abs(Math.log(Math.max(value, 1e-9))) / 0.3) : Math.min(1, -value / 4);
+  const way = by === "ratio" && value > 1 ? "more" : "less";
+  return h(`span.token.${way}`, { title: told, style: { "--strength": strength.toFixed(3) } }, pieces(token.text));
+}

@@ -1,0 +1,164 @@
+// Inside a step: its prompts, each with its answers side by side.
+import { get, listen } from "./api.js";
+import { chart } from "./chart.js";
+import { h, later, select, segmented, state } from "./dom.js";
+import { groupCard } from "./group.js";
+import { runHead } from "./head.js";
+import { improved } from "./prompt.js";
+import { note } from "./route.js";
+
+const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["length", "length"], ["prompt", "prompt"], ["id", "order in the step"]];
+const SHOWS = [["all", "all"], ["informative", "informative"], ["all_right", "all right"], ["all_wrong", "all wrong"],
+  ["broken", "broken"], ["improved", "most improved"]];
+const PAGE = 8;  // groups that are asked for at a time
+
+export async function open(scope) {
+  const { page, query } = scope;
+  const run = query.get("run") ?? "";
+  const [about, metrics, known] = await Promise.all([
+    get("run", { run }, scope.signal), get("metrics", { run, points: 600, names: "reward_mean" }, scope.signal),
+    get("steps", { run }, scope.signal),
+  ]);
+  const head = runHead(scope, "groups", about);
+  const seen = {
+    run, scope, steps: known.steps, metrics, step: Number(query.get("step") ?? known.steps[known.steps.length - 1] ?? 0),
+    sort: query.get("sort") ?? "spread", order: query.get("order") ?? "desc", show: query.get("show") ?? "all",
+    tokens: query.get("tokens") ?? "no", prompt: query.get("prompt") ?? "",
+  };
+  if (!known.steps.length) {
+    const wait = about.summary.status === "running" ? "They show after the first step." : "It kept none, or they were deleted.";
+    page.replaceChildren(head.element, state("No answers are kept in this run", wait));
+    return;
+  }
+  seen.step = nearestStep(seen.steps, seen.step);
+  seen.list = h("div.group-list", { "aria-live": "polite" });
+  seen.picker = picker(seen);
+  page.replaceChildren(head.element, seen.picker.element, options(seen), seen.list);
+  scope.onKey = (event) => onKey(event, seen);
+  scope.onClose(() => seen.picker.chart.remove());
+  follow(scope, seen, head);
+  await refill(seen);
+}
+
+function nearestStep(steps, wanted) {
+  return steps.reduce((best, step) => (Math.abs(step - wanted) < Math.abs(best - wanted) ? step : best), steps[0]);
+}
+
+/** New steps lengthen the slider; a reader who is at the end stays at the end only by asking. */
+function follow(scope, seen, head) {
+  scope.onClose(listen([seen.run], {
+    onState: () => {}, onOpen: () => {},
+    onEvent: (kind, data) => {
+      if (kind === "status") head.update(data.summary);
+      if (kind !== "metrics") return;
+      const last = seen.steps[seen.steps.length - 1];
+      seen.steps.push(...data.steps.filter((step) => step > last));
+      seen.metrics.steps.push(...data.steps.filter((step) => step > (seen.metrics.steps.at(-1) ?? -1)));
+      const values = seen.metrics.series.reward_mean?.mean;
+      values?.push(...(data.series.reward_mean?.mean ?? []).slice(-(seen.metrics.steps.length - values.length)));
+      seen.picker.update();
+    },
+  }));
+}
+
+/** Which step: a curve to click on, a slider, buttons and keys. */
+function picker(seen) {
+  const plot = h("div.chart.low"), out = h("output.step", {}), read = h("div.read");
+  const slider = h("input.grow", { type: "range", min: "0", step: "1", "aria-label": "Step", oninput: () => choose(seen.steps[Number(slider.value)]) });
+  const ask = later(60, () => refill(seen));
+  const choose = (step) => {
+    if (step === undefined || step === seen.step) return;
+    seen.step = step;
+    note({ step, prompt: "" });
+    seen.prompt = "";
+    update();
+    ask();
+  };
+  const move = (by) => choose(seen.steps[Math.max(0, Math.min(seen.steps.length - 1, seen.steps.indexOf(seen.step) + by))]);
+  const drawn = chart(plot, { title: "Mean reward; click to pick a step", read, onPick: (x) => choose(nearestStep(seen.steps, x)) });
+  const update = () => {
+    slider.max = String(seen.steps.length - 1);
+    slider.value = String(seen.steps.indexOf(seen.step));
+    slider.setAttribute("aria-valuetext", `step ${seen.step}`);
+    out.textContent = `step ${seen.step}`;
+    const y = seen.metrics.series.reward_mean?.mean ?? [];
+    drawn.set({ cursor: seen.step, lines: [{ name: "reward_mean", x: seen.metrics.steps.slice(0, y.length), y }] });
+  };
+  update();
+  const element = h("section.card.picker", { "aria-label": "Which step" },
+    h("header", {}, h("h3", {}, "Mean reward"), h("span.dim", {}, "click to pick a step"), h("span.grow"), read), plot,
+    h("div.bar", {}, h("button", { type: "button", onclick: () => move(-1), "aria-label": "Step before" }, "←"), slider,
+      h("button", { type: "button", onclick: () => move(1), "aria-label": "Next step" }, "→"), out));
+  return { element, chart: drawn, update, move };
+}
+
+function onKey(event, seen) {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!by || event.target.matches?.("input, canvas")) return false;
+  seen.picker.move(by * (event.shiftKey ? 10 : 1));
+  return true;
+}
+
+function options(seen) {
+  const set = (changes) => {
+    Object.assign(seen, changes, { prompt: "" });
+    note({ prompt: "", ...changes });
+    refill(seen);
+  };
+  const turn = h("button", { type: "button", "aria-label": "Turn the order", title: "Turn the order", onclick: () => {
+    set({ order: seen.order === "desc" ? "asc" : "desc" });
+    turn.textContent = seen.order === "desc" ? "↓" : "↑";
+  } }, seen.order === "desc" ? "↓" : "↑");
+  return h("div.bar.tools", {},
+    segmented("Which groups", SHOWS, seen.show, (show) => set({ show })),
+    h("span.joined", {}, select("Sorted by", SORTS, seen.sort, (sort) => set({ sort })), turn),
+    select("Tokens by", [["no", "no colour"], ["logprob", "log-probability"], ["ratio", "ratio"]], seen.tokens,
+      (tokens) => set({ tokens })));
+}
+
+/** Asks for the groups and shows them; an answer that comes after a later question is dropped. */
+async function refill(seen, offset = 0) {
+  const mine = (seen.asked = Symbol("question"));
+  seen.list.setAttribute("aria-busy", "true");
+  try {
+    const parts = seen.show === "improved" ? await improved(seen) : seen.prompt ? await alone(seen) : await several(seen, offset);
+    if (seen.asked !== mine || seen.scope.closed) return;
+    if (offset) seen.list.querySelector(".rest")?.replaceWith(...parts);
+    else seen.list.replaceChildren(...parts);
+  } catch (error) {
+    if (error.name === "AbortError" || seen.asked !== mine) return;
+    seen.list.replaceChildren(state("These answers could not be read", error.message));
+  } finally {
+    seen.list.removeAttribute("aria-busy");
+  }
+}
+
+async function alone(seen) {
+  const group = await get("group", { run: seen.run, step: seen.step, prompt: seen.prompt }, seen.scope.signal);
+  const all = h("button", { type: "button", onclick: () => {
+    seen.prompt = "";
+    note({ prompt: "" });
+    refill(seen);
+  } }, "All prompts of this step");
+  return [h("div.bar", {}, h("span.dim", {}, "One prompt, its answers whole."), all), groupCard(seen, group)];
+}
+
+async function several(seen, offset) {
+  const { run, step, sort, order, show } = seen;
+  const found = await get("groups", { run, step, sort, order, show, limit: PAGE, offset }, seen.scope.signal);
+  if (!found.groups.length && !offset) return [nothing(seen)];
+  const left = found.total - offset - found.groups.length;
+  const more = left > 0 && h("button.rest", { type: "button", onclick: () => refill(seen, offset + PAGE) },
+    `Show ${Math.min(left, PAGE)} more of ${left}`);
+  const tally = !offset && h("p.dim.tally", {}, `${found.total} ${found.total === 1 ? "prompt" : "prompts"}`);
+  return [tally, ...found.groups.map((group) => groupCard(seen, group)), more].filter(Boolean);
+}
+
+function nothing(seen) {
+  const words = {
+    informative: "In every group of this step all answers were paid alike: there was nothing to learn from.",
+    all_right: "No group of this step was all right.", all_wrong: "No group of this step was all wrong.",
+    broken: "The grader could judge every answer of this step.",
+  };
+  return state("None", words[seen.show] ?? `No answers are kept of step ${seen.step}.`);
+}

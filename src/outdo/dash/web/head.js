@@ -1,0 +1,68 @@
+// The head of every page of one run: what it is, how it stands, and the way to its other pages.
+import { h } from "./dom.js";
+import { isIll } from "./data.js";
+import { clock, count, interval, parsed, share, short, when } from "./format.js";
+import { to } from "./route.js";
+import { statusMark } from "./runs.js";
+import { visible } from "./text.js";
+
+const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"], ["resources", "Resources"], ["recipe", "Recipe"]];
+
+/**
+ * @param {any} scope @param {string} view the tab @param {any} about what /api/run says
+ * @returns {{element: HTMLElement, update: (summary: any) => void}} `update` shows how the run stands now
+ */
+export function runHead(scope, view, about) {
+  const { id, name } = about.summary;
+  scope.crumbs({ text: "Runs", href: "#/runs" }, { text: name, href: to("run", { run: id }) });
+  const standing = h("div.standing"), ill = h("span.badge", { hidden: true });
+  const tabs = TABS.map(([key, word]) => h("a", {
+    href: to(key, { run: id }), "aria-current": key === view ? "page" : null,
+  }, word, key === "findings" && ill));
+  const update = (summary) => {
+    standing.replaceChildren(statusMark(summary), ...facts(summary, about));
+    const bad = summary.findings.filter(isIll).length;
+    ill.hidden = bad === 0;
+    ill.textContent = String(bad);
+  };
+  update(about.summary);
+  const said = [about.summary.task, about.summary.model, parameters(about), about.facts?.device, kindOf(about.summary)];
+  const element = h("div.run-head", {},
+    h("div.headline", {}, h("h1", {}, visible(name)), h("span.dim", {}, visible(said.filter(Boolean).join(" · ")))),
+    standing,
+    about.summary.trouble.length > 0 && h("p.notice", { role: "alert" }, "Not all of this run could be read: ",
+      visible(about.summary.trouble.slice(0, 3).join("; "))),
+    h("nav.tabs", { "aria-label": "Pages of this run" }, tabs));
+  return { element, update };
+}
+
+const kindOf = (summary) => (summary.kind === "grpo" ? "" : summary.kind);
+
+function parameters(about) {
+  const number = about.facts?.num_parameters ?? about.facts?.parameters;
+  return typeof number === "number" ? `${short(number)} parameters` : "";
+}
+
+function facts(summary, about) {
+  const fact = (title, value, more) => h("div.fact", {}, h("small", {}, title), h("b", {}, value), more && h("small", {}, more));
+  const part = summary.max_steps ? Math.min(1, summary.steps / summary.max_steps) : 0;
+  const steps = h("div.fact", {}, h("small", {}, "Steps"),
+    h("b", {}, summary.max_steps ? `${count(summary.steps)} / ${count(summary.max_steps)}` : count(summary.steps)),
+    summary.max_steps > 0 && h("div.meter", {}, h("div", { style: { width: `${100 * part}%` } })));
+  const { before, after } = summary;
+  const last = summary.spark.findLast((value) => value !== null);
+  return [
+    steps,
+    (before || after) && fact(`Held-out success${after ? ` (${visible(after.split)})` : ""}`,
+      `${share(before?.success)} → ${share(after?.success)}`, after && `95% ${interval(after.low, after.high)}`),
+    last !== undefined && fact("Reward now", share(last)),
+    fact("Tokens", count(about.tokens)),
+    fact("Time", clock(elapsed(summary, about)), `since ${when(summary.started)}`),
+    summary.why && h("p.why", { dir: "auto" }, visible(summary.why)),
+  ].filter(Boolean);
+}
+
+function elapsed(summary, about) {
+  const from = parsed(summary.started), until = parsed(summary.ended) ?? (summary.status === "running" ? new Date() : null);
+  return from && until ? (until - from) / 1000 : (about.seconds ?? 0);
+}

@@ -1,0 +1,92 @@
+// Pictures that are no curves: stacked bars, dots with intervals, parallel lines. Small, in SVG.
+import { h, svg } from "./dom.js";
+import { clock, short, typed } from "./format.js";
+import { visible } from "./text.js";
+
+export const PATTERNS = ["p0", "p1", "p2", "p3", "p4"];  // colour and hatching, by CSS
+
+/**
+ * A bar for each stretch of steps, the parts on top of each other.
+ * @param {{from: number, to: number, values: number[]}[]} bars @param {string[]} names
+ */
+export function stackedBars(bars, names) {
+  const tallest = Math.max(...bars.map((bar) => bar.values.reduce((sum, value) => sum + value, 0)), 1e-9);
+  const told = h("p.dim.num", { role: "status" }, `the tallest bar is ${clock(tallest)} a step`);
+  const tell = (bar) => {
+    const steps = bar.from === bar.to ? `step ${bar.from}` : `steps ${bar.from} to ${bar.to}`;
+    const values = names.map((name, i) => bar.values[i] > 5e-4 && `${name} ${short(bar.values[i])} s`).filter(Boolean);
+    told.textContent = [steps, ...values].join(" · ");
+  };
+  const columns = bars.map((bar) => h("button.column", { type: "button", "aria-label": `steps ${bar.from} to ${bar.to}`,
+    onpointerenter: () => tell(bar), onfocus: () => tell(bar) },
+  bar.values.map((value, i) => h(`span.phase.${PATTERNS[i]}`, { style: { height: `${(100 * value) / tallest}%` } }))));
+  return h("div", {}, h("div.columns", {}, columns), h("div.axis", {}, h("span", {}, `step ${bars[0].from}`),
+    h("span", {}, `step ${bars[bars.length - 1].to}`)), told);
+}
+
+/**
+ * Rows with a dot and its interval on one scale.
+ * @param {{name: string, href?: string, value: number, low?: number|null, high?: number|null, before?: number|null}[]} rows
+ */
+export function dots(rows, title) {
+  const all = rows.flatMap((row) => [row.value, row.low, row.high, row.before]).filter((each) => typeof each === "number");
+  const share = all.every((each) => each >= 0 && each <= 1);
+  const [low, high] = share ? [0, 1] : [Math.min(...all), Math.max(...all)];
+  const at = (value) => `${(100 * (value - low)) / (high - low || 1)}%`;
+  return h("div.dots", { role: "list", "aria-label": title }, rows.map((row) => h("div.dot-row", { role: "listitem" },
+    row.href ? h("a", { href: row.href }, visible(row.name)) : h("span", {}, visible(row.name)),
+    h("div.rail", {},
+      typeof row.before === "number" && h("i.before", { style: { left: at(row.before) }, title: `before ${short(row.before)}` }),
+      typeof row.low === "number" && h("i.span", { style: { left: at(row.low), right: `calc(100% - ${at(row.high)})` } }),
+      h("i.dot", { style: { left: at(row.value) } })),
+    h("span.num", {}, share ? row.value.toFixed(3) : short(row.value)))));
+}
+
+/**
+ * A line for each row across upright axes: keys that were varied, then what came of it.
+ * @param {{name: string, values: Record<string, any>}[]} rows @param {string[]} axes @param {(name: string) => void} onPick
+ */
+export function parallel(rows, axes, onPick) {
+  const width = Math.max(420, axes.length * 130), tall = 240, top = 34, foot = 20;
+  const x = (i) => 60 + (i * (width - 120)) / Math.max(1, axes.length - 1);
+  const scales = axes.map((axis) => scaleOf(rows.map((row) => row.values[axis])));
+  const y = (part) => tall - foot - part * (tall - top - foot);
+  const last = scales.length - 1;
+  const lines = rows.map((row) => {
+    const points = axes.map((axis, i) => [x(i), scales[i].part(row.values[axis])]).filter(([, part]) => part !== null)
+      .map(([px, part]) => `${px},${y(part)}`);
+    const good = scales[last].part(row.values[axes[last]]) ?? 0;
+    const line = svg("polyline", { points: points.join(" "), fill: "none", class: "thread", tabindex: 0, role: "img",
+      "aria-label": `${visible(row.name)}: ${axes.map((axis) => `${axis} ${told(row.values[axis])}`).join(", ")}`,
+      "stroke-opacity": (0.25 + 0.75 * good).toFixed(2), "stroke-width": (1 + 2 * good).toFixed(2),
+      onpointerenter: () => onPick(row.name), onfocus: () => onPick(row.name) });
+    return line;
+  });
+  const marks = axes.map((axis, i) => [
+    svg("line", { x1: x(i), x2: x(i), y1: top, y2: tall - foot, class: "axis" }),
+    svg("text", { x: x(i), y: 14, "text-anchor": "middle", class: "axis-name" }, visible(axis)),
+    ...scales[i].ticks.map(([part, word]) => svg("text", { x: x(i) + 6, y: y(part) + 4, class: "axis-tick" }, visible(word))),
+  ]);
+  return svg("svg", { viewBox: `0 0 ${width} ${tall}`, class: "parallel", role: "group", "aria-label": "Parallel lines over keys" },
+    lines, marks.flat());
+}
+
+const told = (value) => (typeof value === "number" ? short(value) : typed(value));
+
+/** Where values lie between 0 and 1: numbers by size where there are many, else each value at its own height. */
+function scaleOf(values) {
+  const has = values.filter((value) => value !== null && value !== undefined);
+  const different = [...new Set(has.map((value) => (typeof value === "number" ? value : typed(value))))];
+  if (different.every((value) => typeof value === "number") && different.length > 6) {
+    const [low, high] = [Math.min(...different), Math.max(...different)];
+    const part = (value) => (typeof value === "number" ? (value - low) / (high - low || 1) : null);
+    return { part, ticks: [[0, short(low)], [0.5, short((low + high) / 2)], [1, short(high)]] };
+  }
+  const order = different.toSorted((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
+  const place = (i) => (order.length === 1 ? 0.5 : i / (order.length - 1));
+  const part = (value) => {
+    const i = order.indexOf(typeof value === "number" ? value : typed(value));
+    return i < 0 || value === null || value === undefined ? null : place(i);
+  };
+  return { part, ticks: order.map((value, i) => [place(i), told(value)]) };
+}

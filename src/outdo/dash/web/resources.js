@@ -1,0 +1,128 @@
+// Where the time of a step goes, how fast it is, and what the run has cost so far.
+import { get, listen } from "./api.js";
+import { chart, chartGroup } from "./chart.js";
+import { append, lineOf, load } from "./data.js";
+import { h, later, state } from "./dom.js";
+import { clock, count, size } from "./format.js";
+import { runHead } from "./head.js";
+import { note } from "./route.js";
+import { PATTERNS, stackedBars } from "./plots.js";
+
+const PHASES = [
+  ["rollout", "Rollout", "sampling answers"],
+  ["grade", "Grade", "judging them"],
+  ["update", "Update", "learning from them"],
+  ["save", "Save", "checkpoints"],
+  ["other", "Other", "evaluation, logging and the rest"],
+];
+
+export async function open(scope) {
+  const { page, query } = scope;
+  const run = query.get("run") ?? "";
+  const held = await load(run, 0, scope.signal);
+  const head = runHead(scope, "resources", held.about);
+  const body = h("div.resources");
+  page.replaceChildren(head.element, body);
+  let charts = [];
+  const price = { value: Number(query.get("price")) || 0 };
+  const draw = () => {
+    charts.forEach((each) => each.remove());
+    charts = [];
+    if (!held.metrics.steps.length) body.replaceChildren(state("No step is finished yet", "What a step takes shows after the first one."));
+    else body.replaceChildren(...parts(held, charts, price, draw));
+  };
+  draw();
+  const redraw = later(1000, async () => {
+    held.about = await get("run", { run }, scope.signal).catch(() => held.about);
+    if (!scope.closed) draw();
+  });
+  scope.onClose(() => charts.forEach((each) => each.remove()));
+  scope.onClose(listen([run], {
+    onState: (told) => scope.live(held.summary.status === "running" ? told : "off"), onOpen: () => {},
+    onEvent: (kind, data) => {
+      if (kind === "status") head.update((held.summary = data.summary));
+      if (kind === "metrics" && append(held.metrics, data)) redraw();
+    },
+  }));
+}
+
+function parts(held, charts, price, draw) {
+  const { about } = held;
+  return [
+    h("section.card", {}, h("h2", {}, "Where the time went"), whole(about.phases ?? {})),
+    h("section.card", {}, h("h2", {}, "Where the time of a step goes", h("small.dim", {}, "seconds a step, mean of each stretch")),
+      stackedBars(stretches(held.metrics), PHASES.map(([, word]) => word))),
+    h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens a second"), curve(held, charts, "time/step", "Seconds a step"),
+      memory(held, charts)),
+    h("section.card", {}, h("h2", {}, "What it has cost so far"), cost(about, price, draw)),
+  ];
+}
+
+/** One bar for the whole run, with its figures beside it. */
+function whole(phases) {
+  const total = PHASES.reduce((sum, [key]) => sum + (phases[key] ?? 0), 0);
+  if (!total) return h("p.dim", {}, "No times are known.");
+  const has = PHASES.map((phase, i) => [...phase, i]).filter(([key]) => phases[key] > 0);
+  return [
+    h("div.whole", { role: "img", "aria-label": has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ") },
+      has.map(([key, , , i]) => h(`div.phase.${PATTERNS[i]}`, { style: { flexGrow: String(phases[key] / total) } }))),
+    h("table.plain", {}, h("tbody", {}, has.map(([key, word, what, i]) => h("tr", {},
+      h("td", {}, h(`i.phase.key.${PATTERNS[i]}`)), h("th", { scope: "row" }, word, h("small.dim", {}, ` ${what}`)),
+      h("td.num", {}, clock(phases[key])), h("td.num", {}, percent(phases[key] / total)))))),
+  ];
+}
+
+const percent = (part) => (part > 0 && part < 0.005 ? "< 1%" : `${Math.round(100 * part)}%`);
+
+/** Mean seconds by phase over at most 60 stretches of steps. Grading goes on within the rollout, so it is taken out. */
+function stretches(metrics) {
+  const of = (name, i) => metrics.series[name]?.mean[i] ?? 0;
+  const width = Math.max(1, Math.ceil(metrics.steps.length / 60));
+  const found = [];
+  for (let i = 0; i < metrics.steps.length; i += width) {
+    const rows = Array.from({ length: Math.min(width, metrics.steps.length - i) }, (_, k) => i + k);
+    const mean = (name) => rows.reduce((sum, k) => sum + of(name, k), 0) / rows.length;
+    const [step, rollout, update, save] = ["time/step", "time/rollout", "time/update", "time/save"].map(mean);
+    const grade = Math.min(mean("time/grade"), rollout);
+    found.push({
+      from: metrics.steps[rows[0]], to: metrics.steps[rows[rows.length - 1]],
+      values: [rollout - grade, grade, update, save, Math.max(0, step - rollout - update - save)],
+    });
+  }
+  return found;
+}
+
+const group = chartGroup();
+
+function curve(held, charts, name, title) {
+  const line = lineOf(held, name, "steps", 0);
+  if (!line) return null;
+  const plot = h("div.chart"), read = h("div.read");
+  charts.push(chart(plot, { title, read, group, lines: [line] }));
+  return h("article.card.signal", {}, h("header", {}, h("h3", {}, title), h("span.grow"), read), plot);
+}
+
+function memory(held, charts) {
+  const name = Object.keys(held.metrics.series).find((each) => /memory|peak/.test(each));
+  if (name) return curve(held, charts, name, "Memory");
+  return h("article.card.signal", {}, h("header", {}, h("h3", {}, "Memory")),
+    held.about.memory ? h("p.big", {}, size(held.about.memory)) : h("p.dim", {}, "This run did not note its memory."));
+}
+
+/** Tokens and device-seconds, and money where the reader gives a price. */
+function cost(about, price, draw) {
+  const hours = (about.device_seconds ?? about.seconds ?? 0) / 3600;
+  const fact = (title, value, more) => h("div.fact", {}, h("small", {}, title), h("b", {}, value), more && h("small", {}, more));
+  const field = h("input", { type: "number", min: "0", step: "0.1", value: price.value || "", placeholder: "0",
+    "aria-label": "Price of an hour of the device", onchange: () => {
+      price.value = Number(field.value) || 0;
+      note({ price: price.value || "" });
+      draw();
+    } });
+  return h("div.standing", {},
+    fact("Tokens sampled", count(about.tokens), about.answers ? `${count(about.answers)} answers` : ""),
+    fact("Device time", clock(about.device_seconds ?? 0), `${Math.round(about.device_seconds ?? 0).toLocaleString("en-GB")} device-seconds`),
+    about.tokens > 0 && fact("A million tokens", clock((1e6 * (about.device_seconds ?? 0)) / about.tokens), "of device time"),
+    price.value > 0 && fact("Money", (hours * price.value).toFixed(hours * price.value < 1 ? 4 : 2), `at ${price.value} an hour`),
+    h("label.field", {}, h("span", {}, "Price of a device-hour"), field));
+}

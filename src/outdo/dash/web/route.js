@@ -1,0 +1,24 @@
+// Where the reader is: #/view?key=value, so that every view can be linked and Back works.
+import { words } from "./api.js";
+
+/** @returns {{view: string, query: URLSearchParams}} */
+export function here() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { view: path || "runs", query: new URLSearchParams(query) };
+}
+
+/** @param {string} view @param {Record<string, any>} [query] */
+export function to(view, query = {}) {
+  return `#/${view}${words(query)}`;
+}
+
+/** Notes what the reader set in a view, without a step in the history. @param {Record<string, any>} changes */
+export function note(changes) {
+  const { view, query } = here();
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === null || value === undefined || value === "" || value === false) query.delete(key);
+    else query.set(key, String(value));
+  }
+  const told = query.toString();
+  history.replaceState(null, "", `#/${view}${told && `?${told}`}`);
+}

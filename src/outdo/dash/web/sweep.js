@@ -1,0 +1,162 @@
+// A sweep: its table, a heat map over two keys, and lines across all of them.
+import { get } from "./api.js";
+import { h, select, segmented, state } from "./dom.js";
+import { interval, share, short, typed } from "./format.js";
+import { dots, parallel } from "./plots.js";
+import { note, to } from "./route.js";
+import { statusMark } from "./runs.js";
+import { visible } from "./text.js";
+
+const FIGURES = [
+  ["success_rate", "success"], ["before", "before"], ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"],
+  ["group_diversity", "diversity"], ["informative", "informative"], ["len_mean", "length"], ["tokens_per_s", "tokens/s"],
+  ["seconds", "seconds"],
+];
+const EVERY = 5000;
+
+export async function open(scope) {
+  const { page, query } = scope;
+  const id = query.get("sweep") ?? "";
+  const seen = { id, figure: query.get("figure") ?? "success_rate", sort: "success_rate", order: -1, x: query.get("x"), y: query.get("y") };
+  let found = await get("sweep", { sweep: id }, scope.signal);
+  const draw = () => {
+    scope.crumbs({ text: "Runs", href: "#/runs" }, { text: found.title || id });
+    page.replaceChildren(...parts(found, seen, draw));
+  };
+  draw();
+  const timer = setInterval(async () => {
+    if (document.hidden || found.done === found.cells) return;
+    const next = await get("sweep", { sweep: id }, scope.signal).catch(() => null);
+    if (next && !scope.closed && JSON.stringify(next) !== JSON.stringify(found)) {
+      found = next;
+      draw();
+    }
+  }, EVERY);
+  scope.onClose(() => clearInterval(timer));
+}
+
+function parts(found, seen, draw) {
+  const rows = found.rows ?? [];
+  const head = h("div.headline", {}, h("h1", {}, visible(found.title || found.id)),
+    h("span.dim", {}, `${found.done} of ${found.cells} cells done`));
+  if (!rows.length) return [head, state("No cell is finished yet", "Rows come one by one as the cells end.")];
+  const settings = settingsOf(rows);
+  const keys = variedKeys(rows, found.keys);
+  const figures = FIGURES.filter(([name]) => rows.some((row) => typeof row[name] === "number"));
+  const chooser = select("Figure", figures, seen.figure, (figure) => {
+    seen.figure = figure;
+    note({ figure });
+    draw();
+  });
+  return [head, pick(found), h("div.bar", {}, chooser),
+    keys.length >= 2 ? heatSection(settings, keys, seen, draw) : dotSection(settings, seen),
+    parallelSection(settings, keys, seen, figures), table(rows, keys, figures, seen, draw)].filter(Boolean);
+}
+
+function pick(found) {
+  if (!found.why) return null;
+  return h("p.notice.pick", {}, found.pick && h("b", {}, "Take ", visible(found.pick), ". "), visible(found.why));
+}
+
+/** Keys that have more than one value among the cells, but for the seed. */
+function variedKeys(rows, given) {
+  const names = given?.length ? given : [...new Set(rows.flatMap((row) => Object.keys(row.keys ?? {})))];
+  return names.filter((key) => key !== "seed" && new Set(rows.map((row) => typed(row.keys?.[key]))).size > 1);
+}
+
+/** Cells that differ by their seed alone are one setting: means over its seeds, with the figures of each. */
+function settingsOf(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    const name = row.setting || row.name;
+    if (!found.has(name)) found.set(name, []);
+    found.get(name).push(row);
+  }
+  return [...found].map(([name, cells]) => ({
+    name, cells, keys: cells[0].keys ?? {},
+    of: (figure) => {
+      const has = cells.map((cell) => cell[figure]).filter((value) => typeof value === "number");
+      return has.length ? has.reduce((sum, value) => sum + value, 0) / has.length : null;
+    },
+  }));
+}
+
+function heatSection(settings, keys, seen, draw) {
+  const x = keys.includes(seen.x) ? seen.x : keys[0], y = keys.includes(seen.y) && seen.y !== x ? seen.y : keys.find((key) => key !== x);
+  const choose = (which) => (key) => {
+    Object.assign(seen, which === "x" ? { x: key, y: key === y ? x : y } : { y: key, x: key === x ? y : x });
+    note({ x: seen.x, y: seen.y });
+    draw();
+  };
+  const names = keys.map((key) => [key, key]);
+  return h("section.card", {}, h("header", {}, h("h2", {}, "Heat map"), h("span.grow"),
+    keys.length > 2 && [segmented("Across", names, x, choose("x")), segmented("Down", names, y, choose("y"))]),
+  heatMap(settings, x, y, seen.figure));
+}
+
+/** A table whose cells are as dark as their figure is high; the figure stands in each. */
+function heatMap(settings, x, y, figure) {
+  const values = (key) => [...new Set(settings.map((each) => typed(each.keys[key])))]
+    .toSorted((a, b) => (Number.isNaN(Number(a) - Number(b)) ? a.localeCompare(b) : Number(a) - Number(b)));
+  const at = (vx, vy) => settings.filter((each) => typed(each.keys[x]) === vx && typed(each.keys[y]) === vy);
+  const mean = (list) => {
+    const has = list.map((each) => each.of(figure)).filter((value) => value !== null);
+    return has.length ? has.reduce((sum, value) => sum + value, 0) / has.length : null;
+  };
+  const all = settings.map((each) => each.of(figure)).filter((value) => value !== null);
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  return h("div.scroll", {}, h("table.heat", {},
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, visible(`${y} ↓  ${x} →`)), values(x).map((v) => h("th", { scope: "col" }, visible(v))))),
+    h("tbody", {}, values(y).map((vy) => h("tr", {}, h("th", { scope: "row" }, visible(vy)), values(x).map((vx) => {
+      const cells = at(vx, vy), value = mean(cells);
+      const heat = value === null ? 0 : (value - low) / (high - low || 1);
+      return h(`td.num${heat > 0.55 ? ".hot" : ""}`, { style: { "--heat": heat.toFixed(3) } }, value === null ? "–" : short(value),
+        h("small", {}, `${cells.reduce((sum, each) => sum + each.cells.length, 0)} run(s)`));
+    }))))));
+}
+
+function dotSection(settings, seen) {
+  const success = seen.figure === "success_rate";
+  const rows = settings.filter((each) => each.of(seen.figure) !== null).map((each) => ({
+    name: each.name, value: each.of(seen.figure), low: success ? each.of("low") : null, high: success ? each.of("high") : null,
+    before: success ? each.of("before") : null,
+  }));
+  return rows.length > 0 && h("section.card", {}, h("h2", {}, "By setting", h("small.dim", {}, "means over seeds")), dots(rows, "By setting"));
+}
+
+function parallelSection(settings, keys, seen, figures) {
+  if (!keys.length || settings.length < 2) return null;
+  const outcome = [...new Set(["kl_mean", "entropy_mean", seen.figure])].filter((name) => figures.some(([figure]) => figure === name));
+  const rows = settings.map((each) => ({ name: each.name,
+    values: { ...each.keys, ...Object.fromEntries(outcome.map((name) => [name, each.of(name)])) } }));
+  const out = h("p.dim.num", { role: "status" }, "Each line is a setting; the thicker it is, the higher the last axis.");
+  const tell = (name) => {
+    const row = rows.find((each) => each.name === name);
+    out.textContent = [visible(name), ...outcome.map((axis) => `${axis} ${short(row.values[axis])}`)].join(" · ");
+  };
+  return h("section.card", {}, h("h2", {}, "Lines over keys"),
+    h("div.scroll", {}, parallel(rows, [...keys, ...outcome], tell)), out);
+}
+
+function table(rows, keys, figures, seen, draw) {
+  const columns = [...keys, ...(rows.some((row) => row.keys?.seed !== undefined) ? ["seed"] : [])];
+  const by = (row) => row[seen.sort] ?? row.keys?.[seen.sort] ?? null;
+  const sorted = rows.toSorted((a, b) => {
+    const [p, q] = [by(a), by(b)];
+    return p === null || q === null ? (p === null) - (q === null) : (p < q ? -1 : p > q ? 1 : 0) * seen.order;
+  });
+  const head = (key, title) => h("th", { scope: "col", "aria-sort": seen.sort === key ? (seen.order > 0 ? "ascending" : "descending") : "none" },
+    h("button", { type: "button", onclick: () => {
+      seen.order = seen.sort === key ? -seen.order : -1;
+      seen.sort = key;
+      draw();
+    } }, visible(title)));
+  const link = (row) => (row.run ? h("a", { href: to("run", { run: row.run }) }, visible(row.name)) : visible(row.name));
+  return h("section.card", {}, h("h2", {}, "Cells"), h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Cells of the sweep" },
+    h("table.side.cells-table", {},
+      h("thead", {}, h("tr", {}, head("name", "cell"), head("status", "status"), columns.map((key) => head(key, key)),
+        figures.map(([name, title]) => head(name, title)))),
+      h("tbody", {}, sorted.map((row) => h("tr", {}, h("td", {}, link(row)), h("td", {}, statusMark(row)),
+        columns.map((key) => h("td.num.mono", {}, visible(typed(row.keys?.[key])))),
+        figures.map(([name]) => h("td.num", {}, name === "success_rate" ? [share(row[name]), h("small.dim", {}, ` ${interval(row.low, row.high)}`)] : short(row[name])))))))));
+}
