@@ -31,6 +31,7 @@ NO_ENGINE = (
     "plugins",
     "loop",
     "sweeps",
+    "dash",
 )
 
 

@@ -10,6 +10,7 @@ import sys
 
 from outdo.cli import (  # noqa: F401 they add their commands
     chat,
+    dash,
     doctor,
     evaluate,
     export,

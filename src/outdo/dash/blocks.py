@@ -1,0 +1,225 @@
+"""Where each group stands in a run's groups/: a file for each hundred steps, scanned once for where its lines begin.
+
+A line begins {"step": N, "prompt_id": "…", so that a few bytes of it tell what it is. Texts stay on the disk.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outdo.dash.files import CHUNK, Row, as_int, opened, parsed, sign_of
+from outdo.run import BLOCK
+
+LONGEST = 32 << 20  # bytes of a line that is parsed
+HEAD = 4096  # bytes of a line that are looked at to tell what it is
+MOST_ROWS = 4_000_000  # of one run: about 100 MB of places
+MOST_FILES = 20_000
+FILE = re.compile(r"steps-(\d{1,15})\.jsonl")
+_HEAD = re.compile(rb'\{"step": ?(-?\d{1,15}), ?"prompt_id": ?("(?:[^"\\]|\\.)*")')
+
+
+@dataclass(frozen=True)
+class Place:
+    """One line of one file."""
+
+    path: Path
+    offset: int
+    length: int
+    step: int
+
+
+def key_of(prompt_id: str) -> int:
+    """Stands for a prompt's id in an index: ids may be as long as prompts are."""
+    return hash(prompt_id)
+
+
+@dataclass
+class Block:
+    """One file as far as it was scanned."""
+
+    root: Path
+    path: Path
+    broken: int = 0
+    trouble: str = ""
+    scanned: int = 0  # bytes; a line that has no end yet is not among them
+    times: int = 0  # that it was begun again
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    keys: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    _seen: tuple[int, int, int] | None = None
+    _end: bytes = b""
+
+    def refresh(self) -> None:
+        """Scans what is new; all of it again where the file was cut back or replaced."""
+        sign = sign_of(self.path)
+        if sign is not None and sign == self._seen:
+            return
+        self.trouble = ""
+        try:
+            with opened(self.root, self.path) as file:
+                found = os.fstat(file.fileno())
+                if self.scanned and not self._goes_on(file, found):
+                    self._forget()
+                self._scan(file)
+                self._seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except FileNotFoundError:
+            self._forget()
+        except OSError as error:
+            self._forget()
+            self.trouble = f"{self.path.name} cannot be read: {error.strerror or error}"
+
+    def _goes_on(self, file: io.FileIO, found: os.stat_result) -> bool:
+        at = self.scanned - len(self._end)
+        same = self._seen is not None and found.st_ino == self._seen[0] and found.st_size >= self.scanned
+        return same and os.pread(file.fileno(), len(self._end), at) == self._end
+
+    def _forget(self) -> None:
+        self.times += bool(self.scanned)
+        self.scanned, self.broken, self._seen, self._end = 0, 0, None, b""
+        self.steps, self.keys, self.offsets, self.lengths = (array("q") for _ in range(4))
+
+    def _scan(self, file: io.FileIO) -> None:
+        start = at = self.scanned  # of the line in hand; of the next chunk
+        head = b""  # what is known of the line in hand from earlier chunks
+        while data := os.pread(file.fileno(), CHUNK, at):
+            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 10).tolist()
+            begin = 0
+            for end in ends:
+                self._note(file, head + data[begin : min(end, begin + HEAD)], start, at + end - start)
+                begin, start, head = end + 1, at + end + 1, b""
+            head += data[begin : begin + HEAD - len(head)] if len(head) < HEAD else b""
+            at += len(data)
+            if ends:
+                self.scanned, self._end = start, data[max(0, begin - 64) : begin]
+
+    def _note(self, file: io.FileIO, head: bytes, offset: int, length: int) -> None:
+        if not head.strip() or len(self.steps) >= MOST_ROWS:
+            return
+        found = _HEAD.match(head)
+        step, prompt = (int(found[1]), _text(found[2])) if found else _told(file, offset, length)
+        if step is None or prompt is None:
+            self.broken += 1
+            return
+        for column, value in ((self.steps, step), (self.keys, key_of(prompt)), (self.offsets, offset)):
+            column.append(value)
+        self.lengths.append(length)
+
+    def places(self, step: int) -> Iterator[Place]:
+        for i, each in enumerate(self.steps):
+            if each == step:
+                yield self.place(i)
+
+    def place(self, index: int) -> Place:
+        return Place(self.path, self.offsets[index], self.lengths[index], self.steps[index])
+
+
+def _text(quoted: bytes) -> str | None:
+    found = parsed(b'{"x":' + quoted + b"}")
+    return str(found["x"]) if found else None
+
+
+def _told(file: io.FileIO, offset: int, length: int) -> tuple[int | None, str | None]:
+    """Of a line that begins otherwise."""
+    row = parsed(os.pread(file.fileno(), length, offset)) if length <= LONGEST else None
+    if row is None or not isinstance(row.get("prompt_id"), str):
+        return None, None
+    return as_int(row.get("step")), row["prompt_id"]
+
+
+def read_place(root: Path, place: Place) -> Row:
+    """A line's object. Raises OSError or ValueError, which say why there is none."""
+    if place.length > LONGEST:
+        raise ValueError(f"a group of {place.length >> 20} MB is not read: {LONGEST >> 20} MB is the most")
+    with opened(root, place.path) as file:
+        row = parsed(os.pread(file.fileno(), place.length, place.offset))
+    if row is None or as_int(row.get("step")) != place.step:
+        raise ValueError("the file changed as it was read: ask again")
+    return row
+
+
+class Index:
+    """All files of one run's groups."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root, folder / "groups"
+        self._blocks: dict[int, Block] = {}
+        self._lock = threading.RLock()
+
+    def files(self) -> dict[int, Path]:
+        """The first step of each file, in order."""
+        try:
+            with os.scandir(self.folder) as entries:
+                found = {int(m[1]): Path(e.path) for e in entries if (m := FILE.fullmatch(e.name))}
+        except OSError:
+            return {}
+        return {first: found[first] for first in sorted(found)[:MOST_FILES]}
+
+    def block(self, first: int, path: Path | None = None) -> Block:
+        """One file, as it is now."""
+        with self._lock:
+            path = path or self.folder / f"steps-{first:06d}.jsonl"
+            block = self._blocks.get(first) or Block(self.root, path)
+            if first in self._blocks or path.exists():
+                self._blocks[first] = block
+            block.refresh()
+            return block
+
+    def at(self, step: int) -> tuple[list[Place], list[str]]:
+        """The groups of a step, and what could not be read of its file."""
+        with self._lock:
+            block = self.block(step // BLOCK * BLOCK)
+            return list(block.places(step)), trouble_of([block])
+
+    def all(self) -> list[Block]:
+        """Every file, scanned: the whole of groups/ is read once for it."""
+        with self._lock:
+            files = self.files()
+            for gone in self._blocks.keys() - files.keys():
+                del self._blocks[gone]
+            return [self.block(first, path) for first, path in files.items()]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(block.steps) for block in self._blocks.values())
+
+
+def trouble_of(blocks: list[Block]) -> list[str]:
+    lines = [block.trouble for block in blocks if block.trouble]
+    broken = [block for block in blocks if block.broken]
+    if broken:
+        count, name = sum(block.broken for block in broken), broken[0].path.name
+        lines.append(f"{count} lines of groups/ are no groups, the first in {name}: they are passed over")
+    return lines
+
+
+def joined(blocks: list[Block]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[Block, int]]]:
+    """Keys and steps of every group in order, and where each is: the block, and the number in front of its own."""
+    keys = [np.array(block.keys, dtype=np.int64) for block in blocks]
+    steps = [np.array(block.steps, dtype=np.int64) for block in blocks]
+    begins, before = [], 0
+    for block in blocks:
+        begins.append((block, before))
+        before += len(block.steps)
+    none = np.zeros(0, dtype=np.int64)
+    return np.concatenate([*keys, none]), np.concatenate([*steps, none]), begins
+
+
+def place_at(begins: list[tuple[Block, int]], index: int) -> Place:
+    """Of the group with that number among all."""
+    low, high = 0, len(begins) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if begins[middle][1] <= index else (low, middle - 1)
+    block, before = begins[low]
+    return block.place(index - before)
