@@ -16,6 +16,8 @@ from typing import Any
 
 # The shapes of models that people train on one machine; the weights are random.
 SHAPES: dict[str, dict[str, Any]] = {
+    "toy": {"vocab_size": 24, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32},
     "tiny": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 344, "num_hidden_layers": 4,
              "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32},
     "smollm2-135m": {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outdo.diagnose.names import our_values
+from outdo.diagnose.names import KNOWN, judges, number, our_values
 from outdo.diagnose.signals import Curve, known
 
 EVAL_SIZE = 200  # problems that an evaluation is taken to have where it does not say
@@ -59,9 +59,11 @@ class History:
 
     def since(self, index: int) -> History:
         """The same from a step on."""
-        return replace(
-            self, steps=self.steps[index:], columns={name: curve[index:] for name, curve in self.columns.items()}
-        )
+        if not index:
+            return self
+        held = tuple(one for one in self.held if index < len(self) and one.step >= self.steps[index])
+        columns = {name: curve[index:] for name, curve in self.columns.items()}
+        return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
 
 def from_rows(
@@ -70,32 +72,71 @@ def from_rows(
     recipe: Mapping[str, Any] | None = None,
     answers: Answers | None = None,
 ) -> History:
-    """A history of rows under our names, TRL's or verl's. `evals` are rows of evals.jsonl."""
+    """A history of rows under our names, TRL's or verl's. `evals` are rows of evals.jsonl.
+
+    Rows of one step are put together. Where a run went back and logs a step again, what it had logged since is gone.
+    """
+    logged = [values for row in rows if (values := our_values(row))]
+    found: dict[int, dict[str, float]] = {}
+    held: list[Held] = []
+    for step, values in zip(_steps(logged), logged, strict=True):
+        if "eval_success_rate" in values:
+            held.append(Held(step, values["eval_success_rate"], max(1, int(values.get("eval_n", EVAL_SIZE)))))
+        signals = {name: value for name, value in values.items() if name != "step" and not name.startswith("eval_")}
+        if not signals:
+            continue
+        if found.get(step, {}).keys() & signals.keys() & KNOWN:
+            while next(reversed(found)) > step:
+                found.popitem()
+        found[step] = found.get(step, {}) | signals
+    held = [*filter(None, map(_held, _main(evals))), *(held if all(0 <= one.success <= 1 for one in held) else ())]
+    steps = tuple(sorted(found))
+    return History(
+        steps,
+        _columns([found[step] for step in steps]),
+        tuple(sorted(held, key=lambda one: one.step)),
+        dict(recipe or {}),
+        answers or Answers(),
+    )
+
+
+def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
+    """Of each row. One that does not say follows the one before; fractions are epochs, and rows are counted instead."""
+    whole = all(values.get("step", 0.0).is_integer() for values in logged)
     steps: list[int] = []
-    found: list[dict[str, float]] = []
-    held = [_held(row) for row in evals if row.get("success_rate") is not None and _is_main(row, evals)]
-    for index, row in enumerate(rows):
-        values = our_values(row)
-        step = int(values.pop("step", index))
-        success = values.pop("eval_success_rate", None)
-        if success is not None:
-            held.append(Held(step, success, int(values.pop("eval_n", EVAL_SIZE))))
-        if values:
-            steps.append(step)
-            found.append(values)
+    for values in logged:
+        last = steps[-1] if steps else -1
+        counts = bool(KNOWN & values.keys()) or not steps
+        steps.append(int(values["step"]) if whole and "step" in values else last + counts)
+    return steps
+
+
+def _columns(found: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
+    """A curve for each name. Success is a share, else it is no success; a part of the reward may stand for it."""
     names = dict.fromkeys(name for values in found for name in values)
     columns = {name: np.array([values.get(name, np.nan) for values in found], dtype=np.float64) for name in names}
-    held.sort(key=lambda one: one.step)
-    return History(tuple(steps), columns, tuple(held), dict(recipe or {}), answers or Answers())
+    if "success_rate" in columns and not _is_share(columns["success_rate"]):
+        del columns["success_rate"]
+    if "success_rate" not in columns:
+        judge = next((name for name, curve in columns.items() if judges(name) and _is_share(curve)), None)
+        return columns if judge is None else {**columns, "success_rate": columns[judge]}
+    return columns
 
 
-def _is_main(row: Mapping[str, Any], evals: Sequence[Mapping[str, Any]]) -> bool:
-    """The first split that was looked at; another distribution may well be out of reach."""
-    return bool(row.get("split") == evals[0].get("split"))
+def _is_share(curve: Curve) -> bool:
+    values = known(curve)
+    return bool(np.all((values >= 0) & (values <= 1)))
 
 
-def _held(row: Mapping[str, Any]) -> Held:
+def _main(evals: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the first split that was looked at; another distribution may well be out of reach."""
+    return [row for row in evals if row.get("split") == evals[0].get("split")]
+
+
+def _held(row: Mapping[str, Any]) -> Held | None:
     """Sampled success where it was measured, because training samples too."""
-    sampled = row.get("pass@1")
-    success = float(row["success_rate"] if sampled is None else sampled)
-    return Held(int(row.get("step") or 0), success, int(row.get("n") or EVAL_SIZE))
+    sampled = number(row.get("pass@1"))
+    success = number(row.get("success_rate")) if sampled is None else sampled
+    if success is None or not 0 <= success <= 1:
+        return None
+    return Held(int(number(row.get("step")) or 0), success, max(1, int(number(row.get("n")) or EVAL_SIZE)))

@@ -34,8 +34,8 @@ NAMES: dict[str, tuple[str, Turn]] = {
     "learning_rate": ("lr", same),
     "sampling/sampling_logp_difference/mean": ("mismatch_logp", same),
     # verl
-    "critic/rewards/mean": ("reward_mean", same),
     "critic/score/mean": ("reward_mean", same),
+    "critic/rewards/mean": ("reward_mean", same),  # less the KL, where that is in the reward
     "actor/entropy": ("entropy_mean", same),
     "actor/entropy_loss": ("entropy_mean", same),
     "actor/kl_loss": ("kl_mean", same),
@@ -44,34 +44,44 @@ NAMES: dict[str, tuple[str, Turn]] = {
     "actor/pg_clipfrac": ("clipfrac", same),
     "actor/grad_norm": ("grad_norm", same),
     "actor/lr": ("lr", same),
+    "actor/kl_coef": ("beta", same),
     "actor/pg_loss": ("loss", same),
     "critic/advantages/mean": ("adv_mean", same),
     "response_length/mean": ("len_mean", same),
     "response_length/clip_ratio": ("truncated", same),
     "rollout_corr/k3_kl": ("mismatch_kl", same),
     "rollout_corr/kl": ("mismatch_kl", same),
+    "mismatch/mismatch_k3_kl": ("mismatch_kl", same),
     "training/rollout_probs_diff_mean": ("mismatch_logp", same),
     # steps, anywhere
     "global_step": ("step", same),
     "training/global_step": ("step", same),
     "_step": ("step", same),
+    "Step": ("step", same),
 }
+RIGHT = r"[^/]*(?:accuracy|correct|exact_match)[^/]*"  # a part that is success, by its name
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"rewards/(.+)/mean"), r"reward/\1"),  # TRL's parts
-    (re.compile(r"val-core/.+/(?:acc|reward)/mean@\d+"), "eval_success_rate"),  # verl's held-out
+    (re.compile(rf"eval_rewards/{RIGHT}(?:/mean)?", re.IGNORECASE), "eval_success_rate"),  # TRL's held-out
+    (re.compile(r"rewards/([^/]+)(?:/mean)?"), r"reward/\1"),  # TRL's parts
+    (re.compile(r"val-core/.+/acc/mean@\d+"), "eval_success_rate"),  # verl's held-out
+    (re.compile(r"val-core/.+/reward/mean@\d+"), "eval_success_rate"),
     (re.compile(r"val/test_score/.+"), "eval_success_rate"),
 )
-JUDGES = re.compile(r"reward/.*(accuracy|correct|exact_match).*", re.IGNORECASE)  # a part that is success, by its name
+JUDGES = re.compile(f"reward/{RIGHT}", re.IGNORECASE)
+# Any of these makes a file one that can be diagnosed.
+KNOWN = {"reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated"}
 
 
 @cache
 def ours(name: str) -> tuple[str, Turn, int]:
     """What a name is here, what becomes of its value, and how far back it stands where several mean the same."""
+    name = name.strip().removeprefix("train/")  # transformers' names for W&B and TensorBoard
+    name = f"eval_{name[5:]}" if name.startswith("eval/") else name
     if name in NAMES:
         return *NAMES[name], 1 + list(NAMES).index(name)
-    for pattern, replaced in PATTERNS:
+    for place, (pattern, replaced) in enumerate(PATTERNS, 1000):
         if found := pattern.fullmatch(name):
-            return found.expand(replaced), same, 1000
+            return found.expand(replaced), same, place
     return name, same, 0
 
 
@@ -86,15 +96,11 @@ def our_values(row: Mapping[str, Any]) -> dict[str, float]:
         name, turn, place = ours(theirs)
         if name not in out or place < rank[name]:
             out[name], rank[name] = turn(value), place
-    if "success_rate" not in out:
-        judged = [value for name, value in out.items() if _judges(name)]
-        if judged and 0 <= judged[0] <= 1:
-            out["success_rate"] = judged[0]
     return out
 
 
-@cache
-def _judges(name: str) -> bool:
+def judges(name: str) -> bool:
+    """Whether a part of the reward is success, by its name."""
     return JUDGES.fullmatch(name) is not None
 
 
@@ -106,6 +112,6 @@ def number(value: Any) -> float | None:
         return None
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from outdo.diagnose.answers import read_answers
 from outdo.diagnose.history import Answers, History, from_rows
-from outdo.diagnose.names import NAMES
+from outdo.diagnose.names import KNOWN, NAMES
+from outdo.diagnose.printed import printed_rows
+from outdo.diagnose.signals import known
 from outdo.errors import RecipeError
 from outdo.run import read_rows, read_run
 
-KNOWN = {"reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated"}
 HINT = "a run's folder, or CSV, JSON or JSON Lines with a row a step, under outdo's names, TRL's or verl's"
 
 
 def read_history(path: Path) -> History:
     """Raises RecipeError where there is nothing to diagnose in it."""
+    path = _state_in(path) or path
     if path.is_dir():
         return run_history(path)
     if not path.is_file():
-        raise RecipeError(f"{path} is not there: give {HINT}")
-    rows = _rows(path)
-    history = from_rows(rows, recipe=_settings(rows))
+        raise RecipeError(f"{path} is {'no file' if path.exists() else 'not there'}: give {HINT}")
+    history = from_rows(_rows(path))
     if not KNOWN & history.columns.keys():
         has = ", ".join(list(history.columns)[:8]) or "no numbers"
-        some = ", ".join(["reward_mean", *list(NAMES)[:3], "critic/rewards/mean"])
+        some = ", ".join(["reward_mean", *list(NAMES)[:3], "critic/score/mean"])
         raise RecipeError(f"{path} has no signal that is known (it has {has}): name the columns as in {some}")
-    return history
+    return replace(history, recipe=_settings(history))
+
+
+def _state_in(folder: Path) -> Path | None:
+    """The log of transformers in the folder of a checkpoint, or in the newest one of a run."""
+    if (folder / "run.json").exists():
+        return None
+    steps = [path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()]
+    newest = sorted(steps, key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    return next((state for place in (folder, *newest) if (state := place / "trainer_state.json").is_file()), None)
 
 
 def run_history(folder: Path, look: bool = True) -> History:
@@ -44,17 +58,10 @@ def run_history(folder: Path, look: bool = True) -> History:
     return from_rows(rows, evals, manifest["recipe"], read_answers(folder) if look else Answers())
 
 
-def _settings(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the rows of another trainer tell of its recipe: the rate."""
-    rates = [rate for row in rows for name in ("learning_rate", "lr", "actor/lr") if (rate := _float(row.get(name)))]
-    return {"learning_rate": max(rates)} if rates else {}
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0.0
+def _settings(history: History) -> dict[str, Any]:
+    """What the curves of another trainer tell of its recipe."""
+    told = {"learning_rate": "lr", "beta": "beta"}
+    return {key: float(np.max(known(history[name]))) for key, name in told.items() if history.has(name, least=1)}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -64,13 +71,25 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         raise RecipeError(f"{path} cannot be read ({error}): give {HINT}") from None
     if not text.strip():
         raise RecipeError(f"{path} is empty: give {HINT}")
-    if text.lstrip()[0] in "[{":
-        return _json_rows(path, text)
+    if text.lstrip()[0] not in "[{":
+        return printed_rows(text) or _csv_rows(path, text)
     try:
-        rows = list(csv.DictReader(text.splitlines()))
+        return _json_rows(path, text)
+    except RecipeError:
+        if rows := printed_rows(text):
+            return rows
+        raise
+
+
+def _csv_rows(path: Path, text: str) -> list[dict[str, Any]]:
+    """Between commas, tabs or semicolons; with these, a decimal comma is one."""
+    between = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    try:
+        rows = list(csv.DictReader(io.StringIO(text.lstrip(), newline=""), delimiter=between))
     except csv.Error as error:
         raise RecipeError(f"{path} is no CSV ({error}): give {HINT}") from None
-    return [{str(key): value for key, value in row.items() if key is not None} for row in rows]
+    point = (",", ".") if between == ";" else (",", ",")
+    return [{key: value.replace(*point) for key, value in row.items() if key and value} for row in rows]
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
