@@ -267,6 +267,10 @@ def _collapse(history: History) -> tuple[int, Sign] | None:
         return None
     if goal == "reward_mean" and not _is_share(history):
         return None
+    if goal != "reward_mean" and history.has("reward_mean", least=at.ENOUGH):
+        paid = shift(history["reward_mean"])
+        if paid.gain > 0 and paid.z > at.LIKELY:  # it got what it was paid for: that is the reward's fault
+            return None
     values = known(history[goal])
     size = edge(len(values))
     levels = [middle(values[i : i + size]) for i in range(0, len(values) - size + 1, max(1, size // 2))]

@@ -69,7 +69,9 @@ def _explained(cause: str, found: dict[str, Finding], history: History) -> tuple
     if both_ways and reward.is_much_longer(history):  # length is what pays
         return ("reward_hacking", *EXPLAINS["thinking_tax"]) if cause == "thinking_tax" else _without(cause)
     if {"steps_too_big", "kl_blowup"} <= found.keys() and not policy.has_big_strides(history):
-        return ("steps_too_big", *EXPLAINS["kl_blowup"]) if cause == "kl_blowup" else _without(cause, "kl_blowup")
+        if cause == "kl_blowup":
+            return ("steps_too_big", *EXPLAINS["kl_blowup"])
+        return _without(cause, "kl_blowup") if cause == "steps_too_big" else EXPLAINS.get(cause, ())
     return EXPLAINS.get(cause, ())
 
 
