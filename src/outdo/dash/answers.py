@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from outdo.dash.blocks import Place, read_place
+from outdo.dash.blocks import Place, Reader
 from outdo.dash.files import Row, as_float, as_int, plain, text_of
 from outdo.dash.shapes import Answer, Group, Token
 
@@ -23,15 +23,16 @@ BYTES = 256 << 20  # of one step's groups that are read
 def read_groups(root: Path, places: Sequence[Place], limit: int = SHORT) -> tuple[list[Group], list[str]]:
     """The groups at those places, and why some are not whole."""
     found, trouble, spent = list[Group](), list[str](), 0
-    for place in places:
-        spent += place.length
-        if spent > BYTES:
-            trouble.append(f"the step has more than {BYTES >> 20} MB of answers: {len(found)} groups are shown")
-            break
-        try:
-            found.append(group_of(read_place(root, place), limit))
-        except (OSError, ValueError) as error:
-            trouble.append(str(error))
+    with Reader(root) as reader:
+        for place in places:
+            spent += place.length
+            if spent > BYTES:
+                trouble.append(f"the step has more than {BYTES >> 20} MB of answers: {len(found)} groups are shown")
+                break
+            try:
+                found.append(group_of(reader.row(place), limit))
+            except (OSError, ValueError) as error:
+                trouble.append(str(error))
     return found, trouble
 
 

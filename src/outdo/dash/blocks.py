@@ -96,23 +96,28 @@ class Block:
             ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 10).tolist()
             begin = 0
             for end in ends:
-                self._note(file, head + data[begin : min(end, begin + HEAD)], start, at + end - start)
-                begin, start, head = end + 1, at + end + 1, b""
-            head += data[begin : begin + HEAD - len(head)] if len(head) < HEAD else b""
+                if head:
+                    told, head = head + data[: min(end, HEAD)], b""
+                    self._note(file, _HEAD.match(told), start, at + end - start)
+                else:
+                    self._note(file, _HEAD.match(data, begin, end), start, at + end - start)
+                begin, start = end + 1, at + end + 1
+            if len(head) < HEAD:
+                head += data[begin : begin + HEAD - len(head)]
             at += len(data)
             if ends:
                 self.scanned, self._end = start, data[max(0, begin - 64) : begin]
 
-    def _note(self, file: io.FileIO, head: bytes, offset: int, length: int) -> None:
-        if not head.strip() or len(self.steps) >= MOST_ROWS:
+    def _note(self, file: io.FileIO, found: re.Match[bytes] | None, offset: int, length: int) -> None:
+        if length == 0 or len(self.steps) >= MOST_ROWS:
             return
-        found = _HEAD.match(head)
         step, prompt = (int(found[1]), _text(found[2])) if found else _told(file, offset, length)
         if step is None or prompt is None:
             self.broken += 1
             return
-        for column, value in ((self.steps, step), (self.keys, key_of(prompt)), (self.offsets, offset)):
-            column.append(value)
+        self.steps.append(step)
+        self.keys.append(key_of(prompt))
+        self.offsets.append(offset)
         self.lengths.append(length)
 
     def places(self, step: int) -> Iterator[Place]:
@@ -125,6 +130,8 @@ class Block:
 
 
 def _text(quoted: bytes) -> str | None:
+    if b"\\" not in quoted:
+        return quoted[1:-1].decode("utf-8", "replace")
     found = parsed(b'{"x":' + quoted + b"}")
     return str(found["x"]) if found else None
 
@@ -137,15 +144,39 @@ def _told(file: io.FileIO, offset: int, length: int) -> tuple[int | None, str | 
     return as_int(row.get("step")), row["prompt_id"]
 
 
+class Reader:
+    """Reads groups by their places; the file of the last one stays open for the next. Close it, or use it in a with."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._path: Path | None = None
+        self._file: io.FileIO | None = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def row(self, place: Place) -> Row:
+        """A line's object. Raises OSError or ValueError, which say why there is none."""
+        if place.length > LONGEST:
+            raise ValueError(f"a group of {place.length >> 20} MB is not read: {LONGEST >> 20} MB is the most")
+        if self._file is None or self._path != place.path:
+            self.__exit__()
+            self._file, self._path = None, None
+            self._file, self._path = opened(self.root, place.path), place.path
+        row = parsed(os.pread(self._file.fileno(), place.length, place.offset))
+        if row is None or as_int(row.get("step")) != place.step:
+            raise ValueError("the file changed as it was read: ask again")
+        return row
+
+
 def read_place(root: Path, place: Place) -> Row:
-    """A line's object. Raises OSError or ValueError, which say why there is none."""
-    if place.length > LONGEST:
-        raise ValueError(f"a group of {place.length >> 20} MB is not read: {LONGEST >> 20} MB is the most")
-    with opened(root, place.path) as file:
-        row = parsed(os.pread(file.fileno(), place.length, place.offset))
-    if row is None or as_int(row.get("step")) != place.step:
-        raise ValueError("the file changed as it was read: ask again")
-    return row
+    """One group. Raises as a Reader does."""
+    with Reader(root) as reader:
+        return reader.row(place)
 
 
 class Index:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outdo.dash.blocks import Place, read_place
+from outdo.dash.blocks import Place, Reader
 from outdo.dash.book import Book
 from outdo.dash.files import Row, as_float, as_int, plain, read_object, text_of
 from outdo.dash.findings import findings_of
@@ -99,18 +99,19 @@ def advantage_noise(book: Book) -> float | None:
     places = (block.place(i) for block in blocks for i in range(len(block.steps)))
     errors: list[float] = []
     spent = 0
-    for place in itertools.islice(places, LOOKED_AT):
-        spent += place.length
-        if spent > NOISE_BYTES:
-            break
-        errors += _error(book.root, place)
+    with Reader(book.root) as reader:
+        for place in itertools.islice(places, LOOKED_AT):
+            spent += place.length
+            if spent > NOISE_BYTES:
+                break
+            errors += _error(reader, place)
     return statistics.fmean(errors) ** 0.5 if errors else None
 
 
-def _error(root: Path, place: Place) -> list[float]:
+def _error(reader: Reader, place: Place) -> list[float]:
     """The variance of a group's mean; nothing where there is none."""
     try:
-        told = read_place(root, place).get("completions")
+        told = reader.row(place).get("completions")
     except (OSError, ValueError):
         return []
     answers = [answer for answer in told if isinstance(answer, dict)] if isinstance(told, list) else []

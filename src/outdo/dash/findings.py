@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from outdo.dash.blocks import Place, read_place
+from outdo.dash.blocks import Place, Reader
 from outdo.dash.book import Book
 from outdo.dash.files import Row, as_float, as_int, plain, text_of
 from outdo.dash.shapes import Change, Expect, Finding, Findings
@@ -37,7 +39,10 @@ def _worked_out(book: Book, manifest: Row, noted: list[Row]) -> Findings:
     now: list[said.Finding] = []
     try:
         if len(book.metrics.frame()) and manifest.get("kind", "grpo") == "grpo":
-            now = diagnose(history_of(book, manifest, trouble))
+            history = history_of(book, manifest, trouble)
+            now = diagnose(history)
+            if any(one.code == "reward_hacking" for one in now):  # what the answers that gained have in common
+                now = diagnose(replace(history, answers=_answers(book, trouble, gained=True)))
     except Exception as error:  # numbers that nobody foresaw: the page still shows the curves
         trouble.append(f"the doctor could not look: {type(error).__name__}: {error}"[:300])
     seen = {str(row.get("code")): as_int(row.get("seen")) for row in noted}
@@ -54,7 +59,7 @@ def history_of(book: Book, manifest: Row, trouble: list[str]) -> History:
     recipe = manifest.get("recipe")
     held = from_rows([], _sound(book.evals.all())).held
     columns = {name: column for name, column in frame.columns.items() if np.isfinite(column).any()}
-    answers = _answers(book, trouble)
+    answers = _answers(book, trouble, gained=False)
     return History(tuple(frame.steps.tolist()), columns, held, recipe if isinstance(recipe, dict) else {}, answers)
 
 
@@ -63,7 +68,7 @@ def _sound(evals: list[Row]) -> list[Row]:
     return [row for row in whole if as_float(row.get("success_rate")) is not None]
 
 
-def _answers(book: Book, trouble: list[str]) -> Answers:
+def _answers(book: Book, trouble: list[str], gained: bool) -> Answers:
     """Groups of the first and the last files, as `outdo doctor` looks at them; a bounded number of bytes."""
     files = book.index.files()
     firsts = list(files)
@@ -76,16 +81,15 @@ def _answers(book: Book, trouble: list[str]) -> Answers:
         kept = range(count) if count <= GROUPS else [*range(half), *range(count - half, count)]
         places += [block.place(i) for i in kept]
     rows, spent = [], 0
-    for place in places:
-        spent += place.length
-        if spent > LOOKED_AT:
-            break
-        try:
-            rows.append(read_place(book.root, place))
-        except (OSError, ValueError):
-            continue
+    with Reader(book.root) as reader:
+        for place in places:
+            spent += place.length
+            if spent > LOOKED_AT:
+                break
+            with suppress(OSError, ValueError):
+                rows.append(reader.row(place))
     try:
-        return look(rows)
+        return look(rows, gained)
     except Exception as error:  # rows that are not as run.py writes them
         trouble.append(f"the answers were not looked at: {type(error).__name__}: {error}"[:300])
         return Answers()

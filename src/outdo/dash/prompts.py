@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from outdo.dash.answers import SHORT, group_of, mean_reward, prompt_of
-from outdo.dash.blocks import Index, Place, joined, key_of, place_at, read_place, trouble_of
+from outdo.dash.answers import SHORT, mean_reward, prompt_of, read_groups
+from outdo.dash.blocks import Block, Index, Place, Reader, joined, key_of, place_at, read_place, trouble_of
 from outdo.dash.files import text_of
 from outdo.dash.shapes import Better, Improved, PromptPage, Seen
 
@@ -28,13 +29,8 @@ def prompt_page(root: Path, index: Index, prompt_id: str) -> PromptPage | None:
         found = found[np.linspace(0, len(found) - 1, MOST_SEEN).astype(np.int64)]
     seen: list[Seen] = []
     prompt = ""
-    for at in found.tolist():
-        try:
-            row = read_place(root, place_at(begins, at))
-        except (OSError, ValueError) as error:
-            trouble.append(str(error))
-            continue
-        group = group_of(row)
+    groups, wrong = read_groups(root, [place_at(begins, at) for at in found.tolist()])
+    for group in groups:
         if group.prompt_id != prompt_id:  # another with the same key
             continue
         prompt = prompt or group.prompt
@@ -46,7 +42,7 @@ def prompt_page(root: Path, index: Index, prompt_id: str) -> PromptPage | None:
     if not seen and not len(found):
         return None
     seen.sort(key=lambda one: one.step)
-    return PromptPage(prompt_id=prompt_id, prompt=prompt[:SHORT], seen=seen, trouble=trouble[:20])
+    return PromptPage(prompt_id=prompt_id, prompt=prompt[:SHORT], seen=seen, trouble=[*trouble, *wrong][:20])
 
 
 class Gains:
@@ -77,25 +73,27 @@ class Gains:
                 self._means.clear()
                 self._times = times
             ends = [(int(order[new[i]]), int(order[last[i]])) for i in twice.tolist()]
-            found = []
-            for first, final in ends:
-                a, b = (self._mean(place_at(begins, at), int(keys[at])) for at in (first, final))
-                if a is not None and b is not None:
-                    found.append((b - a, first, final, a, b))
+            means = self._measured({at: int(keys[at]) for pair in ends for at in pair}, begins)
+            found = [(means[b] - means[a], a, b) for a, b in ends if a in means and b in means]
             found.sort(key=lambda one: (-one[0], one[1]))
-            shown = [self._told(place_at(begins, f), place_at(begins, g), a, b) for _, f, g, a, b in found[:limit]]
+            shown = [
+                self._told(place_at(begins, a), place_at(begins, b), means[a], means[b]) for _, a, b in found[:limit]
+            ]
             return Improved(prompts=[one for one in shown if one], trouble=trouble[:20])
 
-    def _mean(self, place: Place, key: int) -> float | None:
-        known = self._means.get((place.step, key))
-        if known is None:
-            try:
-                known = mean_reward(read_place(self.root, place))
-            except (OSError, ValueError):
-                return None
-            if known is not None:
-                self._means[place.step, key] = known
-        return known
+    def _measured(self, wanted: dict[int, int], begins: list[tuple[Block, int]]) -> dict[int, float]:
+        """The mean reward of each group wanted, in the order of the files; `wanted` has their keys."""
+        found: dict[int, float] = {}
+        with Reader(self.root) as reader:
+            for at in sorted(wanted):
+                place = place_at(begins, at)
+                known = self._means.get((place.step, wanted[at]))
+                if known is None:
+                    with suppress(OSError, ValueError):
+                        known = mean_reward(reader.row(place))
+                if known is not None:
+                    found[at] = self._means[place.step, wanted[at]] = known
+        return found
 
     def _told(self, first: Place, last: Place, a: float, b: float) -> Better | None:
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -67,19 +69,23 @@ class Table:
         return self._steps.size * (1 + len(self._columns))
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        kept = [(step, row) for i, row in enumerate(rows) if (step := _step(row, self.count + i)) is not None]
-        self.broken += len(rows) - len(kept)
+        steps = [_step(row, self.count + i) for i, row in enumerate(rows)]
+        if None in steps:
+            rows = [row for row, step in zip(rows, steps, strict=True) if step is not None]
+            self.broken += len(steps) - len(rows)
         room = max(0, CELLS // (1 + max(len(self._columns), 1)) - self.count)
-        self.left_out += max(0, len(kept) - room)
-        kept = kept[:room]
-        if not kept:
+        self.left_out += max(0, len(rows) - room)
+        rows = rows[:room]
+        if not rows:
             return
-        names = dict.fromkeys(name for _, row in kept for name in row if name != "step")
-        self._make_room(len(kept), [name for name in names if isinstance(name, str)])
-        end = self.count + len(kept)
-        self._steps[self.count : end] = [step for step, _ in kept]
+        found = columns_of(rows)
+        found.pop("step", None)
+        self._make_room(len(rows), [name for name in found if isinstance(name, str)])
+        end = self.count + len(rows)
+        self._steps[self.count : end] = [step for step in steps if step is not None][:room]
         for name, column in self._columns.items():
-            column[self.count : end] = numbers([row.get(name) for _, row in kept])
+            if name in found:
+                column[self.count : end] = numbers(found[name])
         self.count = end
 
     def _make_room(self, more: int, names: Sequence[str]) -> None:
@@ -104,14 +110,25 @@ def _step(row: Mapping[str, Any], default: int) -> int | None:
     return int(number) if number is not None and abs(number) <= WHOLE else None
 
 
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Sequence[Any]]:
+    """Rows turned on their side. Those of a run have the same names in the same order, which is quickly done."""
+    if len(set(map(tuple, rows))) == 1:
+        return dict(zip(rows[0], zip(*(row.values() for row in rows), strict=True), strict=True))
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
 def numbers(values: Sequence[Any]) -> Column:
     """NaN for whatever is no finite number."""
-    if all(type(value) is float or value is None for value in values):
-        found = np.array(values, dtype=np.float64)
-    else:
-        found = np.array([np.nan if (x := as_float(value)) is None else x for value in values], dtype=np.float64)
-    found[~np.isfinite(found)] = np.nan
-    return found
+    if set(map(type, values)) <= {float, int, type(None)}:
+        with suppress(OverflowError):  # an integer of hundreds of digits
+            return _finite(np.array(values, dtype=np.float64))
+    return _finite(np.array([np.nan if (x := as_float(value)) is None else x for value in values], dtype=np.float64))
+
+
+def _finite(values: Column) -> Column:
+    values[~np.isfinite(values)] = np.nan
+    return values
 
 
 def rounded(values: Column) -> Column:

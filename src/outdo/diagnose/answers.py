@@ -41,12 +41,12 @@ def _some(path: Path) -> Iterator[Row]:
             yield row
 
 
-def look(rows: Sequence[Row]) -> Answers:
-    """What rows of groups/ say, in the order of their steps."""
+def look(rows: Sequence[Row], gained: bool = True) -> Answers:
+    """What rows of groups/ say, in the order of their steps. What came to pay is the longest to find out."""
     repeated, differing, example = _disagreement(rows)
     reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
     broken = reasons.most_common(1)[0][0] if reasons else ""
-    return Answers(repeated, differing, example, _cut(broken), _gained(rows))
+    return Answers(repeated, differing, example, _cut(broken), _gained(rows) if gained else ())
 
 
 def _disagreement(rows: Sequence[Row]) -> tuple[int, int, str]:
