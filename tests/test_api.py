@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.console import Console
 import outdo
 from outdo.api import train
 from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, TaskError
+from outdo.run import read_rows
 from outdo.track.console import PlainLines
 from outdo.types import Prompt
 
@@ -92,6 +94,20 @@ def test_kl_past_its_limit_halts_and_keeps_the_model(tmp_path: Path) -> None:
 
 def by_length(completions: list[str], **columns: object) -> list[float]:
     return [len(text) / 100 for text in completions]
+
+
+def test_the_first_group_of_a_step_keeps_its_tokens(tmp_path: Path) -> None:
+    for asked in (1, 0):
+        result = train(output_dir=str(tmp_path / str(asked)), log_tokens=asked, reporter=quiet(), **QUICK)
+        rows = list(read_rows(result.folder / "groups" / "steps-000000.jsonl"))
+        first = [row for row in rows if row["step"] == 0]
+        kept = [["tokens" in answer for answer in row["completions"]] for row in first]
+        assert [all(of_group) for of_group in kept] == [True] * asked + [False] * (len(first) - asked)
+        for answer in first[0]["completions"] if asked else ():
+            whole = "".join(text for text, _, _ in answer["tokens"])
+            assert re.sub(r"<\|\w+\|>", "", whole) == answer["text"]  # which is without the special tokens
+            assert len(answer["tokens"]) == answer["num_tokens"]
+            assert all(logprob <= 0 < ratio for _, logprob, ratio in answer["tokens"])
 
 
 def test_dynamic_sampling_refills_within_its_budget(tmp_path: Path) -> None:

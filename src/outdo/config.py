@@ -21,6 +21,7 @@ from outdo.reading import parse_overrides as parse_overrides
 from outdo.reading import read_yaml
 
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr"]
+Trackers = Literal["tensorboard", "wandb", "mlflow", "trackio", "all"]  # all: those that are installed
 GROUPS = ("sft", "harvest")  # keys that begin alike may be given as a mapping
 
 
@@ -143,7 +144,11 @@ class Recipe(BaseModel):
     output_dir: str | None = None  # default: runs/TASK-DATE-TIME
     save_steps: int = Field(25, ge=0)  # a checkpoint every so many steps; 0: only when the run is told to stop
     save_total_limit: int = Field(2, ge=1)  # the newest checkpoints that are kept, beside the best evaluated one
+    log_tokens: int = Field(1, ge=0)  # groups a step whose tokens are kept with log-probabilities and ratios
     resume: Literal["never", "auto"] = "never"  # auto: go on with an unfinished run of the same recipe, if there is one
+    report_to: list[Trackers] = []  # trackers (docs/trackers.md): tensorboard, wandb, mlflow, trackio; all
+    run_name: str | None = None  # what trackers call the run; default: its folder's name
+    project: str | None = None  # what they keep it under; default: as their own variable says, else outdo
     doctor: Literal["quiet", "note", "halt"] = "note"  # what is wrong is told as it arises; halt: and it stops, exit 3
     seed: int = Field(0, ge=0)
 
@@ -161,6 +166,15 @@ class Recipe(BaseModel):
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [value] if isinstance(value, (int, float)) else value
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _trackers(cls, value: Any) -> Any:
+        """`none`, one name, or several, as other trainers have it."""
+        names = value.split(",") if isinstance(value, str) else [] if value is None else value
+        if not isinstance(names, list):
+            return names
+        return [name for each in names if (name := each.strip() if isinstance(each, str) else each) not in ("none", "")]
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -26,6 +26,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -33,6 +34,7 @@ from outdo.errors import Halted, OutdoError, RecipeError, RunError
 from outdo.types import Group
 
 Status = Literal["running", "done", "stopped", "failed"]
+Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
 BLOCK = 100  # steps in one file of groups
 
 
@@ -100,10 +102,10 @@ class Run:
     def model_folder(self) -> Path:
         return self.folder / "model"
 
-    def record(self, step: int, row: Mapping[str, Any], groups: Sequence[Group]) -> None:
-        """One step: its numbers, and the answers behind them."""
+    def record(self, step: int, row: Mapping[str, Any], groups: Sequence[Group], tokens: Sequence[Tokens] = ()) -> None:
+        """One step: its numbers, and the answers behind them; the first groups with the tokens of their answers."""
         block = self.folder / "groups" / f"steps-{step // BLOCK * BLOCK:06d}.jsonl"
-        self._append(block, [_group_row(step, group) for group in groups])
+        self._append(block, [_group_row(step, *one) for one in zip_longest(groups, tokens)])
         self._append(self.folder / "metrics.jsonl", [{"step": step, **{k: _short(v) for k, v in row.items()}}])
 
     def record_eval(self, row: Mapping[str, Any]) -> None:
@@ -224,7 +226,7 @@ def default_folder(task: str) -> Path:
     raise RunError(f"runs/{stem} and a thousand like it exist: set output_dir")
 
 
-def _group_row(step: int, group: Group) -> dict[str, Any]:
+def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[str, Any]:
     answers = [
         {
             "text": completion.text,
@@ -238,6 +240,8 @@ def _group_row(step: int, group: Group) -> dict[str, Any]:
         }
         for completion, grade, advantage in zip(group.completions, group.grades, group.advantages, strict=True)
     ]
+    for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
+        answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
     messages = [dict(message) for message in group.prompt.messages]
     return {
         "step": step,

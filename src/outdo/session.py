@@ -22,6 +22,7 @@ from outdo.learn.learner import LocalLearner
 from outdo.learn.sft import Imitator, imitate
 from outdo.loop import Rounds, Row, run_loop
 from outdo.rollout.stored import read_rounds, write_rounds
+from outdo.run import Tokens
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.lessons import Lessons
 from outdo.types import Group
@@ -115,7 +116,8 @@ class Session(Keeper[LocalLearner]):
 
     def record(self, step: int, row: Row, groups: Sequence[Group]) -> None:
         watch = self.watch or Watch(self.run.folder, self.recipe.model_dump(mode="json"))  # reads what was before
-        self.run.record(step, row, groups)
+        self.run.record(step, row, groups, self._tokens(groups[: self.recipe.log_tokens]))
+        self.trackers.step(step, row, groups)
         self.done, self.boundary = step + 1, self.curriculum.state()
         self._consult(watch, step, row)
         self._guard_kl(row)
@@ -139,10 +141,23 @@ class Session(Keeper[LocalLearner]):
             return
         for finding in watch.step({"step": step, **row}):
             self.run.record_finding(step, finding.row())
+            self.trackers.found(step, finding.code, note(finding).strip())
             self.reporter.note(note(finding))
             if self.recipe.doctor == "halt" and finding.severity == "critical":
                 said = note(finding).strip().removeprefix("doctor: ")
                 raise Halted(f"halted at step {self.done} by the doctor: {said}. The model so far is kept")
+
+    def _tokens(self, groups: Sequence[Group]) -> list[Tokens]:
+        """Each token of these groups' answers: its text, its log-probability, and how the update changed its chance."""
+        assert self.learner
+        ratios = self.learner.ratios(groups)
+        return [
+            [
+                list(zip(self.policy.pieces(answer.token_ids), answer.logprobs, its_ratios, strict=True))
+                for answer, its_ratios in zip(group.completions, of_group, strict=True)
+            ]
+            for group, of_group in zip(groups, ratios, strict=True)
+        ]
 
     def _guard_kl(self, row: Row) -> None:
         recipe, kl = self.recipe, row["kl_mean"]

@@ -183,6 +183,20 @@ def test_penalties_are_beta_times_the_answers_kl(policy: Policy) -> None:
     assert LocalLearner(policy, recipe(beta=0.5)).penalties(groups()) is None
 
 
+def test_ratios_are_how_much_likelier_each_token_became(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe(learning_rate=3e-3))
+    before = learner.ratios(groups())
+    learner.update(batch(), 0)
+    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    now, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
+    expected_BT = (unpack(now, packed) - packed.sampler_logprobs_BT).exp().tolist()
+    after = learner.ratios(groups())
+    flat = [ratios for group in after for ratios in group]
+    for row, ratios, expected_T in zip(batch().rows, flat, expected_BT, strict=True):
+        assert ratios == pytest.approx(expected_T[: len(row.token_ids)], rel=1e-5)
+    assert sum(after[0][0]) > 1.01 * sum(before[0][0])  # the right answer
+
+
 def test_the_adaptive_coefficient_follows_its_target(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(beta=0.1, kl_target=1e-6, learning_rate=3e-3))
     betas = [learner.update(batch(), step)["beta"] for step in range(3)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -98,18 +98,33 @@ class LocalLearner(Updates):
         if not self.recipe.kl_in_reward:
             return None
         self.temperature = self.recipe.temperature_at(self.version)
-        prompts = [group.prompt_ids for group in groups]
-        rows = [
-            Row(p, c.token_ids, c.logprobs, 0.0, c.support) for p, group in enumerate(groups) for c in group.completions
-        ]
         flat: list[float] = []
-        for part in self._micro_batches(prompts, rows):
-            packed = pack(prompts, part, self.policy.device)
+        for packed in self._packed(groups):
             ref_BT = self._ref_logprobs(packed)
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
         sizes = iter(flat)
         return [[next(sizes) for _ in group.completions] for group in groups]
+
+    @torch.no_grad()
+    def ratios(self, groups: Sequence[Group]) -> list[list[list[float]]]:
+        """How many times likelier each token of each answer is now than when it was sampled."""
+        self.policy.set_training(False)
+        rows: list[list[float]] = []
+        for packed in self._packed(groups):
+            now_BT = self._logprobs(self.policy, packed, self.temperature)[0]
+            rows += (now_BT - packed.sampler_logprobs_BT).exp().tolist()
+        ratios = iter(rows)
+        return [[next(ratios)[: len(answer.token_ids)] for answer in group.completions] for group in groups]
+
+    def _packed(self, groups: Sequence[Group]) -> Iterator[Packed]:
+        """All answers of the groups, in order, as many at once as fit."""
+        prompts = [group.prompt_ids for group in groups]
+        rows = [
+            Row(p, c.token_ids, c.logprobs, 0.0, c.support) for p, group in enumerate(groups) for c in group.completions
+        ]
+        for part in self._micro_batches(prompts, rows):
+            yield pack(prompts, part, self.policy.device)
 
     def rehearse(self) -> None:
         """The longest micro-batch that can come, forward and backward, before the first step: if it does not fit, it

@@ -83,6 +83,10 @@ class Policy:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
+    def pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token alone, as a person reads it, the special ones too."""
+        return [self.tokenizer.decode([token]) for token in token_ids]
+
     def decode_all(self, answers: Sequence[Sequence[int]]) -> list[str]:
         """Many at once: in a tokenizer of Rust's, on all cores."""
         rust = getattr(self.tokenizer, "backend_tokenizer", None)
