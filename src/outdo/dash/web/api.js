@@ -38,35 +38,50 @@ export async function get(name, query = {}, signal = undefined) {
   throw new Refused(answer.status, detail);
 }
 
-const EVENTS = ["metrics", "evals", "findings", "status", "reset"];
+const RETRY = 5000;  // milliseconds after which a refused connection is tried again
+const EVENTS = ["metrics", "evals", "findings", "status", "reset", "gone"];
 
 /**
- * Listens to runs while the page is seen. `onOpen` is called at each (re)connection, to read what was missed;
- * `onState` is told "live", "waiting" or "off".
+ * Listens to runs while the page is seen. `after` tells the last known step of each run, so that nothing is missed;
+ * `onBack` is called when the page is seen again, for what else may have changed; `onState` is told "live", "waiting" or
+ * "off".
  * @param {string[]} runs
- * @param {{onEvent: (kind: string, data: any) => void, onOpen: () => void, onState: (state: string) => void}} on
+ * @param {{onEvent: (kind: string, data: any) => void, after?: () => number[], onBack?: () => void,
+ *   onState?: (state: string) => void}} on
  */
 export function listen(runs, on) {
-  let source = null;
+  let source = null, again = 0;
+  const tell = (told) => on.onState?.(told);
   const open = () => {
     if (source || document.hidden) return;
-    source = new EventSource(`/api/live${words({ run: runs })}`);
-    source.addEventListener("open", () => { on.onState("live"); on.onOpen(); });
-    source.addEventListener("error", () => on.onState("waiting"));
+    source = new EventSource(`/api/live${words({ run: runs, after: on.after?.() })}`);
+    source.addEventListener("open", () => tell("live"));
+    source.addEventListener("error", onError);
     for (const kind of EVENTS) {
       source.addEventListener(kind, (event) => on.onEvent(kind, JSON.parse(event.data)));
     }
   };
+  const onError = () => {
+    tell("waiting");
+    if (source?.readyState !== EventSource.CLOSED) return;  // the browser tries again by itself
+    shut();
+    again = setTimeout(open, RETRY);
+  };
   const shut = () => {
+    clearTimeout(again);
     source?.close();
     source = null;
   };
-  const turn = () => (document.hidden ? shut() : open());
+  const turn = () => {
+    if (document.hidden) return shut();
+    on.onBack?.();
+    open();
+  };
   document.addEventListener("visibilitychange", turn);
   open();
   return () => {
     document.removeEventListener("visibilitychange", turn);
     shut();
-    on.onState("off");
+    tell("off");
   };
 }

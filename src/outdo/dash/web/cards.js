@@ -25,6 +25,7 @@ export function cardsOf(shown) {
     cards.forEach((card) => card.chart.remove());
     const entries = entriesOf(shown);
     cards = entries.map((entry) => card(shown, entry));
+    if (shown.flat) return element.replaceChildren(h("div.cards", {}, cards.map((each) => each.element)));
     const parts = SECTIONS.map(([key, title, words]) => {
       const own = cards.filter((_, i) => entries[i].section === key);
       return own.length > 0 && h("section", { "aria-label": title }, h("h2", {}, title, h("small.dim", {}, words)),
@@ -60,7 +61,7 @@ function entriesOf(shown) {
   const series = Object.assign({}, ...shown.runs.map((run) => run.metrics.series));
   const found = shown.catalogue.flatMap((entry) => {
     const names = [entry.name, ...(entry.also ?? [])].flatMap((each) => named(each, series)).filter(has);
-    if (!names.length) return [];
+    if (!names.length || (entry.name.endsWith("*") && names.length < 2 && !entry.name.startsWith("time"))) return [];
     if (!several || names.length === 1) return [{ ...entry, names }];
     return names.map((name, i) => ({ ...entry, names: [name], title: i === 0 && name === entry.name ? entry.title : name }));
   });
@@ -88,7 +89,7 @@ function card(shown, entry) {
     onclick: () => wide.setAttribute("aria-pressed", String(element.classList.toggle("wide"))) }, "⤢");
   const element = h("article.card.signal", { "data-signal": entry.name },
     h("header", {}, h("h3", { title: entry.names.join(", ") }, visible(entry.title || entry.name),
-      entry.unit && h("small.dim", {}, ` ${entry.unit}`)), tag, h("span.grow"), read, toggle, wide),
+      entry.unit && h("small.dim", {}, ` ${entry.unit}`)), tag, h("span.grow"), read), h("div.tiny-tools", {}, toggle, wide),
     plot, legend, h("p.what", {}, told(entry.what)), entry.bad && bad);
   const drawn = chart(plot, { title: entry.title || entry.name, group: shown.group, read, bands: bandsOf(entry) });
   const update = () => {
@@ -122,7 +123,7 @@ function evalContent(shown, several) {
     name: several ? shown.runs[k].summary.name : used[i], style: several ? shown.runs[k].style : i,
     x: row.map((point) => point.x), y: row.map((point) => point.y),
   }))).filter((line) => line.x.length);
-  return { lines, points: points.flat(2), names: used.map((split, i) => [several ? 0 : i, split]) };
+  return { lines, points: points.flat(2), names: several ? [] : used.map((split, i) => [i, split]) };
 }
 
 /** Says in which band the newest values lie. Whether that is an illness, the doctor says: it sees the other curves too. */

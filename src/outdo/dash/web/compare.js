@@ -28,8 +28,8 @@ export async function open(scope) {
     get("compare", { run: ids }, scope.signal), signals(), ...ids.map((id, i) => load(id, i, scope.signal)),
   ]);
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: "Compare" });
-  const shown = { runs, catalogue: catalogue.filter((each) => CURVES.includes(each.name)), group: chartGroup(), scope,
-    x: "steps", smooth: 0.6, log: false };
+  const chosen = catalogue.filter((each) => CURVES.includes(each.name)).map((each) => ({ ...each, also: [] }));
+  const shown = { runs, catalogue: chosen, group: chartGroup(), scope, x: "steps", smooth: 0.6, log: false, flat: true };
   const cards = cardsOf(shown);
   const redraw = () => cards.redraw();
   document.addEventListener("theme", redraw);
@@ -37,7 +37,7 @@ export async function open(scope) {
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),
       h("a.button", { href: to("run", { run: ids }) }, "All their curves")),
-    success(runs), tables(told, runs), h("div.compare-curves", {}, cards.element));
+    success(runs), tables(told, runs), cards.element);
 }
 
 function success(runs) {
@@ -58,10 +58,10 @@ function tables(told, runs) {
   const keys = told.keys.map((each) => [each.key, each.values]), figures = figureRows(told);
   return h("section.card", {}, h("h2", {}, "What differs, and what came of it"),
     h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of the runs" }, h("table.side", {}, h("thead", {}, heads),
-      h("tbody", {}, h("tr.part", {}, h("th", { colspan: runs.length + 1 }, "Keys of the recipe that differ")),
+      h("tbody", {}, h("tr.between", {}, h("th", { colspan: runs.length + 1 }, "Keys of the recipe that differ")),
         keys.length ? keys.map(([key, values]) => line(key, values.map(typed), ".mono-row"))
           : h("tr", {}, h("td.dim", { colspan: runs.length + 1 }, "none: only chance differs")),
-        h("tr.part", {}, h("th", { colspan: runs.length + 1 }, "What came of it")),
+        h("tr.between", {}, h("th", { colspan: runs.length + 1 }, "What came of it")),
         figures.map(([title, values]) => line(title, values))))),
     told.notes.map((words) => h("p.dim", {}, visible(words))));
 }

@@ -23,7 +23,7 @@ export async function open(scope) {
     smooth: Math.min(0.99, Math.max(0, Number(query.get("smooth") ?? SMOOTH) || 0)), log: query.get("log") === "1",
   };
   if (range?.length === 2 && range.every(Number.isFinite)) shown.group.range = range;
-  const head = runs.length === 1 ? runHead(scope, "run", runs[0].about) : severalHead(scope, shown);
+  const head = runs.length === 1 ? runHead(scope, "run", runs[0].about, runs[0].findings) : severalHead(scope, shown);
   const cards = cardsOf(shown);
   page.replaceChildren(head.element, toolbar(shown, cards), cards.element);
   shown.group.onZoom = later(200, (window) => onZoom(shown, cards, window));
@@ -32,8 +32,9 @@ export async function open(scope) {
   document.addEventListener("theme", redraw);
   scope.onClose(() => { document.removeEventListener("theme", redraw); cards.remove(); });
   scope.onClose(listen(ids, {
-    onState: (told) => scope.live(told === "live" && !shown.runs.some((run) => run.summary.status === "running") ? "off" : told),
-    onOpen: later(50, () => catchUp(shown, cards, head)),
+    after: () => shown.runs.map((run) => run.metrics.steps.at(-1) ?? -1),
+    onBack: () => catchUp(shown, cards, head),
+    onState: (told) => scope.live(runs.some((run) => run.summary.status === "running") ? told : "off"),
     onEvent: (kind, data) => onEvent(shown, cards, head, kind, data),
   }));
 }
@@ -41,17 +42,16 @@ export async function open(scope) {
 /** Rows that came while nobody listened. */
 async function catchUp(shown, cards, head) {
   for (const run of shown.runs) {
-    const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => gone(shown, run, error));
+    const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => (error.status === 404 ? gone(shown, run) : null));
     if (!fresh || shown.scope.closed) return;
     Object.assign(run, fresh, { window: run.window });
-    head.update(run.summary);
+    head.update(run.summary, run.findings);
   }
   cards.update();
 }
 
 /** A run that was deleted while it was looked at: what was read stays, and the page says so. */
-function gone(shown, run, error) {
-  if (error.name === "AbortError" || error.status !== 404) return null;
+function gone(shown, run) {
   if (!shown.scope.page.querySelector(".gone")) {
     shown.scope.page.prepend(h("p.notice.gone", { role: "alert" },
       `${visible(run.summary.name)} is no longer there: its folder was moved or deleted. What you see was read before. `,
@@ -65,19 +65,26 @@ function onEvent(shown, cards, head, kind, data) {
   const run = shown.runs.find((each) => each.id === data.run);
   if (!run) return;
   if (kind === "reset") return void catchUp(shown, cards, head);
+  if (kind === "gone") return gone(shown, run);
   if (kind === "metrics") {
     if (!append(run.metrics, data)) return;
-    run.about.tokens = run.metrics.tokens[run.metrics.tokens.length - 1] ?? run.about.tokens;
+    grow(run);
     if (!run.metrics.exact && run.metrics.steps.length > 1500) return void catchUp(shown, cards, head);
   } else if (kind === "evals") run.evals = mergedEvals(run.evals, data.evals);
   else if (kind === "findings") run.findings = data.findings;
   else if (kind === "status") {
     run.summary = data.summary;
-    if (run.summary.status !== "running") shown.scope.live("off");
-    if (run.summary.status === "gone") return void catchUp(shown, cards, head);
+    shown.scope.live(shown.runs.some((each) => each.summary.status === "running") ? "live" : "off");
   }
-  if (shown.runs.length === 1 || kind === "status") head.update(run.summary);
+  if (shown.runs.length === 1 || kind === "status") head.update(run.summary, run.findings);
   cards.update();
+}
+
+/** What the head says of the rows: the server tells of them once. */
+function grow({ metrics, summary, about }) {
+  summary.steps = metrics.total;
+  summary.spark = [metrics.series.reward_mean?.mean.at(-1) ?? null];
+  about.tokens = metrics.tokens.at(-1) ?? about.tokens;
 }
 
 function mergedEvals(had, more) {

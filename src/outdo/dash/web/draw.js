@@ -47,6 +47,7 @@ function windowOf(given, drawn, range) {
   let { left, right, low, high } = extents(given, drawn, range);
   if (!(right >= left) || !(high >= low)) return null;
   const log = given.log && low > 0;
+  if (high - low < 1e-9 * Math.abs(high)) low = high = (low + high) / 2;  // rounding is no movement
   if (right === left) { left -= 0.5; right += 0.5; }
   const span = high - low || Math.abs(high) * 0.1 || 1;
   for (const edge of given.bands.flatMap((band) => [band.from, band.to])) {
@@ -55,6 +56,7 @@ function windowOf(given, drawn, range) {
     if (edge < low && low - edge < span * 0.6) low = edge - span * 0.08;
   }
   if (log) return { left, right, low: low / 1.15, high: high * 1.15 === low / 1.15 ? high * 2 : high * 1.15, log };
+  if (high === 0 && low === 0) high = 1;
   const pad = (high - low || span) * 0.06;
   return { left, right, low: low >= 0 && low - pad < 0 ? Math.min(0, low) : low - pad, high: high + pad, log };
 }
@@ -94,12 +96,12 @@ export function drawBase(canvas, element, given, drawn, range) {
   drawAxes(pen, view, given.xKind, inner);
   pen.save();
   pen.beginPath();
-  pen.rect(EDGE.left - 1, 0, inner + EDGE.right, bottom + 1);
+  pen.rect(EDGE.left - 1, 0, inner + 2, bottom + 1);
   pen.clip();
   drawMarks(pen, view, given.marks);
   given.lines.forEach((line, k) => drawLine(pen, view, line, drawn[k], given.smooth > 0));
-  given.points.forEach((point) => drawPoint(pen, view, point));
   pen.restore();
+  given.points.filter((point) => point.x >= found.left && point.x <= found.right).forEach((point) => drawPoint(pen, view, point));
   return view;
 }
 

@@ -1,12 +1,12 @@
 // What the doctor says of a run: the words, the evidence on the curve, the change to make.
 import { listen } from "./api.js";
 import { chart } from "./chart.js";
-import { bandsOf, isIll, lineOf, load, signals } from "./data.js";
+import { bandsOf, evalPoints, isIll, lineOf, load, signals } from "./data.js";
 import { copyButton, h, state } from "./dom.js";
 import { SEVERITY, typed } from "./format.js";
 import { runHead } from "./head.js";
 import { to } from "./route.js";
-import { visible } from "./text.js";
+import { told, visible } from "./text.js";
 
 const DIRECTIONS = { up: "rises", down: "falls", steady: "holds" };
 
@@ -14,11 +14,12 @@ export async function open(scope) {
   const { page, query } = scope;
   const run = query.get("run") ?? "";
   const [held, catalogue] = await Promise.all([load(run, 0, scope.signal), signals()]);
-  const head = runHead(scope, "findings", held.about);
+  const head = runHead(scope, "findings", held.about, held.findings);
   const list = h("div.finding-list", { "aria-live": "polite" });
   page.replaceChildren(head.element, list);
   let charts = [];
   const draw = () => {
+    head.update(held.summary, held.findings);
     charts.forEach((each) => each.remove());
     charts = [];
     list.replaceChildren(...parts(held, catalogue, charts));
@@ -26,9 +27,8 @@ export async function open(scope) {
   draw();
   scope.onClose(() => charts.forEach((each) => each.remove()));
   scope.onClose(listen([run], {
-    onState: () => {}, onOpen: () => {},
     onEvent: (kind, data) => {
-      if (kind === "status") head.update((held.summary = data.summary));
+      if (kind === "status") head.update((held.summary = data.summary), held.findings);
       if (kind === "findings" && JSON.stringify(data.findings) !== JSON.stringify(held.findings)) {
         held.findings = data.findings;
         draw();
@@ -62,28 +62,24 @@ function healthy(words, held) {
 
 function card(held, catalogue, charts, finding) {
   const severity = finding.severity in SEVERITY ? finding.severity : "info";
-  const names = (finding.signals ?? []).filter((name) => lineOf(held, name, "steps", 0)).slice(0, 4);
-  return h(`article.card.finding.${finding.past ? "past" : severity}`, { "aria-label": visible(finding.code) },
-    h("header", {}, h(`span.tag.${severity}`, {}, SEVERITY[severity], " ", severity),
-      h("h3", {}, visible(finding.code.replaceAll("_", " "))), h("span.dim", {}, `since step ${finding.step}`)),
-    finding.what && h("p.lead", {}, visible(finding.what)),
-    h("dl", {},
-      row("Evidence", h("span.mono", {}, visible(evidence(finding)))),
-      finding.why && row("Why", visible(finding.why)),
-      finding.do && row("Do", visible(finding.do)),
+  const names = finding.signals.filter((name) => curveOf(held, name).lines.length).slice(0, 3);
+  const words = h("div", {}, h("dl", {},
+      row("Evidence", h("span.mono", {}, visible(finding.evidence))),
+      finding.why && row("Why", told(finding.why)),
+      finding.do && row("Do", told(finding.do)),
       finding.expect && row("Expect", visible(finding.expect.words ??
         `${finding.expect.signal} ${DIRECTIONS[finding.expect.direction]} within ${finding.expect.steps} steps`)),
       finding.page && row("Page", h("span.mono", {}, visible(finding.page)))),
-    finding.change && change(finding.change),
-    names.length > 0 && h("div.cards", {}, names.map((name) => evidenceChart(held, catalogue, charts, finding, name))));
+    finding.change && change(finding.change));
+  const curves = names.map((name) => evidenceChart(held, catalogue, charts, finding, name));
+  return h(`article.card.finding.${finding.past ? "past" : severity}`, { "aria-label": visible(finding.code) },
+    h("header", {}, h(`span.tag.${severity}`, {}, SEVERITY[severity], " ", severity),
+      h("h3", {}, visible(finding.what || finding.code)), h("span.grow"),
+      h("span.dim", {}, h("code", {}, visible(finding.code)), ` since step ${finding.step}`)),
+    h("div.halves", {}, words, curves.length > 0 && h("div", {}, curves)));
 }
 
 const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
-
-function evidence(finding) {
-  if (typeof finding.evidence === "string") return finding.evidence;
-  return (finding.evidence ?? []).map((sign) => sign.words ?? sign.signal).join("; ");
-}
 
 /** The change, ready to be typed after `outdo train`. */
 function change(made) {
@@ -92,14 +88,21 @@ function change(made) {
     h("span.dim", {}, visible(made.words ?? `${made.key}: ${typed(made.from)} → ${typed(made.to)}`)));
 }
 
+/** A signal of the evidence: a curve of the run, or its evaluations. */
+function curveOf(held, name) {
+  if (name !== "eval_success_rate") return { lines: [lineOf(held, name, "steps", 0)].filter(Boolean), points: [] };
+  const points = evalPoints(held, held.evals[0]?.split, "steps", 0);
+  return { points, lines: points.length ? [{ name, x: points.map((each) => each.x), y: points.map((each) => each.y) }] : [] };
+}
+
 /** The signal's curve, shaded from where the finding began. */
 function evidenceChart(held, catalogue, charts, finding, name) {
   const entry = catalogue.find((each) => each.name === name || each.also?.includes(name));
   const plot = h("div.chart"), read = h("div.read");
-  const line = lineOf(held, name, "steps", 0);
-  const until = line.x[line.x.length - 1];
+  const { lines, points } = curveOf(held, name);
+  const until = Math.max(...lines[0].x);
   charts.push(chart(plot, {
-    title: name, read, lines: [line], bands: entry && entry.name === name ? bandsOf(entry) : [],
+    title: name, read, lines, points, bands: entry && entry.name === name ? bandsOf(entry) : [],
     marks: [{ x: Math.min(finding.step, until), label: finding.code, severity: finding.severity, until }],
   }));
   return h("figure.signal", {}, h("header", {}, h("h4.mono", {}, visible(name)), h("span.grow"), read), plot);

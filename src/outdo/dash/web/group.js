@@ -17,7 +17,7 @@ export function groupCard(seen, group) {
       h("div.asked", {}, rest.length > 0 && earlier(rest), block(group.prompt, "said.prompt"),
         group.answer !== null && group.answer !== undefined && h("p.dim", {}, "wanted ", h("bdi.mono", {}, pieces(String(group.answer).slice(0, 300))))),
       h("div.tallies", {}, tallies(group),
-        h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "whole"),
+        h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "open"),
         h("a", { href: to("prompt", link) }, "follow through the steps"))),
     h("div.answers", {}, group.answers.map((answer) => answerCard(seen, group, answer))));
 }
@@ -43,7 +43,7 @@ function answerCard(seen, group, answer) {
   const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => wholeText(seen, group, answer)));
   const card = h(`section.answer.${way}`, { "aria-label": `Answer ${answer.index + 1}` },
     h("header", {}, h(`span.tag.${answer.verdict}`, {}, `${sign} ${visible(word)}`), h("span.grow"),
-      h("span.num", { title: "reward" }, answer.reward === null ? "no reward" : short(answer.reward))),
+      h("span.num", { title: "reward" }, answer.reward === null ? "no reward" : [h("small.dim", {}, "reward "), short(answer.reward)])),
     advantageBar(answer.advantage),
     text,
     answer.reason && h("p.reason", { dir: "auto" }, pieces(answer.reason.slice(0, 600))),
@@ -74,7 +74,7 @@ function advantageBar(advantage) {
 /** Colours an answer's tokens, where the run kept what that takes. */
 async function colour(seen, group, answer, text) {
   if (!answer.has_tokens) {
-    text.append(h("p.dim.note", {}, "Tokens were not kept: train with log_tokens=true to see them."));
+    text.append(h("p.dim.note", {}, "The tokens of this answer were not kept: log_tokens says of how many groups a step they are."));
     return;
   }
   try {

@@ -47,7 +47,7 @@ function nearestStep(steps, wanted) {
 /** New steps lengthen the slider; a reader who is at the end stays at the end only by asking. */
 function follow(scope, seen, head) {
   scope.onClose(listen([seen.run], {
-    onState: () => {}, onOpen: () => {},
+    after: () => [seen.metrics.steps.at(-1) ?? -1],
     onEvent: (kind, data) => {
       if (kind === "status") head.update(data.summary);
       if (kind !== "metrics") return;
@@ -103,15 +103,16 @@ function options(seen) {
   const set = (changes) => {
     Object.assign(seen, changes, { prompt: "" });
     note({ prompt: "", ...changes });
+    order.hidden = seen.show === "improved";
     refill(seen);
   };
   const turn = h("button", { type: "button", "aria-label": "Turn the order", title: "Turn the order", onclick: () => {
     set({ order: seen.order === "desc" ? "asc" : "desc" });
     turn.textContent = seen.order === "desc" ? "↓" : "↑";
   } }, seen.order === "desc" ? "↓" : "↑");
-  return h("div.bar.tools", {},
-    segmented("Which groups", SHOWS, seen.show, (show) => set({ show })),
-    h("span.joined", {}, select("Sorted by", SORTS, seen.sort, (sort) => set({ sort })), turn),
+  const order = h("span.joined", { hidden: seen.show === "improved" },
+    select("Sorted by", SORTS, seen.sort, (sort) => set({ sort })), turn);
+  return h("div.bar.tools", {}, segmented("Which groups", SHOWS, seen.show, (show) => set({ show })), order,
     select("Tokens by", [["no", "no colour"], ["logprob", "log-probability"], ["ratio", "ratio"]], seen.tokens,
       (tokens) => set({ tokens })));
 }

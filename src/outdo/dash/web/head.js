@@ -1,4 +1,5 @@
 // The head of every page of one run: what it is, how it stands, and the way to its other pages.
+import { get } from "./api.js";
 import { h } from "./dom.js";
 import { isIll } from "./data.js";
 import { clock, count, interval, parsed, share, short, when } from "./format.js";
@@ -10,22 +11,25 @@ const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"],
 
 /**
  * @param {any} scope @param {string} view the tab @param {any} about what /api/run says
+ * @param {any[]|null} found what the doctor says, where that is known
  * @returns {{element: HTMLElement, update: (summary: any) => void}} `update` shows how the run stands now
  */
-export function runHead(scope, view, about) {
+export function runHead(scope, view, about, found = null) {
   const { id, name } = about.summary;
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: name, href: to("run", { run: id }) });
   const standing = h("div.standing"), ill = h("span.badge", { hidden: true });
   const tabs = TABS.map(([key, word]) => h("a", {
     href: to(key, { run: id }), "aria-current": key === view ? "page" : null,
   }, word, key === "findings" && ill));
-  const update = (summary) => {
+  const update = (summary, findings = found) => {
     standing.replaceChildren(statusMark(summary), ...facts(summary, about));
-    const bad = summary.findings.filter(isIll).length;
+    found = findings;
+    const bad = (findings ?? []).filter((each) => !each.past && isIll(each)).length;
     ill.hidden = bad === 0;
     ill.textContent = String(bad);
   };
   update(about.summary);
+  if (!found) get("findings", { run: id }, scope.signal).then((more) => update(about.summary, more.findings), () => {});
   const said = [about.summary.task, about.summary.model, parameters(about), about.facts?.device, kindOf(about.summary)];
   const element = h("div.run-head", {},
     h("div.headline", {}, h("h1", {}, visible(name)), h("span.dim", {}, visible(said.filter(Boolean).join(" · ")))),

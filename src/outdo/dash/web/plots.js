@@ -20,7 +20,7 @@ export function stackedBars(bars, names) {
   const columns = bars.map((bar) => h("button.column", { type: "button", "aria-label": `steps ${bar.from} to ${bar.to}`,
     onpointerenter: () => tell(bar), onfocus: () => tell(bar) },
   bar.values.map((value, i) => h(`span.phase.${PATTERNS[i]}`, { style: { height: `${(100 * value) / tallest}%` } }))));
-  return h("div", {}, h("div.columns", {}, columns), h("div.axis", {}, h("span", {}, `step ${bars[0].from}`),
+  return h("div", {}, h("div.columns", {}, h("span.most", {}, clock(tallest)), columns), h("div.axis", {}, h("span", {}, `step ${bars[0].from}`),
     h("span", {}, `step ${bars[bars.length - 1].to}`)), told);
 }
 
@@ -44,23 +44,24 @@ export function dots(rows, title) {
 
 /**
  * A line for each row across upright axes: keys that were varied, then what came of it.
- * @param {{name: string, values: Record<string, any>}[]} rows @param {string[]} axes @param {(name: string) => void} onPick
+ * @param {{name: string, values: Record<string, any>}[]} rows @param {string[]} keys @param {string[]} figures
+ * @param {(name: string) => void} onPick
  */
-export function parallel(rows, axes, onPick) {
-  const width = Math.max(420, axes.length * 130), tall = 240, top = 34, foot = 20;
+export function parallel(rows, keys, figures, onPick) {
+  const axes = [...keys, ...figures];
+  const width = Math.max(420, axes.length * 190), tall = 250, top = 34, foot = 20;
   const x = (i) => 60 + (i * (width - 120)) / Math.max(1, axes.length - 1);
-  const scales = axes.map((axis) => scaleOf(rows.map((row) => row.values[axis])));
+  const scales = axes.map((axis, i) => (i < keys.length ? stepsOf : scaleOf)(rows.map((row) => row.values[axis])));
   const y = (part) => tall - foot - part * (tall - top - foot);
   const last = scales.length - 1;
   const lines = rows.map((row) => {
     const points = axes.map((axis, i) => [x(i), scales[i].part(row.values[axis])]).filter(([, part]) => part !== null)
       .map(([px, part]) => `${px},${y(part)}`);
     const good = scales[last].part(row.values[axes[last]]) ?? 0;
-    const line = svg("polyline", { points: points.join(" "), fill: "none", class: "thread", tabindex: 0, role: "img",
+    return svg("polyline", { points: points.join(" "), fill: "none", class: "thread", tabindex: 0, role: "img",
       "aria-label": `${visible(row.name)}: ${axes.map((axis) => `${axis} ${told(row.values[axis])}`).join(", ")}`,
       "stroke-opacity": (0.25 + 0.75 * good).toFixed(2), "stroke-width": (1 + 2 * good).toFixed(2),
       onpointerenter: () => onPick(row.name), onfocus: () => onPick(row.name) });
-    return line;
   });
   const marks = axes.map((axis, i) => [
     svg("line", { x1: x(i), x2: x(i), y1: top, y2: tall - foot, class: "axis" }),
@@ -73,20 +74,17 @@ export function parallel(rows, axes, onPick) {
 
 const told = (value) => (typeof value === "number" ? short(value) : typed(value));
 
-/** Where values lie between 0 and 1: numbers by size where there are many, else each value at its own height. */
+/** Figures: where each lies between the lowest and the highest. */
 function scaleOf(values) {
-  const has = values.filter((value) => value !== null && value !== undefined);
-  const different = [...new Set(has.map((value) => (typeof value === "number" ? value : typed(value))))];
-  if (different.every((value) => typeof value === "number") && different.length > 6) {
-    const [low, high] = [Math.min(...different), Math.max(...different)];
-    const part = (value) => (typeof value === "number" ? (value - low) / (high - low || 1) : null);
-    return { part, ticks: [[0, short(low)], [0.5, short((low + high) / 2)], [1, short(high)]] };
-  }
-  const order = different.toSorted((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
+  const has = values.filter((value) => typeof value === "number");
+  const [low, high] = [Math.min(...has), Math.max(...has)];
+  const part = (value) => (typeof value === "number" ? (high > low ? (value - low) / (high - low) : 0.5) : null);
+  return { part, ticks: high > low ? [[0, short(low)], [0.5, short((low + high) / 2)], [1, short(high)]] : [[0.5, short(low)]] };
+}
+
+/** Values of a key: each at a height of its own, in order. */
+function stepsOf(values) {
+  const order = [...new Set(values.map(typed))].toSorted((a, b) => Number(a) - Number(b) || a.localeCompare(b));
   const place = (i) => (order.length === 1 ? 0.5 : i / (order.length - 1));
-  const part = (value) => {
-    const i = order.indexOf(typeof value === "number" ? value : typed(value));
-    return i < 0 || value === null || value === undefined ? null : place(i);
-  };
-  return { part, ticks: order.map((value, i) => [place(i), told(value)]) };
+  return { part: (value) => place(order.indexOf(typed(value))), ticks: order.map((value, i) => [place(i), value]) };
 }

@@ -20,7 +20,7 @@ export async function open(scope) {
   const { page, query } = scope;
   const run = query.get("run") ?? "";
   const held = await load(run, 0, scope.signal);
-  const head = runHead(scope, "resources", held.about);
+  const head = runHead(scope, "resources", held.about, held.findings);
   const body = h("div.resources");
   page.replaceChildren(head.element, body);
   let charts = [];
@@ -38,7 +38,8 @@ export async function open(scope) {
   });
   scope.onClose(() => charts.forEach((each) => each.remove()));
   scope.onClose(listen([run], {
-    onState: (told) => scope.live(held.summary.status === "running" ? told : "off"), onOpen: () => {},
+    after: () => [held.metrics.steps.at(-1) ?? -1],
+    onState: (told) => scope.live(held.summary.status === "running" ? told : "off"),
     onEvent: (kind, data) => {
       if (kind === "status") head.update((held.summary = data.summary));
       if (kind === "metrics" && append(held.metrics, data)) redraw();

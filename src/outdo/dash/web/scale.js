@@ -8,7 +8,7 @@ export function short(value) {
     const [unit, name] = size >= 999.5e6 ? [1e9, "G"] : size >= 999.5e3 ? [1e6, "M"] : [1e3, "k"];
     return String(Number((value / unit).toPrecision(3))) + name;
   }
-  if (size !== 0 && size < 1e-3) return value.toExponential(1).replace("e-", "e−");
+  if (size !== 0 && size < 1e-3) return value.toExponential(1).replace(".0e", "e").replace("e-", "e−");
   return String(Number(value.toPrecision(3)));
 }
 
@@ -26,14 +26,15 @@ export function clock(seconds) {
   return `${Math.floor(whole / 3600)} h` + (whole % 3600 >= 60 ? ` ${Math.floor((whole % 3600) / 60)} min` : "");
 }
 
-/** Each value drawn towards what came before it; the first ones are not drawn towards zero. */
+/** Each value drawn towards what came before it; the first ones are not drawn towards zero, dust becomes zero. */
 export function smoothed(values, weight) {
-  let sum = 0, share = 0;
+  let sum = 0, share = 0, most = 0;
   return values.map((value) => {
     if (value === null || value === undefined) return null;
+    most = Math.max(most, Math.abs(value));
     sum = sum * weight + value * (1 - weight);
     share = share * weight + (1 - weight);
-    return sum / share;
+    return Math.abs(sum) < 1e-4 * most ? 0 : sum / share;
   });
 }
 
@@ -42,7 +43,7 @@ export function ticks(low, high, room, kind) {
   if (!(raw > 0)) return [low];
   const base = 10 ** Math.floor(Math.log10(raw));
   const steps = kind === "time" && raw > 5 ? [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400]
-    : [1, 2, 5, 10].map((each) => each * base).filter((each) => kind !== "steps" || each >= 1);
+    : [1, 2, 5, 10].map((each) => (kind === "steps" ? Math.max(1, each * base) : each * base));
   const step = steps.find((each) => each >= raw * 0.999) ?? steps[steps.length - 1];
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && found.length < 50; i++) {

@@ -135,7 +135,7 @@ function parallelSection(settings, keys, seen, figures) {
     out.textContent = [visible(name), ...outcome.map((axis) => `${axis} ${short(row.values[axis])}`)].join(" · ");
   };
   return h("section.card", {}, h("h2", {}, "Lines over keys"),
-    h("div.scroll", {}, parallel(rows, [...keys, ...outcome], tell)), out);
+    h("div.scroll", {}, parallel(rows, keys, outcome, tell)), out);
 }
 
 function table(rows, keys, figures, seen, draw) {
