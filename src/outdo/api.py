@@ -22,6 +22,7 @@ from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task
 from outdo.track.console import LiveTable, PlainLines, make_reporter
+from outdo.track.trackers import chosen
 
 Objects = Sequence[str | Callable[..., Any]]
 
@@ -139,6 +140,7 @@ def _run(
     resume: Path | None,
     force: bool,
 ) -> Result:
+    chosen(recipe.report_to)  # says now that a tracker is not there
     keep_memory()
     task = task or task_of(recipe)
     recipe = in_steps(recipe, task)

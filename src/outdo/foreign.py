@@ -85,8 +85,6 @@ IDLE = {
     "ref_model_mixup_alpha": "the reference stays the starting model",
     "ref_model_sync_steps": "the reference stays the starting model",
     "remove_unused_columns": "rewards get every column that they name",
-    "report_to": "every run writes metrics.jsonl in its folder",
-    "run_name": "output_dir names the run",
     "save_on_each_node": "",
     "save_only_model": "a checkpoint has all that a run goes on from",
     "save_safetensors": "always",
@@ -105,7 +103,7 @@ IDLE |= dict.fromkeys(  # how their trainers run, which is nothing to ours
         *("gradient_checkpointing_use_reentrant", "streaming", "train_sampling_strategy", "use_flash_attention_2"),
         *("half_precision_backend", "ignore_bias_buffers", "ignore_data_skip", "include_for_metrics", "jit_mode_eval"),
         *("label_names", "length_column_name", "liger_kernel_config", "local_rank", "mp_parameters", "past_index"),
-        *("overwrite_hub_revision", "parallelism_config", "prediction_loss_only", "project", "ray_scope"),
+        *("overwrite_hub_revision", "parallelism_config", "prediction_loss_only", "ray_scope"),
         *("restore_callback_states_from_checkpoint", "sapo_temperature_neg", "sapo_temperature_pos"),
         *("torch_empty_cache_steps", "torchdynamo", "use_bnb_nested_quant", "use_cache", "use_ipex", "use_mps_device"),
     ),
@@ -120,10 +118,10 @@ IDLE_PREFIXES = {
     "logging_": "every step is logged",
     "push_to_hub": "nothing is uploaded: the model is in output_dir/model",
     "torch_compile": "",
-    "trackio_": "every run writes metrics.jsonl",
+    "trackio_": "trackio's own variables say where: TRACKIO_SPACE_ID",
     "vllm_": "the sampler shares the learner's weights",
     "tpu_": "",
-    "wandb_": "every run writes metrics.jsonl",
+    "wandb_": "wandb's own variables say where: WANDB_ENTITY, WANDB_RUN_GROUP",
 }
 
 # Keys that may ask for one thing only, which is what is done here: anything else is refused. None asks for nothing.
@@ -330,6 +328,11 @@ def _reward(name: str) -> str:
     return f"{module}:{function}" if dotted else REWARDS.get(name, name)
 
 
+def _project(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    if value is not None:
+        yield "project", value
+
+
 def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
     if value is not None and not str(value).removeprefix("paged_").startswith("adamw"):
         raise RecipeError(f"{where}: optim={_shown(value)}: the optimizer is AdamW")
@@ -366,6 +369,7 @@ FORMS: dict[str, Form] = {
     "dataset_prompt_column": _prompt_column,
     "reward_funcs": _rewards,
     "optim": _optimizer,
+    "wandb_project": _project,
     "dataset_mixture": _mixture,
     "vllm_importance_sampling_correction": _correction,
 }

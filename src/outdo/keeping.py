@@ -26,6 +26,7 @@ from outdo.run import Run, Status, read_rows
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.track.console import LiveTable, PlainLines, interval
+from outdo.track.trackers import Trackers
 from outdo.types import SampleParams, Sampler
 
 L = TypeVar("L", bound=Updates)
@@ -70,6 +71,7 @@ class Keeper(Generic[L]):
         self.total = recipe.max_steps  # steps in all
         self.saver: threading.Thread | None = None
         self.last_saved = -1  # the step of the last checkpoint that was written
+        self.trackers = Trackers.of(run, recipe, reporter.note)
 
     def _phases(self) -> tuple[Before, After]:
         raise NotImplementedError
@@ -101,6 +103,7 @@ class Keeper(Generic[L]):
                     raise
         finally:
             self.reporter.close()
+            self.trackers.close(self.run.manifest["status"] == "done")
             self.run.close()
 
     def _put_back(self, learner: L, start: Start) -> None:
@@ -125,6 +128,7 @@ class Keeper(Generic[L]):
         """Updates on what was shown: kept, and told."""
         for row in rows:
             self.run.record_sft(row)
+            self.trackers.taught(row)
             self.reporter.progress(name, row["step"], steps, f"loss {row['loss']:.3f}")
 
     def _finish(self) -> None:
@@ -154,6 +158,7 @@ class Keeper(Generic[L]):
         with self.undivided():
             for result in found:
                 self.run.record_eval(result.row(step))
+                self.trackers.evaluated(result.row(step))
         for result in found:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
             self.reporter.note(f"  {result.split}: success {interval(result)}{passes}")

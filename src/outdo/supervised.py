@@ -50,8 +50,10 @@ class Supervised(Keeper[Imitator]):
             assert self.learner
             unseen = encode(self.policy, self.unseen.examples(), self.recipe.sft_max_length)
             loss, tokens = self.learner.loss_on(unseen)
+            row = {"step": step, "held_out_loss": loss, "held_out_tokens": tokens}
             with self.undivided():
-                self.run.record_sft({"step": step, "held_out_loss": loss, "held_out_tokens": tokens})
+                self.run.record_sft(row)
+            self.trackers.taught(row)
             self.reporter.note(f"  test: loss {loss:.4f} on {self.unseen.num_examples} examples")
         return self._evaluate(step)
 

@@ -1,0 +1,235 @@
+"""The tools behind `trackers.py`, each as its own users know it. A package is imported when its tool is opened, on the
+tracker's thread; whatever it raises ends the tracker, never the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import netrc
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+HTTPS = 443
+NOTHING = 5.0  # seconds after which a server that does not answer is not there
+COLUMNS = ("prompt", "answer", "reward", "advantage", "verdict", "reason")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The run that is tracked."""
+
+    id: str  # the same when it is gone on with
+    name: str
+    project: str | None  # None: the tool's own variable, else outdo
+    folder: Path
+    recipe: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    say: Callable[[str], None]
+    is_new: bool = True  # False: it is gone on with
+
+    def project_of(self, variable: str) -> str:
+        return self.project or os.environ.get(variable) or "outdo"
+
+
+class TensorBoard:
+    """Event files in the run's folder: `tensorboard --logdir runs`. One writer a session of the run; rows that it takes
+    back when it is gone on with are not written again."""
+
+    def __init__(self, subject: Subject) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.event, self.summary, self.tensor, self.types = event_pb2, summary_pb2, tensor_pb2, types_pb2
+        self.writer = EventFileWriter(str(subject.folder / "tensorboard"))
+        if subject.is_new:
+            self._text(0, "recipe", fenced("\n".join(f"{key}: {value}" for key, value in subject.recipe.items())))
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        self._write(step, [self.summary.Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
+
+    def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._text(step, "answers", as_page(rows))
+
+    def finding(self, step: int, code: str, words: str) -> None:
+        self._text(step, f"findings/{code}", fenced(words))
+
+    def end(self, is_whole: bool) -> None:
+        self.writer.close()
+
+    def _text(self, step: int, tag: str, text: str) -> None:
+        tensor = self.tensor.TensorProto(dtype=self.types.DT_STRING, string_val=[text.encode()])
+        about = self.summary.SummaryMetadata.PluginData(plugin_name="text")
+        metadata = self.summary.SummaryMetadata(plugin_data=about)
+        self._write(step, [self.summary.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
+
+    def _write(self, step: int, values: Sequence[Any]) -> None:
+        summary = self.summary.Summary(value=values)
+        self.writer.add_event(self.event.Event(wall_time=time.time(), step=step, summary=summary))
+        self.writer.flush()
+
+
+class Wandb:
+    """Never asks for a key: without one, or without a network, it writes to the run's folder for `wandb sync`."""
+
+    def __init__(self, subject: Subject) -> None:
+        import wandb
+
+        self.wandb, self.table = wandb, wandb.Table
+        mode = wandb_mode(os.environ)
+        if mode == "offline" and "WANDB_MODE" not in os.environ:
+            where = subject.folder / "wandb"
+            subject.say(f"  wandb: no key or no network, so it keeps the run in {where}: wandb sync {where}/offline-*")
+        self.run = wandb.init(
+            project=subject.project_of("WANDB_PROJECT"),
+            name=subject.name,
+            id=subject.id,
+            dir=os.environ.get("WANDB_DIR") or str(subject.folder),
+            config={**subject.recipe, "outdo": dict(subject.facts)},
+            resume="allow",
+            mode=mode,
+            reinit="create_new",  # a run that the user has of their own stays theirs
+            settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
+        )
+        for axis, names in (("step", ("train/*", "time/*", "eval/*", "answers")), ("sft/step", ("sft/*",))):
+            self.run.define_metric(axis)
+            for name in names:
+                self.run.define_metric(name, step_metric=axis)
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        axis = "sft/step" if any(name.startswith("sft/") for name in values) else "step"
+        self.run.log({**values, axis: step})
+
+    def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        table = self.table(columns=list(COLUMNS), data=[[row[name] for name in COLUMNS] for row in rows])
+        self.run.log({"answers": table, "step": step})
+
+    def finding(self, step: int, code: str, words: str) -> None:
+        self.run.tags = tuple(dict.fromkeys((*(self.run.tags or ()), code)))
+        self.run.notes = "\n".join(filter(None, (self.run.notes, words)))
+        self.run.summary[f"findings/{code}"] = words
+
+    def end(self, is_whole: bool) -> None:
+        self.run.finish(exit_code=0 if is_whole else 1)
+
+
+def wandb_mode(environment: Mapping[str, str]) -> Any:
+    """As WANDB_MODE says; else online where there is a key and a server that answers."""
+    if mode := environment.get("WANDB_MODE"):
+        return mode
+    host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+    with suppress(OSError, netrc.NetrcParseError):
+        has_key = (
+            bool(environment.get("WANDB_API_KEY")) or netrc.netrc().authenticators(host.hostname or "") is not None
+        )
+        if has_key:
+            socket.create_connection((host.hostname, host.port or HTTPS), timeout=NOTHING).close()
+            return "online"
+    return "offline"
+
+
+class MLflow:
+    """Where MLFLOW_TRACKING_URI says, else where mlflow does. A run is found again by its tag `outdo.id`."""
+
+    def __init__(self, subject: Subject) -> None:
+        for name in ("mlflow.store.db", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self.metric, self.client = Metric, MlflowClient()
+        project = subject.project_of("MLFLOW_EXPERIMENT_NAME")
+        known = self.client.get_experiment_by_name(project)
+        experiment = known.experiment_id if known else self.client.create_experiment(project)
+        found = self.client.search_runs([experiment], f"tags.`outdo.id` = '{subject.id}'")
+        if found:
+            self.id = found[0].info.run_id
+            self.client.update_run(self.id, status="RUNNING")
+            return
+        facts = {f"outdo.{key}": json.dumps(value) for key, value in subject.facts.items()}
+        made = self.client.create_run(experiment, run_name=subject.name, tags={"outdo.id": subject.id, **facts})
+        self.id = made.info.run_id
+        params = [Param(key, _told(value)[:MOST]) for key, value in subject.recipe.items()]
+        for at in range(0, len(params), AT_ONCE):
+            self.client.log_batch(self.id, params=params[at : at + AT_ONCE])
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        now = time.time_ns() // 1_000_000
+        self.client.log_batch(self.id, metrics=[self.metric(name, value, now, step) for name, value in values.items()])
+
+    def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.client.log_text(self.id, as_page(rows), f"answers/step-{step:06d}.md")
+
+    def finding(self, step: int, code: str, words: str) -> None:
+        self.client.set_tag(self.id, f"finding.{code}", words[:MOST])
+
+    def end(self, is_whole: bool) -> None:
+        self.client.set_terminated(self.id, "FINISHED" if is_whole else "FAILED")
+
+
+MOST = 5000  # characters of a value in mlflow; its own limit is 6000
+AT_ONCE = 100  # values that mlflow takes in one call
+
+
+class Trackio:
+    """Its local store, or the Space of TRACKIO_SPACE_ID; `trackio show` is its page."""
+
+    def __init__(self, subject: Subject) -> None:
+        import trackio
+
+        self.trackio = trackio
+        project = re.sub(r"[^-\w. ]", "-", subject.project_of("TRACKIO_PROJECT"))
+        self.run = trackio.init(
+            project=project,
+            name=f"{subject.name}-{subject.id[:4]}",  # it knows a run by its name alone
+            config=json.loads(json.dumps({**subject.recipe, "outdo": dict(subject.facts)}, default=str)),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        self.run.log(dict(values), step=step)
+
+    def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        data = [[row[name] for name in COLUMNS] for row in rows]
+        self.run.log({"answers": self.trackio.Table(columns=list(COLUMNS), data=data)}, step=step)
+
+    def finding(self, step: int, code: str, words: str) -> None:
+        self.run.alert(code, words, level=self.trackio.AlertLevel.WARN, step=step)
+
+    def end(self, is_whole: bool) -> None:
+        self.run.finish()
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def fenced(text: str) -> str:
+    """A text as it is in a Markdown page, whatever it holds."""
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def as_page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Answers in Markdown, for tools without tables."""
+    return "\n\n".join(part for row in rows for part in _parts(row))
+
+
+def _parts(row: Mapping[str, Any]) -> Iterator[str]:
+    numbers = (f"{name} {row[name]:.3g}" for name in ("reward", "advantage") if row[name] is not None)
+    yield ", ".join((f"**{row['verdict']}**", *numbers))
+    yield fenced(row["prompt"])
+    yield fenced(row["answer"])
+    if row["reason"]:
+        yield fenced(row["reason"])
