@@ -90,7 +90,9 @@ def _plan(recipe: Recipe) -> list[str]:
     from outdo.tasks.lessons import find_lessons
     from outdo.tasks.mixture import task_of
     from outdo.tasks.overlap import told
+    from outdo.track.trackers import chosen
 
+    chosen(recipe.report_to)
     task = task_of(recipe)
     stages = read_stages(recipe)
     if not stages:
