@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +26,7 @@ def train(
     look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
+    dash: Annotated[bool, typer.Option("--dash", help="Show it in a browser as it goes; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
@@ -62,7 +63,7 @@ def train(
     from outdo import api
     from outdo.track.console import by_stage, make_reporter, print_whole, summary
 
-    with told_to_stop():
+    with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
         if resume:
             result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
         else:
@@ -81,6 +82,17 @@ def train(
         out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
 
 
+def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
+    """A server beside the run, as long as it goes on, that shows the runs it is among."""
+    if not wanted:
+        return nullcontext()
+    from outdo.dash.serve import beside
+
+    run = Path(folder) if folder else Path("runs") / "new"
+    root = run.parent if run.resolve().parent.name == "runs" else run
+    return beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
+
+
 def _plan(recipe: Recipe) -> list[str]:
     """What a run would do. What a run would refuse before it loads a model is refused here too."""
     from outdo.grade.choose import rewards_of
@@ -90,9 +102,7 @@ def _plan(recipe: Recipe) -> list[str]:
     from outdo.tasks.lessons import find_lessons
     from outdo.tasks.mixture import task_of
     from outdo.tasks.overlap import told
-    from outdo.track.trackers import chosen
 
-    chosen(recipe.report_to)
     task = task_of(recipe)
     stages = read_stages(recipe)
     if not stages:

@@ -135,8 +135,8 @@ def beside(root: Path, say: Callable[[str], None]) -> Iterator[None]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches training, which ends it
         )
-        bound.sock.close()
         say(f"dashboard at {bound.address}")
+        bound.sock.close()
     except (OutdoError, OSError) as error:
         say(f"no dashboard: {error}; training goes on without it")
     try:
