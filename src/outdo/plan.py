@@ -76,7 +76,7 @@ def model_shape(source: Source, lora: Lora | None = None) -> Shape:
                     AutoConfig.from_pretrained(source.where, **source.options), trust_remote_code=False
                 )
             except Exception as error:  # transformers raises many kinds
-                raise ModelError(f"model_name_or_path={source.name} {why_not(source, error)}") from error
+                raise ModelError(f"model {source.name} {why_not(source, error)}") from error
     c = model.config
     heads = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
     head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
@@ -149,7 +149,7 @@ def refuse_too_large(recipe: Recipe, shape: Shape, learns: bool = True) -> None:
         return
     told = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     raise ModelError(
-        f"model_name_or_path={recipe.model_name_or_path}: {'training' if learns else 'sampling from'} it takes "
+        f"model {recipe.model_name_or_path}: {'training' if learns else 'sampling from'} it takes "
         f"{_size(sum(parts.values()))} ({told}) before the first batch, and {device} has {_size(free)} free: "
         f"{_smaller(recipe, shape, free, learns)}"
     )

@@ -292,10 +292,10 @@ def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokeniz
                 source.where, dtype="auto", use_safetensors=True, **source.options
             )
         except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
-            raise ModelError(f"model_name_or_path={source.name} {why_not(source, error)}") from error
+            raise ModelError(f"model {source.name} {why_not(source, error)}") from error
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
-            f"model_name_or_path={source.name} is an adapter on the hub: get it into a folder first, with "
+            f"model {source.name} is an adapter on the hub: get it into a folder first, with "
             f"`hf download {source.name} --local-dir FOLDER`, and give that"
         )
     for param in model.parameters():  # out of the file, into memory of its own: where it lies decides its last bits

@@ -47,7 +47,7 @@ def load_quantized(source: Source, dtype: torch.dtype, device: torch.device) -> 
             **source.options,
         )
     except Exception as error:  # transformers and bitsandbytes raise many kinds
-        raise ModelError(f"model_name_or_path={source.name}, in four bits, {why_not(source, error)}") from error
+        raise ModelError(f"model {source.name}, in four bits, {why_not(source, error)}") from error
 
 
 class LiveAdapter(Adapter):

