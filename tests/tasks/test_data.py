@@ -15,7 +15,7 @@ from outdo.errors import TaskError
 from outdo.tasks import gsm8k, sources
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import Source
-from outdo.tasks.task import Task, find_task
+from outdo.tasks.task import Task, find_task, held_out
 
 ROWS = [{"prompt": f"q{i}", "answer": str(i), "hint": f"h{i}"} for i in range(40)]
 
@@ -65,6 +65,16 @@ def test_the_datas_own_test_split_is_held_out_and_others_keep_their_names(tmp_pa
         by_recipe(dataset_name=str(tmp_path), dataset_train_split="trian")
     with pytest.raises(TaskError, match="dataset_test_split=dev"):
         by_recipe(dataset_name=str(tmp_path), dataset_test_split="dev")
+
+
+def test_all_of_a_file_is_asked_where_that_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"what is {i}?", "answer": i}) + "\n" for i in range(40)))
+    task = find_task(str(path))
+    assert 0 < len(held_out(task, "test", 0)) < 20
+    assert {prompt.answer for prompt in held_out(task, "all", 0)} == set(range(40))
+    with pytest.raises(TaskError, match="has no split 'all'"):
+        held_out(find_task("arithmetic"), "all", 4)
 
 
 def test_columns_are_mapped_and_keep_their_names_beside(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def evaluate(
     task: Annotated[
         str, typer.Option(help="Tasks' names, .jsonl files, or file.py:function; with commas.")
     ] = "arithmetic",
-    split: Annotated[str, typer.Option(help="test, dev, ood or train; several with commas.")] = "test",
+    split: Annotated[str, typer.Option(help="test, dev, ood or train, or all of data; several with commas.")] = "test",
     size: Annotated[str, typer.Option("--size", "-n", help="Problems; all (or 0): the whole split.")] = "200",
     samples: Annotated[int, typer.Option(min=0, help="Sampled answers to each, for pass@k; 0: greedy only.")] = 10,
     k: Annotated[str, typer.Option("--k", help="The k's of pass@k, with commas; default: 1, and 8 or 10.")] = "",

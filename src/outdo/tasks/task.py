@@ -23,6 +23,7 @@ from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
 from outdo.types import Prompt
 
 MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
+ALL = "all"  # every split of a task with an end, for evaluations
 WHOLE = 200_000  # prompts that a split with an end may have
 Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imitate, not always right; None: none here
 
@@ -52,7 +53,12 @@ class Task:
     keep: Callable[[Prompt], bool] | None = None  # prompts that it says no to are left out
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
-        """Prompts of a split, with the user's arguments. Raises TaskError where it has none."""
+        """Prompts of a split, with the user's arguments; of all splits for `all`, where they have an end. Raises
+        TaskError where it has none."""
+        if split == ALL and self.finite:
+            for each in self.splits:
+                yield from self.prompts(each, seed)
+            return
         if split not in self.splits:
             few = " (of so few rows none is held out)" if self.finite and self.splits == ("train",) else ""
             raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}{few}")
