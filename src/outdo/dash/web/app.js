@@ -131,4 +131,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("main").focus();
 });
 window.addEventListener("hashchange", show);
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // a token does not stay in sight
 show();

@@ -1,0 +1,318 @@
+"""The dashboard as a person uses it: a real chromium, a real server, real runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dash.browser import HOSTILE, VIEWS, Watched, chromium, dash, make_runs, until
+from faults.harness import SHORT, Forks
+
+pytestmark = pytest.mark.slow
+NO_LONGER = ("404", "net::ERR")  # what the browser itself notes of a run that is gone
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Path:
+    chromium()
+    root = tmp_path_factory.mktemp("runs")
+    make_runs(root, forks)
+    return root
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    with dash(root) as address:
+        yield address
+
+
+@pytest.fixture
+def watched(browser: Any, address: str) -> Iterator[Watched]:
+    watched = Watched(browser, address)
+    yield watched
+    for page in watched.pages:
+        page.close()
+
+
+def wide(page: Any) -> int:
+    """Pixels by which the page is wider than the window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks) -> None:
+    said = root / "said.txt"
+    words = ["train", *SHORT, "max_steps=10", "eval_steps=5", f"output_dir={root / 'live'}"]
+    child = forks.start(words, root, said, said)
+    while not (root / "live" / "run.json").exists():
+        time.sleep(0.1)
+    page = watched.open("#/run?run=live")
+    page.evaluate("window.first = true")
+    page.wait_for_selector(".status.running")
+    page.wait_for_selector("article[data-signal=reward_mean]")
+    seen = {page.inner_text(".fact:has-text('Steps') b")}
+    while "10 / 10" not in seen:
+        page.wait_for_timeout(50)
+        seen.add(page.inner_text(".fact:has-text('Steps') b"))
+    page.wait_for_selector(".status.done")
+    assert child.wait() == 0, said.read_text()[-2000:]
+    assert len(seen) > 3, f"only {seen} were shown on the way"
+    assert page.evaluate("window.first"), "the page was loaded again"
+    label = page.get_attribute("article[data-signal=reward_mean] canvas >> nth=1", "aria-label")
+    assert "at step 9" in label, label
+    shown = page.inner_text(".fact:has-text('Held-out')")
+    assert len(re.findall(r"\d\.\d{3}", shown)) == 2, shown
+    watched.check()
+
+
+def test_charts_hover_and_zoom_as_one(watched: Watched) -> None:
+    page = watched.open("#/run?run=one&smooth=0")
+    canvas = page.locator("article[data-signal=reward_mean] canvas").nth(1)
+    box = canvas.bounding_box()
+    inner = (box["x"] + 46, box["width"] - 46 - 12)
+    page.mouse.move(inner[0] + inner[1] / 5, box["y"] + 60)  # the second of six steps
+    until(page, "document.querySelectorAll('article .read small').length >= 3")
+    told = page.locator("article:not([data-signal=held-out]) .read small").all_inner_texts()
+    assert set(told) == {"step 1"}
+    rows = [json.loads(line) for line in (Path(page_root(page)) / "one" / "metrics.jsonl").read_text().splitlines()]
+    read = page.inner_text("article[data-signal=success_rate] .read")
+    assert float(read.split()[-1]) == pytest.approx(rows[1]["success_rate"], rel=0.01)
+    page.mouse.down()
+    page.mouse.move(inner[0] + inner[1], box["y"] + 80, steps=5)
+    page.mouse.up()
+    until(page, "location.hash.includes('zoom=')")
+    canvas.dblclick()
+    until(page, "!location.hash.includes('zoom=')")
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    assert "x=tokens" in page.url
+    label = canvas.get_attribute("aria-label")
+    assert f"at {rows[0]['tokens'] / 1000:.3g}k tokens" in label or f"at {rows[0]['tokens']} tokens" in label, label
+    watched.check()
+
+
+def page_root(page: Any) -> str:
+    return str(page.evaluate("fetch('/api/runs').then((answer) => answer.json()).then((told) => told.root)"))
+
+
+def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
+    page = watched.open("#/groups?run=one&step=1")
+    page.wait_for_selector(".group")
+    rows = [json.loads(line) for path in (root / "one" / "groups").glob("*.jsonl") for line in path.open()]
+    first = [row for row in rows if row["step"] == 1]
+    card = page.locator(".group").first
+    asked = card.locator(".prompt").inner_text()
+    (row,) = [row for row in first if row["messages"][-1]["content"] == asked]
+    assert card.locator(".answer .said").all_inner_texts() == [answer["text"] for answer in row["completions"]]
+    bars = [text.replace("−", "-") for text in card.locator(".advantage .num").all_inner_texts()]
+    assert [float(text) for text in bars] == pytest.approx([a["advantage"] for a in row["completions"]], abs=0.006)
+    verdicts = [text.split()[-1] for text in card.locator(".answer header .tag").all_inner_texts()]
+    assert verdicts == [answer["verdict"] for answer in row["completions"]]
+    page.keyboard.press("ArrowRight")
+    until(page, "location.hash.includes('step=2')")
+    until(page, "document.querySelector('.picker output').textContent === 'step 2'")
+    page.get_by_role("button", name="all right").click()
+    until(page, "location.hash.includes('show=all_right')")
+    page.get_by_role("button", name="all", exact=True).click()
+    page.get_by_role("link", name="follow through the steps").first.click()
+    page.wait_for_selector(".seen")
+    page.locator(".seen a").first.click()
+    page.wait_for_selector(".group")
+    assert "prompt=" in page.url
+    page.go_back()
+    page.wait_for_selector(".seen")
+    watched.check()
+
+
+def test_tokens_are_coloured_where_they_were_kept(watched: Watched) -> None:
+    page = watched.open("#/groups?run=one&step=0&sort=id&order=asc&tokens=logprob")
+    page.wait_for_selector(".token")
+    asked = "fetch('/api/groups?run=one&step=0&sort=id&order=asc').then((answer) => answer.json())"
+    text = page.evaluate(f"{asked}.then((told) => told.groups[0].answers[0].text)")
+    shown = "".join(page.locator(".tokens").first.locator("span.token").all_text_contents())
+    assert shown.startswith(text), "the tokens are not those of the answer"
+    assert re.match(r"log p [−-]?\d", page.locator(".token").first.get_attribute("title"))
+    watched.check()
+
+
+def test_a_hostile_answer_is_text_and_nothing_else(watched: Watched) -> None:
+    page = watched.open("#/groups?run=hostile&step=0&sort=id&order=asc")
+    page.wait_for_selector(".group")
+    told = page.locator(".group").filter(has_text="window.harmed").first
+    texts = told.locator(".answer .said").all_text_contents()
+    assert texts[0] == HOSTILE["script"]
+    assert texts[1] == "␛[31mred␛[0m and a bell ␇"
+    assert texts[2] == "abc ⟨U+202E⟩gnp.exe⟨U+202C⟩ ⟨U+2066⟩left⟨U+2069⟩"
+    assert len(texts[3]) == 2000
+    told.get_by_role("button", name="show all").click()
+    until(page, "[...document.querySelectorAll('.said')].some((each) => each.textContent.length > 150000)")
+    assert wide(page) <= 0
+    for view in ("runs", "run", "findings", "recipe", "resources"):
+        page.goto(watched.address + VIEWS[view].replace("one", "hostile"))
+        page.wait_for_selector("h1")
+        page.wait_for_timeout(200)
+        assert page.locator("main img, main script, main b:has-text('bold')").count() == 0, view
+        assert "\x1b" not in page.inner_text("main") and "\u202e" not in page.inner_text("main"), view
+        assert wide(page) <= 0, view
+    page.goto(watched.address + VIEWS["recipe"].replace("one", "hostile"))
+    page.get_by_text("<script>window.harmed = 1</script>").first.wait_for()
+    watched.check()
+
+
+def test_two_runs_are_compared(watched: Watched) -> None:
+    page = watched.open("#/runs")
+    page.get_by_role("checkbox", name="Pick one").check()
+    page.get_by_role("checkbox", name="Pick two").check()
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_selector("table.side")
+    table = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in page.locator("table.side tbody tr:has(td.num)").all()
+    }
+    assert table["beta"] == ["0.01", "0.05"] and table["seed"] == ["0", "1"]
+    assert table["steps"] == ["6", "6"] and "max_steps" not in table
+    page.get_by_role("link", name="All their curves").click()
+    page.wait_for_selector(".legend")
+    assert page.locator(".legend li").count() == 2
+    dashes = page.locator(".legend line").evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('stroke-dasharray'))"
+    )
+    assert len(set(dashes)) == 2, "lines are told apart by their hue alone"
+    page.go_back()
+    page.wait_for_selector("table.side")
+    watched.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_every_view_fits(watched: Watched, width: int, scheme: str) -> None:
+    page = watched.open(width=width, color_scheme=scheme)
+    for name, view in VIEWS.items():
+        page.goto(watched.address + view)
+        page.wait_for_selector("h1")
+        until(page, "!document.querySelector('.waiting, [aria-busy]')")
+        assert wide(page) <= 0, f"{name} scrolls sideways at {width}"
+        assert not page.get_by_text("That did not work").count(), name
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    watched.check()
+
+
+def test_the_keyboard_is_enough(watched: Watched) -> None:
+    page = watched.open("#/runs")
+    page.wait_for_selector("table.runs")
+    page.keyboard.press("/")
+    page.keyboard.type("two")
+    assert page.locator("table.runs tbody tr").count() == 1
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('td.name') !== null"):
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none", "the focus cannot be seen"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tabs")
+    page.locator("article[data-signal=reward_mean] canvas").nth(1).focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("article[data-signal=success_rate] .read small")
+    assert page.inner_text("article[data-signal=success_rate] .read small") == "step 4"
+    page.keyboard.press("2")
+    page.wait_for_selector(".picker")
+    page.keyboard.press("ArrowLeft")
+    until(page, "document.querySelector('.picker output').textContent === 'step 4'")
+    page.keyboard.press("?")
+    assert page.locator("dialog[open]").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("dialog[open]").count() == 0
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_selector("table.runs")
+    watched.check()
+
+
+def test_runs_are_sorted_and_filtered(watched: Watched) -> None:
+    page = watched.open("#/runs")
+    page.wait_for_selector("table.runs")
+    names = page.locator("td.name a")
+    page.locator("th.name button").click()
+    up = names.all_inner_texts()
+    page.locator("th.name button").click()
+    assert up == sorted(up) and names.all_inner_texts() == up[::-1] and len(up) >= 3
+    page.get_by_role("checkbox", name=re.compile("of sweeps")).check()
+    assert names.count() == len(up) + 4
+    page.get_by_label("Status").select_option("failed")
+    assert page.get_by_text("No run fits this filter.").is_visible()
+    assert "status=failed" in page.url
+    watched.check()
+
+
+def test_a_sweep_is_seen_whole(watched: Watched) -> None:
+    page = watched.open(VIEWS["sweep"])
+    heat = page.locator("table.heat td")
+    heat.first.wait_for()
+    assert [text.split()[0] for text in heat.all_inner_texts()] == ["0.5", "0.7", "0.6", "0.8"]
+    assert page.locator("polyline.thread").count() == 4
+    assert "it is the best by far" in page.inner_text(".notice.pick")
+    page.get_by_label("Figure").select_option("kl_mean")
+    assert [text.split()[0] for text in heat.all_inner_texts()] == ["0", "0.02", "0.01", "0.03"]
+    watched.check()
+
+
+def test_a_run_that_is_deleted_is_told(watched: Watched, root: Path) -> None:
+    shutil.copytree(root / "one", root / "doomed")
+    page = watched.open("#/run?run=doomed")
+    page.wait_for_selector("article[data-signal=reward_mean]")
+    page.wait_for_timeout(500)
+    shutil.rmtree(root / "doomed")
+    page.wait_for_selector(".gone")
+    assert page.locator("article[data-signal=reward_mean]").is_visible(), "what was read stays"
+    page.reload()
+    page.get_by_text("Not there").wait_for()
+    page.get_by_role("link", name="All runs").click()
+    page.wait_for_selector("table.runs")
+    watched.check(NO_LONGER)
+
+
+def test_an_empty_folder_says_what_to_do(browser: Any, tmp_path: Path) -> None:
+    with dash(tmp_path) as address:
+        watched = Watched(browser, address)
+        page = watched.open()
+        page.get_by_text("No runs yet").wait_for()
+        assert "outdo train" in page.inner_text("main")
+        watched.check()
+        page.close()
+
+
+def test_a_token_is_asked_for(browser: Any, root: Path) -> None:
+    with dash(root, "--token", "sesame-0123456789") as address:
+        bare = address.partition("?")[0]
+        watched = Watched(browser, bare)
+        page = watched.open()
+        page.get_by_text("token").first.wait_for()
+        assert page.locator("table.runs").count() == 0
+        page.goto(f"{bare}?token=sesame-0123456789")
+        page.wait_for_selector("table.runs")
+        assert "sesame" not in page.url, "the token stays in the history"
+        page.goto(f"{bare}#/run?run=one")
+        page.wait_for_selector("article[data-signal=reward_mean]")
+        assert "sesame" not in page.evaluate("document.cookie"), "scripts can read the token"
+        watched.check(("401", "403"))
+        page.close()
