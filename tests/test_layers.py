@@ -32,6 +32,7 @@ NO_ENGINE = (
     "loop",
     "sweeps",
     "dash",
+    "report",
 )
 
 

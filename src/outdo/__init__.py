@@ -14,6 +14,7 @@ _WHERE = {
     "train": "outdo.api",
     "evaluate": "outdo.api",
     "sft": "outdo.api",
+    "plot": "outdo.track.plot",
     "GRPOTrainer": "outdo.trainer",
     "group_advantages": "outdo.algo.advantage",
     "rloo_advantages": "outdo.algo.advantage",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from outdo.evals.estimate import wilson as wilson
     from outdo.tasks.splits import belongs as belongs
     from outdo.tasks.task import task as task
+    from outdo.track.plot import plot as plot
     from outdo.trainer import GRPOTrainer as GRPOTrainer
     from outdo.types import Grade as Grade
     from outdo.types import Prompt as Prompt

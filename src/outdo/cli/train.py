@@ -1,4 +1,4 @@
-"""`outdo train`, and `outdo plot` to see what came of it."""
+"""`outdo train`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
     from outdo.config import Recipe
+    from outdo.launch import Result
 
 
 @app.command()
@@ -61,13 +62,20 @@ def train(
             preflight(recipe, PlainLines(out))
         return
     from outdo import api
-    from outdo.track.console import by_stage, make_reporter, print_whole, summary
+    from outdo.track.console import make_reporter
 
     with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
         if resume:
             result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
         else:
             result = api.train(recipe, force=force, reporter=make_reporter(out))
+    _tell(result, recipe, out)
+
+
+def _tell(result: Result, recipe: Recipe, out: Console) -> None:
+    """What came of it, where it is, and what to do next."""
+    from outdo.track.console import by_stage, print_whole, summary
+
     if result.stages:
         out.print()
         print_whole(out, by_stage(result.before, result.stages))
@@ -80,6 +88,9 @@ def train(
     out.print(f"next      {_eval_words(recipe, result.model)}", markup=False, soft_wrap=True)
     if not result.stages:
         out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
+    page = result.folder / "report.html"
+    if page.exists():
+        out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
 def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
@@ -102,7 +113,9 @@ def _plan(recipe: Recipe) -> list[str]:
     from outdo.tasks.lessons import find_lessons
     from outdo.tasks.mixture import task_of
     from outdo.tasks.overlap import told
+    from outdo.track.trackers import chosen
 
+    chosen(recipe.report_to)
     task = task_of(recipe)
     stages = read_stages(recipe)
     if not stages:
@@ -124,18 +137,6 @@ def _eval_words(recipe: Recipe, model: Path) -> str:
     for key, value in given.items():
         words += ["--task-arg", f"{key}={value}"]
     return shlex.join(words)
-
-
-@app.command()
-def plot(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="PNG or SVG; default: curves.png in the run.")] = None,
-) -> None:
-    """Draw a run's curves."""
-    from outdo.track.plot import plot_run
-
-    path = plot_run(run, out or run / "curves.png")
-    print(path)
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:

@@ -1,0 +1,60 @@
+"""`outdo report`: a run as one page to send; `outdo plot`: its curves as a picture."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outdo.cli.app import app
+from outdo.errors import RunError
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML; default: report.html in the run.")] = None,
+) -> None:
+    """Write a run as one page to send: verdict, curves, findings, answers before and after, recipe.
+
+    The page holds everything and asks nobody for anything; the curves are also beside it as a PNG, where matplotlib is
+    installed. Every run writes its page at its end; this writes it anew.
+
+    \b
+      outdo report runs/NAME
+      outdo report runs/NAME --out for-you.html
+    """
+    from outdo.report.write import write_report
+    from outdo.track.plot import find_run, plot_runs
+
+    folder = find_run(run)
+    path = write_report(folder, out)
+    print(path)
+    if not find_spec("matplotlib"):
+        print("no picture beside it: pip install 'outdo[plot]' for that")
+        return
+    try:
+        print(plot_runs([folder], path.with_suffix(".png")))
+    except RunError as error:
+        print(f"no picture beside it: {error}")
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="PNG or SVG; default: curves.png in the run.")] = None,
+    signals: Annotated[str, typer.Option(help="Which, with commas between, such as reward_mean,kl_mean.")] = "",
+) -> None:
+    """Draw a run's curves.
+
+    \b
+      outdo plot runs/NAME
+      outdo plot runs/ONE runs/OTHER --signals success_rate,kl_mean --out both.png
+    """
+    from outdo.track.plot import find_run, plot_runs
+
+    folders = [find_run(run) for run in runs]
+    wanted = [name.strip() for name in signals.split(",") if name.strip()]
+    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None))

@@ -1,0 +1,73 @@
+"""Answers before and after: the same prompts at the run's first and last steps, where they were asked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outdo.dash.answers import read_groups
+from outdo.dash.blocks import Block, Place
+from outdo.dash.book import Book
+from outdo.dash.shapes import Answer, Group
+
+PROMPTS = 6
+LENGTH = 1200  # characters of a text
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt, early and late; of different prompts one side is empty."""
+
+    before: Group | None
+    after: Group | None
+
+
+def examples(book: Book) -> list[Example]:
+    """A few. Only the first and the last file of groups/ are looked at, however many there are."""
+    files = book.index.files()
+    if not files:
+        return []
+    first, last = (book.index.block(at, files[at]) for at in (min(files), max(files)))
+    pairs = _asked_twice(first, last)
+    found = [Example(*_both(book, first.place(a), last.place(b))) for a, b in pairs]
+    found = [one for one in found if one.before and one.after]
+    if len(found) >= PROMPTS // 2:
+        return found
+    room = (PROMPTS - len(found)) // 2
+    early = _of_step(book, first, 0, room)
+    late = _of_step(book, last, -1, room)
+    is_one_step = bool(early and late) and early[0].step == late[0].step
+    return [
+        *found,
+        *(Example(group, None) for group in early),
+        *(Example(None, group) for group in late if not is_one_step),
+    ]
+
+
+def _asked_twice(first: Block, last: Block) -> list[tuple[int, int]]:
+    """Where the same prompt stands early and late: the earliest in the one, the latest in the other."""
+    early = {key: i for i, key in reversed(list(enumerate(first.keys)))}
+    late = {key: i for i, key in enumerate(last.keys)}
+    both = [(early[key], late[key]) for key in early if key in late]
+    both = [(a, b) for a, b in both if last.steps[b] > first.steps[a]]
+    return sorted(both, key=lambda pair: (first.steps[pair[0]] - last.steps[pair[1]], pair))[:PROMPTS]
+
+
+def _both(book: Book, *places: Place) -> tuple[Group | None, Group | None]:
+    groups, _ = read_groups(book.root, places, LENGTH)
+    return (groups[0], groups[1]) if len(groups) == 2 else (None, None)
+
+
+def _of_step(book: Book, block: Block, which: int, limit: int) -> list[Group]:
+    """Groups of a file's first or last step, those with spread first."""
+    if not block.steps:
+        return []
+    step = block.steps[which]
+    groups, _ = read_groups(book.root, list(block.places(step))[:64], LENGTH)
+    return sorted(groups, key=lambda group: -(group.spread or 0.0))[:limit]
+
+
+def telling(answers: Sequence[Answer]) -> list[Answer]:
+    """A right one and a wrong one where there are both, else the first; broken ones where there is no other."""
+    kinds = [[answer for answer in answers if answer.verdict == verdict][:1] for verdict in ("right", "wrong")]
+    return [answer for kind in kinds for answer in kind] or list(answers[:1])

@@ -1,0 +1,74 @@
+"""What is told of a run, read from its folder. What cannot be read is left out, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outdo.config import Recipe
+from outdo.dash.book import Book
+from outdo.dash.files import Row
+from outdo.dash.findings import findings_of
+from outdo.dash.metrics import evals_of, metrics_of
+from outdo.dash.shapes import Eval, Finding, Metrics, RunPage
+from outdo.dash.summary import run_page, summary_of
+from outdo.errors import RunError
+from outdo.report.examples import Example, examples
+
+POINTS = 500  # of a curve
+DEFAULTS: dict[str, Any] = {key: field.get_default() for key, field in Recipe.model_fields.items()}
+
+
+@dataclass(frozen=True)
+class Story:
+    """One run, as far as it went."""
+
+    name: str
+    page: RunPage  # its summary, recipe, facts and cost
+    metrics: Metrics
+    sft: Metrics
+    evals: list[Eval]
+    rows: list[Row]  # of evals.jsonl, with the intervals of pass@k
+    findings: list[Finding]
+    examples: list[Example]
+    stages: list[str]
+    trouble: list[str]
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        return self.page.recipe
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The keys of the recipe that are not as they come."""
+        return {key: value for key, value in self.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+
+
+def read_story(folder: Path) -> Story:
+    """Raises RunError where the folder holds no run."""
+    folder = folder.resolve()
+    book = Book(folder, folder)
+    manifest, wrong = book.manifest()
+    if not isinstance(manifest.get("recipe"), dict):
+        why = wrong[0] if wrong else "its run.json has no recipe"
+        raise RunError(f"{folder} holds no run: {why}")
+    summary = summary_of(folder, folder, ".")
+    page = run_page(book, summary)
+    found = findings_of(book)
+    stages = manifest.get("stages")
+    metrics, sft = (metrics_of(numbers, POINTS) for numbers in (book.metrics, book.sft))
+    trouble = dict.fromkeys([*page.trouble, *found.trouble, *sft.trouble])
+    return Story(
+        name=folder.name,
+        page=page,
+        metrics=metrics,
+        sft=sft,
+        evals=evals_of(book.evals.all()),
+        rows=book.evals.all(),
+        findings=found.findings,
+        examples=examples(book),
+        stages=[str(name) for name in stages] if isinstance(stages, list) else [],
+        trouble=list(trouble),
+    )
