@@ -16,6 +16,7 @@ from outdo.cli import (  # noqa: F401 they add their commands
     export,
     grade,
     harvest,
+    report,
     sft,
     sweep,
     tasks,
