@@ -175,6 +175,8 @@ class Run:
 
 def read_run(folder: Path) -> dict[str, Any]:
     """A run's manifest. Raises RunError where the folder holds none."""
+    if (folder / "run.json").exists() and not (folder / "run.json").is_file():  # a pipe might never end
+        raise RunError(f"{folder} holds no run: its run.json is no file")
     try:
         manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -190,13 +192,16 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a JSON Lines file that may still be growing: a last line without its end is left for next time."""
     if not path.is_file():  # a pipe or a device might never end
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.endswith("\n"):
                 try:
-                    yield json.loads(line)
-                except ValueError:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
                     raise RunError(f"{path}: a line is no JSON: {line[:60]!r}") from None
+                if not isinstance(row, dict):
+                    raise RunError(f"{path}: a line is no row of names and values: {line[:60]!r}")
+                yield row
 
 
 class writing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from outdo.diagnose.history import from_rows
 from outdo.diagnose.read import read_history
 from outdo.diagnose.rules import diagnose
 from outdo.diagnose.watch import Watch
-from outdo.errors import RecipeError
+from outdo.errors import OutdoError, RecipeError
 
 TRL = {
     "reward": 0.4,
@@ -156,3 +157,47 @@ def test_in_training_a_finding_is_told_once_and_a_resumed_run_knows_it(tmp_path:
     (tmp_path / "findings.jsonl").write_text(json.dumps({"seen": step, **finding.row()}) + "\n")
     again = Watch(tmp_path, {})
     assert [finding for row in rows[40:] for finding in again.step(row)] == []
+
+
+def test_a_long_run_is_looked_at_every_twentieth_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr("outdo.diagnose.watch.diagnose", lambda history: looked.append(len(history)) or [])
+    watch = Watch(tmp_path, {})
+    for i in range(2000):
+        watch.step({"step": i, "reward_mean": 0.5})
+    assert looked[:4] == [5, 10, 15, 20]
+    gaps = np.diff([n for n in looked if n > 200])
+    assert gaps.min() >= 10 and gaps[-1] >= 80 and len(looked) < 90
+
+
+HOSTILE = {
+    "metrics.jsonl": ["5\n", "[]\n", "[" * 20000 + "\n", '{"step": "x", "reward_mean": {}}\n', "\x00\n"],
+    "evals.jsonl": ['{"split": 3, "success_rate": "high", "step": null}\n', '{"success_rate": 7, "n": 0}\n', "null\n"],
+    "groups/steps-000000.jsonl": ['{"completions": 3}\n', "{}\n", '{"completions": [{"verdict": "right"}]}\n'],
+    "run.json": ["[]", "{}", '{"recipe": {}, "status": "odd"}', "[" * 20000],
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in HOSTILE.items() for text in texts])
+def test_a_folder_that_no_run_wrote_is_told_of_in_a_sentence(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "run.json").write_text('{"recipe": {}, "status": "done"}')
+    (tmp_path / name).write_text(text)
+    try:
+        assert diagnose(read_history(tmp_path))[0].code == "too_early"
+    except OutdoError as error:
+        assert str(tmp_path) in str(error)
+
+
+def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
+    for name in ("metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "run.json").write_text('{"recipe": {}, "status": "running"}')
+    assert diagnose(read_history(tmp_path))[0].code == "too_early"
+    (tmp_path / "run.json").unlink()
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(OutdoError, match="no file"):
+        read_history(tmp_path)
+    with pytest.raises(RecipeError, match="no file"):
+        read_history(tmp_path / "run.json")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import curves
 import numpy as np
 import pytest
 
+from outdo.config import load_recipe
 from outdo.diagnose.history import Held, History, from_rows
 from outdo.diagnose.rules import RULES, diagnose
 from outdo.diagnose.signals import departure, noise, onset, shift, slope
 from outdo.diagnose.words import PLAYBOOK
+from outdo.grade.choose import rewards_of
+from outdo.tasks.task import find_task
 
 
 def flat(n: int = 60, **columns: float) -> History:
@@ -128,3 +132,58 @@ def test_a_rule_without_its_signals_abstains() -> None:
     assert codes(from_rows([{"step": i, "loss": 0.1} for i in range(50)])) == ["too_early"]
     empty = from_rows([{"step": i, "reward_mean": None, "kl_mean": float("nan")} for i in range(50)])
     assert codes(empty) == ["too_early"]
+
+
+def test_holes_in_the_curves_are_no_evidence() -> None:
+    """A part of a run without a value must not be taken for one that moved, and what is said is a number."""
+    rng = np.random.default_rng(3)
+    names = [*flat().columns, "truncated", "all_wrong", "group_diversity", "clipfrac", "audit_reward_mean"]
+    for seed in range(150):
+        n = int(rng.integers(20, 90))
+        columns = {name: rng.normal(0.4, 0.05, n) for name in names if rng.random() < 0.7}
+        for curve in columns.values():
+            at = int(rng.integers(n))
+            curve[slice(at, None) if rng.random() < 0.5 else slice(at)] = np.nan
+        for finding in diagnose(History(tuple(range(n)), columns)):
+            assert "NaN" not in json.dumps(finding.row()), seed
+            assert finding.code != "reward_hacking", seed
+    up = np.r_[np.linspace(0.3, 0.9, 30), np.full(40, np.nan)]
+    stopped = with_(flat(70), reward_mean=up, success_rate=np.r_[up[:30], np.full(40, 0.9)])
+    assert "reward_hacking" not in codes(stopped)
+
+
+def test_a_success_that_was_logged_at_first_only_is_no_crash() -> None:
+    early = np.r_[np.full(23, 0.4), np.full(47, np.nan)]
+    run = with_(flat(70), success_rate=early, len_mean=np.linspace(100, 300, 70))
+    assert codes(replace(run, columns={k: v for k, v in run.columns.items() if k != "reward_mean"}))
+
+
+def test_an_evaluation_before_the_first_row_counts() -> None:
+    """Where only every tenth step is logged, the first evaluation is before the first of them."""
+    up = np.linspace(0.3, 0.9, 40)
+    held = (Held(0, 0.4, 400), Held(400, 0.38, 400))
+    run = History(tuple(range(10, 410, 10)), {"reward_mean": up}, held)
+    (finding,) = diagnose(run)
+    assert finding.code == "reward_hacking" and finding.expect and finding.expect.signal == "eval_success_rate"
+
+
+def test_the_change_is_one_that_the_recipe_can_have() -> None:
+    up = np.linspace(0.3, 0.9, 60)
+    hacked = with_(flat(audit_reward_mean=0.3), reward_mean=up, success_rate=up)
+    recipe = {"reward_funcs": ["format", "tag_count"], "reward_weights": [1.0, 0.5], "audit_reward": "numeric"}
+    (finding,) = diagnose(replace(hacked, recipe=recipe))
+    assert finding.change and finding.change.pair() == "reward_gate=numeric"  # the audited one may not be trained on
+    assert rewards_of(load_recipe(None, {**recipe, "reward_gate": "numeric"}), find_task("arithmetic"), {})
+    wrong = flat(30, success_rate=0.03, reward_mean=0.03, all_wrong=0.95, informative=0.05)
+    (finding,) = diagnose(replace(wrong, recipe={"num_generations": 8, "per_device_train_batch_size": 48}))
+    assert finding.change and finding.change.pair() == "num_generations=16"
+    (finding,) = diagnose(replace(wrong, recipe={"num_generations": 8, "per_device_train_batch_size": 40}))
+    assert finding.change and finding.change.key == "sft_steps"  # 40 answers are no groups of 16
+    sure = with_(flat(), entropy_mean=np.r_[np.linspace(0.5, 0.01, 40), np.full(20, 0.01)])
+    (finding,) = diagnose(replace(sure, recipe={"entropy_coef": 0.02}))
+    assert finding.change and finding.change.pair() == "entropy_coef=0.08"
+
+
+def test_why_it_is_too_early_is_told_rightly() -> None:
+    (finding,) = diagnose(from_rows([{"step": i, "entropy_mean": 0.5} for i in range(50)]))
+    assert finding.code == "too_early" and "50, 0 of them with reward_mean" in finding.evidence[0].words()

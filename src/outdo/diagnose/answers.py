@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.diagnose.history import Answers
+from outdo.errors import RunError
 from outdo.run import read_rows
 
 GROUPS = 400  # that are looked at of a file, at most; early and late files only
@@ -20,18 +21,22 @@ Row = Mapping[str, Any]
 
 
 def read_answers(folder: Path) -> Answers:
-    """The findings of a run's groups/, from its first and its last files."""
-    files = sorted((folder / "groups").glob("steps-*.jsonl"))
+    """Of a run's groups/, from its first and its last files. Raises RunError where they are not a run's."""
+    files = sorted(path for path in (folder / "groups").glob("steps-*.jsonl") if path.is_file())
     if not files:
         return Answers()
     chosen = list(dict.fromkeys([files[0], *files[-FILES + 1 :]]))
     rows = [row for path in chosen for row in _some(path)]
-    return look(rows)
+    try:
+        return look(rows)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise RunError(f"{folder / 'groups'}: rows are not as a run writes them ({error!r:.80})") from None
 
 
 def _some(path: Path) -> Iterator[Row]:
     """Rows from the start and the end of a file; all where they are few."""
-    count = sum(1 for _ in path.open("rb"))
+    with path.open("rb") as file:
+        count = sum(1 for _ in file)
     if count <= GROUPS:
         yield from read_rows(path)
         return

@@ -65,6 +65,11 @@ class History:
         columns = {name: curve[index:] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
+    def until(self, index: int) -> History:
+        """The same up to a step, and without it."""
+        columns = {name: curve[:index] for name, curve in self.columns.items()}
+        return replace(self, steps=self.steps[:index], columns=columns)
+
 
 def from_rows(
     rows: Iterable[Mapping[str, Any]],

@@ -71,13 +71,26 @@ def gentler(recipe: Mapping[str, Any], by: float) -> Change:
     return changed(recipe, "learning_rate", float(f"{rate / by:.3g}") if rate else 1e-6)
 
 
-def more_answers(recipe: Mapping[str, Any]) -> Change:
-    """Larger groups, where the batch can be divided into them; else a larger batch."""
-    size = 2 * int(recipe.get("num_generations") or 8)
+def divides(size: int, recipe: Mapping[str, Any]) -> bool:
+    """Whether the answers of a step can be had in groups of that size; of another trainer that is not known."""
     rows = recipe.get("per_device_train_batch_size")
     several = recipe.get("steps_per_generation") or recipe.get("gradient_accumulation_steps") or 1
     batch = recipe.get("generation_batch_size") or (rows * several if rows else size)
-    if batch % size == 0:
+    return int(batch) % size == 0
+
+
+def warmer(recipe: Mapping[str, Any]) -> Change:
+    """A higher temperature; one that is let down in the course of the run is kept up instead."""
+    start, end = float(recipe.get("temperature") or 1.0), recipe.get("temperature_end")
+    if end is not None and end < start:
+        return changed(recipe, "temperature_end", start)
+    return changed(recipe, "temperature", round(1.25 * start, 2))
+
+
+def more_answers(recipe: Mapping[str, Any]) -> Change:
+    """Larger groups, where the batch can be divided into them; else a larger batch."""
+    size = 2 * int(recipe.get("num_generations") or 8)
+    if divides(size, recipe):
         return changed(recipe, "num_generations", size)
     key = "generation_batch_size" if recipe.get("generation_batch_size") else "per_device_train_batch_size"
     return changed(recipe, key, 2 * int(recipe[key]))
@@ -108,10 +121,10 @@ def entropy_collapse(history: History) -> Finding | None:
     floor = max(at.ENTROPY_LEFT * start, at.ENTROPY_NONE)
     if late(entropy) > floor or start <= 2 * at.ENTROPY_NONE or still_learns(history):
         return None
-    warmer = round(1.25 * float(history.recipe.get("temperature") or 1.0), 2)
+    change = warmer(history.recipe)
     bonus = history.recipe.get("entropy_coef") or 0.0
-    more = warmer if not bonus and warmer <= 1.3 else None
-    change = changed(history.recipe, "temperature", more) if more else changed(history.recipe, "entropy_coef", 0.01)
+    if change.key == "temperature" and (bonus or change.new > 1.3):
+        change = changed(history.recipe, "entropy_coef", max(0.01, 4 * bonus))
     signs = [Sign("entropy_mean", start, late(entropy), slope(entropy))]
     signs += [moved(history, name) for name in ("informative", worth(history)) if history.has(name)]
     return Finding(
@@ -131,7 +144,6 @@ def mode_collapse(history: History) -> Finding | None:
     start = float(np.median(known(kinds)[:5]))
     if late(kinds) > min(at.DIVERSITY_LEFT * start, at.DIVERSITY_LOW) or still_learns(history):
         return None
-    warmer = round(1.25 * float(history.recipe.get("temperature") or 1.0), 2)
     signs = [Sign("group_diversity", start, late(kinds), slope(kinds))]
     signs += [moved(history, name) for name in ("entropy_mean", worth(history)) if history.has(name)]
     return Finding(
@@ -139,7 +151,7 @@ def mode_collapse(history: History) -> Finding | None:
         "warning",
         history.step_at(onset(kinds, at.DIVERSITY_LEFT * start, above=False)),
         tuple(signs),
-        changed(history.recipe, "temperature", warmer),
+        warmer(history.recipe),
         Expect("group_diversity", "up", 20),
     )
 
@@ -245,7 +257,8 @@ def _strides(history: History) -> tuple[list[Sign], int]:
             signs.append(moved(history, name))
             began = min(began, onset(history[name], limit))
     if history.has("ratio_mean", least=at.FEW):
-        away = np.abs(history["ratio_mean"] - 1)
+        ratio = history["ratio_mean"]
+        away = np.abs(np.where(ratio > 0, ratio, np.nan) - 1)  # 0: there was nothing to update on
         if late(away) > at.RATIO_BIG:
             signs.append(Sign("ratio_mean", None, late(history["ratio_mean"]), None, "how far one step goes"))
             began = min(began, onset(away, at.RATIO_BIG))

@@ -9,7 +9,7 @@ import numpy as np
 from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
 from outdo.diagnose.history import Held, History
-from outdo.diagnose.policy import more_answers, moved, worth
+from outdo.diagnose.policy import divides, more_answers, moved, worth
 from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift, slope
 
 
@@ -22,15 +22,12 @@ def reward_hacking(history: History) -> Finding | None:
     for start in spans:
         span = history.since(start)
         paid = shift(span["reward_mean"])
-        if paid.gain < at.REWARD_UP or paid.z < at.SURE:
-            continue
         truth = _truth(span)
-        if truth is None:
+        if truth is None or not (paid.gain >= at.REWARD_UP and paid.z >= at.SURE):
             continue
         name, true = truth
-        if true.gain > at.FOLLOWS * paid.gain or (true.z > at.LIKELY and true.gain > at.EARNED):
-            continue
-        return _hacked(history, start + departure(span["reward_mean"]), name, true)
+        if true.gain <= at.FOLLOWS * paid.gain and not (true.z > at.LIKELY and true.gain > at.EARNED):
+            return _hacked(history, start + departure(span["reward_mean"]), name, true)
     return None
 
 
@@ -38,10 +35,9 @@ def _truth(history: History) -> tuple[str, Shift] | None:
     for name in ("audit_reward_mean", "success_rate"):
         if history.has(name, least=at.FEW):
             return name, shift(history[name])
-    held = [one for one in history.held if one.step >= history.step_at(0)]
-    if len(held) < 2:
+    if len(history.held) < 2:
         return None
-    return "eval_success_rate", _between(held[0], held[-1])
+    return "eval_success_rate", _between(history.held[0], history.held[-1])
 
 
 def _between(first: Held, last: Held) -> Shift:
@@ -65,20 +61,17 @@ def _hacked(history: History, began: int, name: str, true: Shift) -> Finding:
         history.step_at(began),
         tuple(signs),
         _harder(history, grown),
-        Expect(name if name != "eval_success_rate" else "success_rate", "up", 40),
+        Expect(name, "up", 40),
     )
 
 
 def _harder(history: History, grown: list[str]) -> Change:
-    """Pays the rest only where the truth is right; or trains on the strict reward itself."""
-    recipe = history.recipe
-    audit, gate = recipe.get("audit_reward"), recipe.get("reward_gate")
-    if audit:
-        return changed(recipe, "reward_funcs", audit)
-    judges = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/") and key not in grown]
-    if not gate and judges:
-        return Change("reward_gate", gate or None, judges[0])
-    return changed(recipe, "reward_funcs", judges[0] if judges else "a stricter one")
+    """Pays the rest only where the strict reward is right; where that is so already, trains on the strict one alone."""
+    parts = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/") and key not in grown]
+    strict = [name for name in (history.recipe.get("audit_reward"), *parts) if name] or ["numeric"]
+    if history.recipe.get("reward_gate"):
+        return changed(history.recipe, "reward_funcs", strict[:1])
+    return Change("reward_gate", None, strict[0])
 
 
 def overfit(history: History) -> Finding | None:
@@ -124,7 +117,7 @@ def thinking_tax(history: History) -> Finding | None:
     third = len(history) // 3
     for start in [0] if len(history) < 2 * at.ENOUGH else [0, third]:
         span = history.since(start)
-        length, gain = shift(span["len_mean"]), shift(span[worth(span)])
+        length, gain = shift(span["len_mean"]), shift(span[worth(history)])
         grown = length.ratio >= at.LONGER and length.z > at.SURE
         nothing = gain.gain + gain.error < 2 * at.EARNED  # and the noise would have let it be seen
         if grown and (nothing or (length.ratio > at.MUCH_LONGER and gain.gain < at.EARNED)):
@@ -139,13 +132,14 @@ def _taxed(history: History, began: int) -> Finding:
         for name in ("reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
         if history.has(name)
     ]
-    funcs = list(recipe.get("reward_funcs") or [])
     judges = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/")]
     paid = [key for key in judges if _grew(history, f"reward/{key}")]
     honest = [key for key in judges if key not in paid]
-    if paid and honest and not recipe.get("reward_gate"):
-        change = Change("reward_gate", recipe.get("reward_gate") or None, honest[0])
-    else:
+    change = None
+    if honest and not recipe.get("reward_gate") and (paid or recipe.get("reward_weights")):
+        change = Change("reward_gate", None, honest[0])
+    elif not recipe.get("reward_weights"):  # else a reward more would need a weight more
+        funcs = list(recipe.get("reward_funcs") or [])
         names = funcs or [key for key in honest if key != "length"] or ["numeric"]
         change = Change("reward_funcs", funcs or None, [*names, "length"])
     return Finding(
@@ -182,8 +176,9 @@ def dead_all_wrong(history: History) -> Finding | None:
     name = "all_wrong" if history.has("all_wrong") else "informative"
     goal, recipe = worth(history), history.recipe
     chance = late_mean(history[goal]) if goal == "success_rate" and history.has(goal) else 0.0
-    size = next((g for g in (16, 32, 64) if chance and 1 - (1 - chance) ** g >= 0.3), 0)
-    if size > int(recipe.get("num_generations") or 8):
+    now = int(recipe.get("num_generations") or 8)
+    size = next((g for g in (16, 32, 64) if 1 - (1 - min(chance, 1.0)) ** g >= 0.3 and divides(g, recipe)), 0)
+    if size > now:
         change = changed(recipe, "num_generations", size)
     else:
         change = changed(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)

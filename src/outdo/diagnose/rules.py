@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from outdo.diagnose import limits as at
 from outdo.diagnose import policy, reward
 from outdo.diagnose.finding import Finding, Sign
@@ -83,6 +85,7 @@ def _verdict(history: History) -> Finding:
     goal = policy.worth(history)
     signs = tuple(policy.moved(history, name) for name in (goal, "kl_mean", "entropy_mean") if history.has(name))
     if len(history) < at.ENOUGH or not history.has(goal, least=at.ENOUGH):
-        note = f"{len(history)} of the {at.ENOUGH} that it takes to say"
+        there = int(np.isfinite(history[goal]).sum()) if goal in history.columns else 0
+        note = f"{len(history)}, {there} of them with {goal}: it takes {at.ENOUGH} to say"
         return Finding("too_early", "info", history.step_at(len(history)), (Sign("steps", note=note), *signs))
     return Finding("healthy", "info", history.step_at(departure(history[goal])), signs)

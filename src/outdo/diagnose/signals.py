@@ -78,8 +78,10 @@ def middle(values: Curve) -> float:
 
 
 def shift(curve: Curve) -> Shift:
-    """The middle of both ends, with the error of their difference."""
+    """The middle of both ends, with the error of their difference; not a number where there are no two values."""
     values = known(curve)
+    if len(values) < 2:
+        return Shift(float("nan"), float("nan"), float("inf"))
     size = edge(len(values))
     return Shift(middle(values[:size]), middle(values[-size:]), 1.1 * noise(values) * float(np.sqrt(2.0 / size)))
 

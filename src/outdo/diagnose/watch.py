@@ -12,7 +12,7 @@ from outdo.diagnose.rules import diagnose
 from outdo.run import read_rows
 
 EVERY = 5  # steps between two looks, or …
-SHARE = 20  # … this part of the run, so that looking costs next to nothing
+SHARE = 20  # … this part of the run so far, so that looking costs next to nothing
 
 
 class Watch:
@@ -25,12 +25,14 @@ class Watch:
         told = read_rows(folder / "findings.jsonl")
         self.told = {row["code"]: int(row["seen"]) for row in told}  # code -> the step at which it was told last
         self.suspected: set[str] = set()
+        self.due = _after(len(self.rows))
 
     def step(self, row: Mapping[str, Any]) -> list[Finding]:
         """New findings after one more row of metrics."""
         self.rows.append(dict(row))
-        if len(self.rows) % max(EVERY, len(self.rows) // SHARE):
+        if len(self.rows) < self.due:
             return []
+        self.due = _after(len(self.rows))
         evals = list(read_rows(self.folder / "evals.jsonl"))
         found = [one for one in diagnose(from_rows(self.rows, evals, self.recipe)) if one.severity != "info"]
         sure = [one for one in found if one.code in self.suspected]
@@ -39,3 +41,8 @@ class Watch:
         now = int(row["step"])
         self.told |= {one.code: now for one in new}
         return new
+
+
+def _after(rows: int) -> int:
+    """How many rows there are to be at the next look."""
+    return (rows // EVERY + 1) * EVERY if rows < EVERY * SHARE else rows + rows // SHARE
