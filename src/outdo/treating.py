@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ import numpy as np
 from rich.console import Console
 
 from outdo import api, checkpoint
-from outdo.config import parse_overrides
-from outdo.diagnose.finding import Direction, Expect, Finding
+from outdo.config import load_recipe, parse_overrides
+from outdo.diagnose.finding import Change, Direction, Expect, Finding
 from outdo.diagnose.history import History
 from outdo.diagnose.read import run_history
 from outdo.diagnose.rules import diagnose
 from outdo.diagnose.signals import Curve, Shift, known, noise
+from outdo.diagnose.words import PLAYBOOK
 from outdo.errors import Halted, RecipeError
+from outdo.grade.choose import rewards_of
 from outdo.run import read_run, writing
+from outdo.tasks.mixture import task_of
 from outdo.track.console import PlainLines
 
 FROM_START = {"sft_steps"}  # decide what a run begins with: they cannot change in the middle
-ROWS = ("metrics.jsonl", "evals.jsonl", "sft.jsonl")
+ROWS = ("metrics.jsonl", "evals.jsonl", "sft.jsonl", "findings.jsonl")
 SURE = 2.0  # errors between ill and treated
 LEAST = 0.03  # of the signal, that it must have moved
 
@@ -51,8 +54,8 @@ class Treatment:
             "start": self.start,
             "steps": self.steps,
             "signal": self.signal,
-            "before": self.ill,
-            "after": self.treated,
+            "before": _finite(self.ill),
+            "after": _finite(self.treated),
             "answered": self.answered,
             "now": self.now,
         }
@@ -79,40 +82,39 @@ def treat(folder: Path, console: Console, steps: int | None = None, out: Path | 
     """Sets the first finding's change and runs on. Raises RecipeError where there is nothing to treat."""
     history = run_history(folder)
     finding = diagnose(history)[0]
-    if finding.change is None or finding.expect is None:
+    if finding.severity == "info":
         raise RecipeError(f"{folder} is {finding.code}: there is nothing to treat")
+    if finding.change is None or finding.expect is None:
+        raise RecipeError(f"{finding.code} in {folder}: no single key would mend it; {PLAYBOOK[finding.code].do}")
     whole = out or folder.with_name(f"{folder.name}-treated-{finding.code}")
     if whole.exists():
         raise RecipeError(f"{whole} is there already: move it away, or name another folder with --out")
     found = None if finding.change.key in FROM_START else _before(folder, finding.step)
     start = checkpoint.step_of(found) if found else 0
-    length = steps or finding.expect.steps
-    last = start + length if found else finding.step + length
+    last = start + steps if found and steps else finding.step + (steps or finding.expect.steps)
+    keys = _keys(folder, finding.change, finding.expect, last)
+    base = {**read_run(folder)["recipe"], "output_dir": str(whole)}
+    recipe = load_recipe(None, keys, base_of=base)
+    rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is made
     console.print(f"{finding.code}: {finding.change.words()}", markup=False, soft_wrap=True)
     where = f"from step {start}" if found else "from the start (no checkpoint is from before it)"
     console.print(f"running on {where}, in {whole}", markup=False, soft_wrap=True)
-    keys = parse_overrides([finding.change.pair()])
     reporter = _Until(console, last)
     with suppress(Halted):  # enough, or a guard: what there is is judged
         if found:
             _copy(folder, whole, found)
-            api.train(resume=whole, force=True, reporter=reporter, **_lengthened(folder, last, keys))
+            api.train(resume=whole, force=True, reporter=reporter, **keys)
         else:
-            base = {**read_run(folder)["recipe"], "output_dir": str(whole), **_lengthened(folder, last, {})}
-            api.train(_recipe_of(base, keys), reporter=reporter)
+            api.train(recipe, reporter=reporter)
     return _judged(history, finding, finding.expect, whole, start)
 
 
-def _recipe_of(base: Mapping[str, Any], keys: Mapping[str, Any]) -> Any:
-    from outdo.config import load_recipe
-
-    return load_recipe(None, keys, base_of=base)
-
-
-def _lengthened(folder: Path, last: int, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys, and a run that is at least so long."""
-    had = int(read_run(folder)["recipe"]["max_steps"])
-    return {**keys, "max_steps": last + 1} if had <= last and "max_steps" not in keys else dict(keys)
+def _keys(folder: Path, change: Change, expect: Expect, last: int) -> dict[str, Any]:
+    """The change, in a run that is long enough, and looked at where held-out success should answer."""
+    keys = parse_overrides([change.pair()])
+    if "max_steps" not in keys and int(read_run(folder)["recipe"]["max_steps"]) <= last:
+        keys["max_steps"] = last + 1
+    return {**keys, "eval_steps": last} if expect.signal == "eval_success_rate" else keys
 
 
 def _before(folder: Path, step: int) -> Path | None:
@@ -139,11 +141,21 @@ def _copy(folder: Path, whole: Path, found: Path) -> None:
 
 
 def _judged(history: History, finding: Finding, expect: Expect, folder: Path, start: int) -> Treatment:
+    """Against the ill run at the same steps: what grows with every step would look cured in any shorter run."""
     treated = run_history(folder)
     after = treated.since(int(np.searchsorted(treated.steps, start)))
-    move, answered = answer(history, after, expect.signal, expect.direction)
+    if expect.signal == "eval_success_rate":  # measured at the end, and seldom before
+        ill, after = history, replace(after, held=tuple(one for one in treated.held if one.step >= start))
+    else:
+        ill = history.until(int(np.searchsorted(history.steps, max(treated.steps, default=0), side="right")))
+    move, answered = answer(ill, after, expect.signal, expect.direction)
     codes = ", ".join(one.code for one in diagnose(after))
     return Treatment(finding, folder, start, len(after), expect.signal, move.before, move.after, answered, codes)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if np.isfinite(value) else None
 
 
 def answer(ill: History, treated: History, signal: str, way: Direction) -> tuple[Shift, bool]:
