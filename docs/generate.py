@@ -1,4 +1,4 @@
-"""Writes recipes.md, graders.md and playbook.md from the code, so that the two cannot differ: `make docs`."""
+"""Writes recipes.md, graders.md, playbook.md and the table in runs.md from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from outdo import config, foreign
 from outdo.diagnose import words
 from outdo.grade.registry import GRADERS
+from outdo.track.catalogue import as_table
 
 HERE = Path(__file__).parent
 FIELD = re.compile(r"    (\w+): (.+?) = (.+?)(?:  # (.*))?$")
@@ -94,7 +95,15 @@ def graders_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_signals(text: str) -> str:
+    """runs.md with the catalogue's table under its heading."""
+    head, rest = text.split("## The signals\n\n", 1)
+    after = rest.split("\n## ", 1)[1]
+    return f"{head}## The signals\n\n{as_table()}\n## {after}"
+
+
 if __name__ == "__main__":
     (HERE / "recipes.md").write_text(page())
     (HERE / "graders.md").write_text(graders_page())
     (HERE / "playbook.md").write_text(words.page())
+    (HERE / "runs.md").write_text(with_signals((HERE / "runs.md").read_text()))

@@ -13,7 +13,7 @@ from outdo.dash.files import Outside, real
 DEPTH = 5  # folders below the root
 MOST = 20_000  # folders that are looked into
 FRESH = 1.0  # seconds that a look is good for
-NOT_RUNS = frozenset({"groups", "checkpoints", "reference", "model", "adapter", "__pycache__"})
+OF_A_RUN = frozenset({"groups", "checkpoints", "reference", "model", "adapter"})  # its own folders, with no run in them
 
 
 class Unknown(LookupError):
@@ -89,7 +89,8 @@ def look(root: Path) -> Found:
         if "sweep.json" in files:
             sweeps.append(name or ".")
         if depth < DEPTH:
-            folders = [entry.name for entry in inside if _is_room(entry)]
+            own = OF_A_RUN if "run.json" in files else frozenset()
+            folders = [entry.name for entry in inside if _is_room(entry) and entry.name not in own]
             queue += [(f"{name}/{each}" if name else each, depth + 1) for each in folders]
     trouble = (f"more than {MOST} folders are under {root}: not all were looked into",) if queue else ()
     return Found(tuple(sorted(runs)), tuple(sorted(sweeps)), trouble)
@@ -97,7 +98,7 @@ def look(root: Path) -> Found:
 
 def _is_room(entry: os.DirEntry[str]) -> bool:
     """A folder that a run may be in. A name that is no text cannot be asked for."""
-    if entry.name.startswith(".") or entry.name in NOT_RUNS or not entry.name.isprintable():
+    if entry.name.startswith(".") or not entry.name.isprintable():
         return False
     try:
         return entry.is_dir(follow_symlinks=False)

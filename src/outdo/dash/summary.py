@@ -201,7 +201,8 @@ def _looks(file: io.FileIO, size: int, name: str) -> list[float | None]:
     found = []
     for i in range(SPARK):
         at = (size - LOOK) * i // (SPARK - 1)
-        lines = os.pread(file.fileno(), LOOK, at).split(b"\n")[1:-1][:NEAR]
+        lines = os.pread(file.fileno(), LOOK, at).split(b"\n")[1:-1]
+        lines = lines[-NEAR:] if i == SPARK - 1 else lines[:NEAR]  # the end is the end
         values = numbers([row.get(name) for row in parsed_all(lines)[0]])
         known = values[np.isfinite(values)]
         found.append(float(f"{known.mean():.6g}") if len(known) else None)

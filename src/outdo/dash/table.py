@@ -160,7 +160,8 @@ def shrunk(column: Column, begin: NDArray[np.int64] | None) -> Points:
         return Points(rounded(column))
     known = np.isfinite(column)
     count = np.add.reduceat(known.astype(np.float64), begin)
-    total = np.add.reduceat(np.where(known, column, 0.0), begin)
+    with np.errstate(over="ignore"):
+        total = np.add.reduceat(np.where(known, column, 0.0), begin)
     low = np.minimum.reduceat(np.where(known, column, np.inf), begin)
     high = np.maximum.reduceat(np.where(known, column, -np.inf), begin)
     none = count == 0
@@ -176,4 +177,5 @@ def last_of(column: NDArray[Any], begin: NDArray[np.int64] | None) -> NDArray[An
 
 
 def running_total(column: Column) -> Column:
-    return np.cumsum(np.where(np.isfinite(column), column, 0.0))
+    with np.errstate(over="ignore"):  # what is past all numbers goes out as null
+        return np.cumsum(np.where(np.isfinite(column), column, 0.0))

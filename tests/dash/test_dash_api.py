@@ -1,0 +1,249 @@
+"""What the API says of runs that training's own writer wrote, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dash.folders import append, group, make_run, numbers
+from dash.served import Served, servers
+from outdo.diagnose.read import run_history
+from outdo.diagnose.rules import diagnose
+from outdo.run import Run
+from outdo.sweeps import compare
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with servers() as start:
+        yield start
+
+
+@pytest.fixture
+def two(tmp_path: Path, serve: Serve) -> Served:
+    """A finished run, and one inside a folder that is still going on."""
+    make_run(tmp_path / "first")
+    run = make_run(tmp_path / "sweep" / "cell-a", steps=6, ended=None)
+    served = serve(tmp_path)
+    served.run = run  # type: ignore[attr-defined]  # holds the lock
+    return served
+
+
+def test_runs_are_listed_with_how_they_stand(two: Served) -> None:
+    found = {run["id"]: run for run in two.get("runs")["runs"]}
+    assert set(found) == {"first", "sweep/cell-a"}
+    first = found["first"]
+    assert (first["status"], first["steps"], first["max_steps"], first["task"]) == ("done", 30, 30, "arithmetic")
+    assert first["before"] == {"split": "test", "success": 0.1, "low": 0.0, "high": 0.4}
+    assert first["after"]["success"] == 0.9 and first["spark"][0] == 0.0 and first["spark"][-1] == 1.0
+    assert len(first["spark"]) == 30 and first["trouble"] == []
+    assert found["sweep/cell-a"]["status"] == "running" and found["sweep/cell-a"]["ended"] is None
+    assert [run["id"] for run in two.get("runs", q="CELL", status="running", kind="grpo")["runs"]] == ["sweep/cell-a"]
+    assert two.get("runs", q="nothing like it")["runs"] == []
+
+
+def test_a_run_that_no_process_writes_is_lost_and_looking_writes_nothing(tmp_path: Path, serve: Serve) -> None:
+    run = make_run(tmp_path / "run", steps=2, ended=None)
+    run.close()
+    lock = (tmp_path / "run" / ".lock").read_text()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    served = serve(tmp_path)
+    assert served.get("runs")["runs"][0]["status"] == "lost"
+    served.get("compare", run="run")
+    assert (tmp_path / "run" / ".lock").read_text() == lock
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_long_run_has_a_spark_of_few_points(tmp_path: Path, serve: Serve) -> None:
+    run = make_run(tmp_path / "run", steps=0, ended=None)
+    rows = [{"step": i, **numbers(i, i / 2000)} for i in range(2000)]
+    append(tmp_path / "run" / "metrics.jsonl", *rows)
+    found = serve(tmp_path).get("runs")["runs"][0]
+    assert found["steps"] == 2000 and len(found["spark"]) == 48
+    assert found["spark"] == sorted(found["spark"]) and found["spark"][0] < 0.01 and found["spark"][-1] > 0.98
+    run.close()
+
+
+def test_a_run_page_adds_up_what_the_run_cost(two: Served) -> None:
+    page = two.get("run", run="first")
+    assert (page["tokens"], page["seconds"], page["device_seconds"], page["answers"]) == (720, 60.0, 60.0, 240)
+    assert page["phases"] == {"rollout": 22.5, "grade": 7.5, "update": 15.0, "save": 0.0, "other": 15.0}
+    assert page["recipe"]["num_generations"] == 4 and page["facts"]["device"] == "cpu"
+    assert "recipe" not in page["facts"]
+
+
+def test_curves_are_exact_where_they_fit_and_stretches_where_not(two: Served) -> None:
+    exact = two.get("metrics", run="first")
+    assert exact["exact"] and exact["total"] == 30 and exact["steps"] == list(range(30))
+    assert exact["time"][:3] == [2.0, 4.0, 6.0] and exact["tokens"][-1] == 720
+    assert exact["series"]["reward_mean"]["low"] is None
+    few = two.get("metrics", run="first", points=3, names="reward_mean,kl_mean")
+    assert not few["exact"] and few["steps"] == [9, 19, 29] and few["time"] == [20.0, 40.0, 60.0]
+    assert set(few["series"]) == {"reward_mean", "kl_mean"}
+    reward = few["series"]["reward_mean"]
+    assert reward["mean"][0] == pytest.approx(4.5 / 29, abs=1e-5)
+    assert reward["low"][1] == pytest.approx(10 / 29, abs=1e-5) and reward["high"] == pytest.approx(
+        [9 / 29, 19 / 29, 1.0], abs=1e-5
+    )
+    zoomed = two.get("metrics", run="first", first=10, last=12)
+    assert zoomed["steps"] == [10, 11, 12] and zoomed["time"] == [22.0, 24.0, 26.0]
+
+
+def test_evaluations_and_the_supervised_part(two: Served) -> None:
+    assert two.get("evals", run="first")["evals"][1] == {
+        **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}}
+    }
+    append(two.root / "first" / "sft.jsonl", {"step": 0, "loss": 4.0, "tokens": 5}, {"step": 1, "loss": 2.0})
+    sft = two.get("sft", run="first")
+    assert sft["series"]["loss"]["mean"] == [4.0, 2.0] and sft["time"] == [None, None]
+
+
+def test_groups_of_a_step_are_sorted_and_filtered(two: Served) -> None:
+    found = two.get("groups", run="first", step=10)
+    assert found["total"] == 2 and [g["prompt_id"] for g in found["groups"]] == ["1+1", "17*3"]
+    easy = found["groups"][0]
+    assert easy["prompt"] == "What is 1+1?" and easy["answer"] == "42" and easy["version"] == 10
+    assert (easy["right"], easy["wrong"], easy["broken"]) == (3, 1, 0)
+    assert easy["mean"] == pytest.approx((3 + 10 / 29) / 4) and easy["spread"] > 0
+    assert easy["answers"][0]["text"] == "two 10" and easy["answers"][3]["parts"] == {"numeric": 10 / 29}
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, order="asc")["groups"]] == ["17*3", "1+1"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, sort="id")["groups"]] == ["17*3", "1+1"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, show="all_wrong")["groups"]] == ["17*3"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=29, show="all_right")["groups"]] == ["1+1"]
+    assert two.get("groups", run="first", step=10, show="broken")["total"] == 0
+    one = two.get("groups", run="first", step=10, limit=1, offset=1)
+    assert one["total"] == 2 and [g["prompt_id"] for g in one["groups"]] == ["17*3"]
+    assert two.get("groups", run="first", step=99)["groups"] == []
+    assert two.get("steps", run="first", first=3, last=5) == {"steps": [3, 4, 5], "ranges": [[3, 5]], "trouble": []}
+
+
+def test_a_broken_answer_is_neither_right_nor_wrong(tmp_path: Path, serve: Serve) -> None:
+    make_run(tmp_path / "run", steps=1, groups=[group("p", ["a", "b", "c"], [None, 1.0, 1.0])])
+    found = serve(tmp_path).get("groups", run="run", step=0, show="broken")["groups"][0]
+    assert (found["right"], found["broken"], found["mean"], found["spread"]) == (2, 1, 1.0, 0.0)
+    assert found["answers"][0]["reward"] is None and found["answers"][0]["reason"] == "said broken"
+
+
+def test_long_texts_are_cut_in_a_list_and_whole_alone(tmp_path: Path, serve: Serve) -> None:
+    make_run(tmp_path / "run", steps=1, groups=[group("p", ["x" * 5000, "y" * 300_000], [0.0, 1.0])])
+    served = serve(tmp_path)
+    listed = served.get("groups", run="run", step=0)["groups"][0]["answers"]
+    assert [(len(a["text"]), a["cut"]) for a in listed] == [(2000, True), (2000, True)]
+    alone = served.get("group", run="run", step=0, prompt="p")["answers"]
+    assert [(len(a["text"]), a["cut"]) for a in alone] == [(5000, False), (200_000, True)]
+
+
+def test_tokens_are_given_where_they_were_kept(tmp_path: Path, serve: Serve) -> None:
+    run = Run.create(tmp_path / "run", {"max_steps": 1}, {"kind": "grpo"})
+    tokens = [[["a", -0.5, 1.25], ["b", -1.0, None]], [["c", -0.1, 1.0]]]
+    run.record(0, numbers(0), [group("p", ["ab", "c"], [0.0, 1.0]), group("q", ["ab"], [0.0])], [tokens])
+    run.close()
+    served = serve(tmp_path)
+    found = served.get("tokens", run="run", step=0, prompt="p", answer=0)["tokens"]
+    assert found == [{"text": "a", "logprob": -0.5, "ratio": 1.25}, {"text": "b", "logprob": -1.0, "ratio": None}]
+    kept = {g["prompt_id"]: g["answers"][0]["has_tokens"] for g in served.get("groups", run="run", step=0)["groups"]}
+    assert kept == {"p": True, "q": False}
+    assert served.status("tokens", run="run", step=0, prompt="q", answer=0) == 404
+    assert served.status("tokens", run="run", step=0, prompt="p", answer=7) == 404
+
+
+def test_a_prompt_is_followed_and_those_that_gained_come_first(two: Served) -> None:
+    page = two.get("prompt", run="first", prompt="17*3")
+    assert [one["step"] for one in page["seen"]] == list(range(30)) and page["prompt"] == "What is 17*3?"
+    assert page["seen"][20] == {
+        **{"step": 20, "rewards": [1.0, 0.0, 0.0, 0.0], "right": 1, "wrong": 3, "broken": 0, "mean": 0.25, "best": "51"}
+    }
+    gained = two.get("improved", run="first")["prompts"]
+    assert [(one["prompt_id"], one["first_mean"], one["last_mean"]) for one in gained] == [
+        ("1+1", 0.75, 1.0),
+        ("17*3", 0.0, 0.25),
+    ]
+    assert (gained[0]["first_step"], gained[0]["last_step"], gained[0]["gain"]) == (0, 29, 0.25)
+    assert two.status("prompt", run="first", prompt="never asked") == 404
+
+
+def test_what_a_rewound_run_did_is_forgotten(tmp_path: Path, serve: Serve) -> None:
+    run = make_run(tmp_path / "run", steps=4, ended=None)
+    served = serve(tmp_path)
+    assert served.get("improved", run="run")["prompts"][0]["last_step"] == 3
+    run.rewind({})
+    run.record(0, numbers(0, 0.5), [group("1+1", ["a", "b"], [0.0, 0.0])])
+    run.record(1, numbers(1, 0.5), [group("1+1", ["a", "b"], [1.0, 1.0])])
+    assert served.get("metrics", run="run")["steps"] == [0, 1]
+    assert [p["gain"] for p in served.get("improved", run="run")["prompts"]] == [1.0]
+    assert served.get("steps", run="run")["steps"] == [0, 1]
+    run.close()
+
+
+def test_findings_are_the_doctor_s_of_now_and_those_noted_that_no_longer_hold(tmp_path: Path, serve: Serve) -> None:
+    run = make_run(tmp_path / "run", steps=0, ended=None)
+    for step in range(60):
+        run.record(step, numbers(step, 0.4, kl_mean=0.01 * step, truncated=0.0), [])
+    noted = {
+        "code": "truncation",
+        "severity": "warning",
+        "step": 3,
+        "evidence": [{"signal": "truncated", "after": 0.5}],
+    }
+    run.record_finding(7, noted | {"change": {"key": "max_completion_length", "from": 64, "to": 128}})
+    run.finish("done")
+    run.close()
+    served = serve(tmp_path)
+    found = served.get("findings", run="run")["findings"]
+    now = [finding.row() for finding in diagnose(run_history(tmp_path / "run"))]
+    assert [(f["code"], f["step"]) for f in found if not f["past"]] == [(f["code"], f["step"]) for f in now]
+    kl = next(f for f in found if f["code"] == "kl_blowup")
+    assert "kl_mean" in kl["signals"] and kl["change"]["override"].startswith(kl["change"]["key"] + "=")
+    assert kl["numbers"]["kl_mean"]["after"] > 0.1 and kl["what"] and kl["expect"]["words"]
+    past = [f for f in found if f["past"]]
+    assert [(f["code"], f["seen"], f["change"]["from"]) for f in past] == [("truncation", 7, 64)]
+    assert [f["code"] for f in served.get("runs")["runs"][0]["findings"]] == ["truncation"]
+
+
+def test_compare_says_what_the_command_says(two: Served) -> None:
+    make_run(two.root / "other", steps=12)
+    told = two.get("compare", run=["first", "other"])
+    sides = compare.read([two.root / "first", two.root / "other"])
+    command = json.loads(json.dumps(compare.as_json(sides), default=str))
+    for row, same in zip(told["rows"], command["runs"], strict=True):
+        for name in same.keys() - {"run"}:
+            near = pytest.approx(same[name]) if isinstance(same[name], float) else same[name]
+            assert row[name] == near, name
+    assert told["keys"] == [{"key": "max_steps", "values": [30, 12]}]
+    assert told["differences"][0]["difference"] == pytest.approx(command["differences"][0]["difference"])
+
+
+def test_a_sweep_is_told_with_the_runs_of_its_cells(two: Served) -> None:
+    cells = [{"name": "a", "status": "done", "folder": "cell-a", "keys": {"beta": 0}}, {"name": "b", "folder": "../x"}]
+    told = {
+        "title": "beta",
+        "varied": ["beta"],
+        "cells": cells,
+        "pick": {"setting": "a", "why": "best"},
+        "default": None,
+    }
+    (two.root / "sweep" / "sweep.json").write_text(json.dumps(told))
+    page = two.get("sweep", sweep="sweep")
+    assert (page["keys"], page["pick"], page["why"], page["done"], page["cells"]) == (["beta"], "a", "best", 1, 2)
+    assert [row["run"] for row in page["rows"]] == ["sweep/cell-a", None]
+    assert two.get("runs")["sweeps"] == [{"id": "sweep", "title": "beta", "cells": 2, "done": 1}]
+
+
+def test_the_root_may_be_a_run_itself(tmp_path: Path, serve: Serve) -> None:
+    make_run(tmp_path / "alone", steps=2)
+    served = serve(tmp_path / "alone")
+    assert [(run["id"], run["name"]) for run in served.get("runs")["runs"]] == [(".", "alone")]
+    assert served.get("metrics", run=".")["total"] == 2
+
+
+def test_the_api_tells_itself(two: Served) -> None:
+    schema = two.get("openapi.json")
+    assert {"/api/runs", "/api/live", "/api/groups"} <= schema["paths"].keys()
+    assert all(set(methods) == {"get"} for methods in schema["paths"].values())
+    page = two.raw("/api/docs")
+    assert page.status == 200 and b"/api/improved" in page.body and b"<script" not in page.body

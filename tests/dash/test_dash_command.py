@@ -1,0 +1,128 @@
+"""`outdo dash` and `outdo train --dash` as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import QUICK
+from dash.folders import make_run
+from outdo.dash import serve
+from outdo.errors import RecipeError
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/")
+Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def start(words: list[str], cwd: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    piped = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-m", "outdo", *words], cwd=cwd, env=env, stdout=piped, text=True)
+
+
+def asked(port: int, path: str = "/api/runs") -> dict:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        return dict(json.load(answer))
+
+
+def is_gone(port: int, seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "one", steps=2)
+    with serve.bind(port=0).sock as taken:
+        port = taken.getsockname()[1]
+        server = start(["dash", "--port", str(port), "--no-open"], tmp_path)
+        assert server.stdout
+        found = ADDRESS.search(server.stdout.readline())
+    assert found and port < int(found[1]) < port + serve.TRIES
+    assert [run["id"] for run in asked(int(found[1]))["runs"]] == ["one"]
+    loaded = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "torch" not in loaded and "matplotlib" not in loaded
+    server.send_signal(signal.SIGINT)
+    assert server.wait(10) in (0, 130) and server.stdout.read() == ""
+
+
+def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
+    for words, said in (
+        (["dash", "nowhere"], "nowhere is no folder"),
+        (["dash", str(tmp_path), "--token", ""], "--token"),
+        (["dash", str(tmp_path), "--port", "70000"], "--port"),
+    ):
+        done = outdo(*words)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, words
+
+
+def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "NEEDS", ("json", "no_such_package"))
+    with pytest.raises(RecipeError, match=r"needs no_such_package: pip install 'outdo\[dash\]'"):
+        serve.require()
+    said: list[str] = []
+    with serve.beside(Path("runs"), said.append):
+        pass
+    assert len(said) == 1 and "training goes on without it" in said[0]
+
+
+def test_other_hosts_get_a_token_that_cannot_be_guessed() -> None:
+    tokens = set()
+    for host in ("0.0.0.0", "0.0.0.0", "::"):
+        try:
+            bound = serve.bind(host, 0)
+        except RecipeError:  # a machine without IPv6
+            continue
+        assert bound.token and len(bound.token) >= 32 and bound.address.endswith(f"?token={bound.token}")
+        assert not bound.is_local and socket.gethostname() in bound.address
+        tokens.add(bound.token)
+        bound.sock.close()
+    assert len(tokens) >= 2
+    local = serve.bind(port=0)
+    assert local.token is None and local.is_local and local.address == f"http://127.0.0.1:{local.port}/"
+    local.sock.close()
+    assert serve.is_loopback("::1") and serve.is_loopback("localhost") and not serve.is_loopback("192.168.0.1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None], ids=["ctrl-c", "killed", "done"])
+def test_the_server_beside_a_run_shows_it_and_ends_with_it(number: signal.Signals | None, tmp_path: Path) -> None:
+    steps = 3 if number is None else 2000
+    words = ["train", "--dash", *QUICK, f"max_steps={steps}", "kl_limit=null", "output_dir=runs/one"]
+    training = start(words, tmp_path)
+    assert training.stdout
+    found = None
+    while not found:
+        text = training.stdout.readline()
+        assert text, "training ended without an address"
+        found = ADDRESS.search(text)
+    port = int(found[1])
+    children = psutil.Process(training.pid).children(recursive=True)
+    server = next(child for child in children if "dash" in child.cmdline())
+    if number is not None:
+        until = time.monotonic() + 60
+        while not any(run["steps"] for run in asked(port)["runs"]):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert asked(port)["runs"][0]["status"] == "running" and server.nice() >= serve.NICE
+        training.send_signal(number)
+    training.communicate(timeout=90)
+    assert training.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 0}[number]
+    assert is_gone(port)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
