@@ -43,8 +43,8 @@ const EVENTS = ["metrics", "evals", "findings", "status", "reset", "gone"];
 
 /**
  * Listens to runs while the page is seen. `after` tells the last known step of each run, so that nothing is missed;
- * `onBack` is called when the page is seen again, for what else may have changed; `onState` is told "live", "waiting" or
- * "off".
+ * `onBack` is called when the page is seen again, for what else may have changed; `onState` is told "live",
+ * "waiting" or "off".
  * @param {string[]} runs
  * @param {{onEvent: (kind: string, data: any) => void, after?: () => number[], onBack?: () => void,
  *   onState?: (state: string) => void}} on

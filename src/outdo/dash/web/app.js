@@ -38,8 +38,9 @@ function scope(query) {
       else closing.push(call);
     },
     crumbs(...parts) {
-      document.getElementById("path").replaceChildren(...parts.map((part, i) =>
-        part.href && i < parts.length - 1 ? h("a", { href: part.href }, visible(part.text)) : h("span", {}, visible(part.text))));
+      const last = parts.length - 1;
+      document.getElementById("path").replaceChildren(...parts.map(({ text, href }, i) =>
+        href && i < last ? h("a", { href }, visible(text)) : h("span", {}, visible(text))));
       document.title = ["outdo", ...parts.map((part) => visible(part.text))].join(" · ");
     },
     live(told) {
@@ -131,5 +132,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("main").focus();
 });
 window.addEventListener("hashchange", show);
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // a token does not stay in sight
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token leaves the address
 show();

@@ -20,7 +20,7 @@ const SECTIONS = [
  */
 export function cardsOf(shown) {
   const element = h("div.sections");
-  let cards = [], had = "";
+  let cards = [], had = null;
   const build = () => {
     cards.forEach((card) => card.chart.remove());
     const entries = entriesOf(shown);
@@ -48,10 +48,11 @@ export function cardsOf(shown) {
 }
 
 function nothingYet(shown) {
+  if (shown.runs[0].summary.kind === "sft") return "";
   const running = shown.runs.some((run) => run.summary.status === "running");
   return state("No step is finished yet", running
     ? "The run is loading, warming up or evaluating. The first curves show by themselves."
-    : "This run wrote no metrics. Its Recipe page and its log say what it did.");
+    : "This run has no steps of GRPO; what it has is below, or on its Recipe page.");
 }
 
 /** The charts that have data. Several runs over each other get a chart for each signal, one run may share one. */
@@ -63,7 +64,7 @@ function entriesOf(shown) {
     const names = [entry.name, ...(entry.also ?? [])].flatMap((each) => named(each, series)).filter(has);
     if (!names.length || (entry.name.endsWith("*") && names.length < 2 && !entry.name.startsWith("time"))) return [];
     if (!several || names.length === 1) return [{ ...entry, names }];
-    return names.map((name, i) => ({ ...entry, names: [name], title: i === 0 && name === entry.name ? entry.title : name }));
+    return names.map((name) => ({ ...entry, names: [name], title: name === entry.name ? entry.title : name }));
   });
   return withEvals(shown, found);
 }
@@ -74,34 +75,36 @@ function withEvals(shown, found) {
   return [{
     names: [], name: "held-out", title: "Held-out success", section: "reward", bands: [],
     what: "Problems that were never trained on, with 95% intervals.",
-    good: "rises with the reward", bad: "flat while the reward rises: the reward is gamed, or the prompts are learnt by heart",
+    good: "rises with the reward",
+    bad: "flat while the reward rises: the reward is gamed, or the prompts are learnt by heart",
   }, ...found];
 }
 
 function card(shown, entry) {
   const read = h("div.read"), plot = h("div.chart"), legend = h("div.series");
-  const tag = h("span.verdict");
-  const bad = h("p.bad", {});
+  const tag = h("span.verdict"), unit = entry.unit && h("small.dim", {}, ` ${entry.unit}`);
   let log = Boolean(entry.log);
   const toggle = h("button.tiny", { type: "button", "aria-pressed": String(log), title: "Log scale",
     onclick: () => { log = !log; toggle.setAttribute("aria-pressed", String(log)); update(); } }, "log");
   const wide = h("button.tiny", { type: "button", "aria-pressed": "false", title: "Larger", "aria-label": "Larger",
     onclick: () => wide.setAttribute("aria-pressed", String(element.classList.toggle("wide"))) }, "⤢");
   const element = h("article.card.signal", { "data-signal": entry.name },
-    h("header", {}, h("h3", { title: entry.names.join(", ") }, visible(entry.title || entry.name),
-      entry.unit && h("small.dim", {}, ` ${entry.unit}`)), tag, h("span.grow"), read), h("div.tiny-tools", {}, toggle, wide),
-    plot, legend, h("p.what", {}, told(entry.what)), entry.bad && bad);
+    h("header", {},
+      h("h3", { title: entry.names.join(", ") }, visible(entry.title || entry.name), unit), tag, h("span.grow"), read),
+    h("div.tiny-tools", {}, toggle, wide),
+    plot, legend, h("p.what", {}, told(entry.what)),
+    entry.bad && h("p.bad", {}, h("b", {}, "When bad: "), told(entry.bad)));
   const drawn = chart(plot, { title: entry.title || entry.name, group: shown.group, read, bands: bandsOf(entry) });
   const update = () => {
     const { lines, points, names } = contentOf(shown, entry);
     const marks = shown.runs.length === 1 ? marksOf(shown.runs[0], entry.names, shown.x) : [];
-    drawn.set({ marks, lines, points, smooth: entry.names.length ? shown.smooth : 0, log: log || shown.log, xKind: shown.x });
+    const smooth = entry.names.length ? shown.smooth : 0;  // evaluations are few and have their intervals
+    drawn.set({ marks, lines, points, smooth, log: log || shown.log, xKind: shown.x });
     legend.replaceChildren(...names.map(([style, name]) =>
       h("span", {}, h(`i.line-${style}`, { "aria-hidden": "true" }, GLYPHS[style % 8]), visible(name))));
     element.classList.toggle("ill", marks.length > 0);
     judge(tag, entry, lines);
   };
-  if (entry.bad) bad.append(h("b", {}, "When bad: "), ...told(entry.bad));
   return { element, chart: drawn, update };
 }
 
@@ -118,15 +121,26 @@ function contentOf(shown, entry) {
 function evalContent(shown, several) {
   const splits = [...new Set(shown.runs.flatMap((run) => run.evals.map((each) => each.split)))];
   const used = several ? splits.slice(0, 1) : splits;
-  const points = shown.runs.map((run) => used.map((split, i) => evalPoints(run, split, shown.x, several ? run.style : i)));
+  const points = shown.runs.map((run) =>
+    used.map((split, i) => evalPoints(run, split, shown.x, several ? run.style : i)));
   const lines = points.flatMap((each, k) => each.map((row, i) => ({
     name: several ? shown.runs[k].summary.name : used[i], style: several ? shown.runs[k].style : i,
     x: row.map((point) => point.x), y: row.map((point) => point.y),
   }))).filter((line) => line.x.length);
-  return { lines, points: points.flat(2), names: several ? [] : used.map((split, i) => [i, split]) };
+  const names = several ? [] : used.map((split, i) => [i, withPasses(shown.runs[0], split)]);
+  return { lines, points: points.flat(2), names };
 }
 
-/** Says in which band the newest values lie. Whether that is an illness, the doctor says: it sees the other curves too. */
+/** A split with its pass@k, before and now: "test, pass@1 0.42 → 0.93". */
+function withPasses(run, split) {
+  const rows = run.evals.filter((each) => each.split === split);
+  const [first, last] = [rows[0], rows[rows.length - 1]].map((row) => row?.pass_at ?? {});
+  const parts = Object.keys(last).sort((a, b) => a - b).map((k) => rows.length > 1 && k in first
+    ? `pass@${k} ${first[k].toFixed(2)} → ${last[k].toFixed(2)}` : `pass@${k} ${last[k].toFixed(2)}`);
+  return [split, ...parts].join(", ");
+}
+
+/** Says in which band the newest values lie. Whether that is an illness, the doctor says, who sees all curves. */
 function judge(tag, entry, lines) {
   const last = (lines[0]?.y ?? []).filter((value) => value !== null).slice(-5);
   const mean = last.reduce((sum, value) => sum + value, 0) / last.length;

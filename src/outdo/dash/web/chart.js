@@ -49,14 +49,18 @@ export function chart(element, options) {
   let shown = true, due = 0, whole = true;
   const draw = () => {
     due = 0;
-    if (whole) { me.view = drawBase(base, element, me.given, me.drawn, group.range); whole = false; }
+    if (whole) renew();
     drawOver(over, element, me.view, me.given, me.drawn, group.x, me.drag);
     readOut(read, me.given, me.drawn, group.x, element);
   };
+  const renew = () => {
+    whole = false;
+    me.drawn = me.given.lines.map((line) => (me.given.smooth > 0 ? smoothed(line.y, me.given.smooth) : line.y));
+    me.view = drawBase(base, element, me.given, me.drawn, group.range);
+    over.setAttribute("aria-label", summary(me.given));
+  };
   const set = (more) => {
     me.given = { ...me.given, ...more };
-    me.drawn = me.given.lines.map((line) => (me.given.smooth > 0 ? smoothed(line.y, me.given.smooth) : line.y));
-    over.setAttribute("aria-label", summary(me.given));
     me.paint(true);
   };
   over.tabIndex = 0;

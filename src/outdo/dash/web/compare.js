@@ -22,22 +22,25 @@ export async function open(scope) {
   const { page, query } = scope;
   const ids = [...new Set(query.getAll("run"))].slice(0, 8);
   if (ids.length < 2) {
-    return page.replaceChildren(state("Two runs at least", "Pick them in the list of runs, then Compare.", h("a.button", { href: "#/runs" }, "All runs")));
+    const back = h("a.button", { href: "#/runs" }, "All runs");
+    return page.replaceChildren(state("Two runs at least", "Pick them in the list of runs, then Compare.", back));
   }
-  const [told, catalogue, ...runs] = await Promise.all([
-    get("compare", { run: ids }, scope.signal), signals(), ...ids.map((id, i) => load(id, i, scope.signal)),
-  ]);
+  const figures = get("compare", { run: ids }, scope.signal);  // it reads answers too, so the curves do not wait for it
+  const [catalogue, ...runs] = await Promise.all([signals(), ...ids.map((id, i) => load(id, i, scope.signal))]);
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: "Compare" });
   const chosen = catalogue.filter((each) => CURVES.includes(each.name)).map((each) => ({ ...each, also: [] }));
-  const shown = { runs, catalogue: chosen, group: chartGroup(), scope, x: "steps", smooth: 0.6, log: false, flat: true };
+  const looks = { x: "steps", smooth: 0.6, log: false, flat: true };
+  const shown = { runs, catalogue: chosen, group: chartGroup(), scope, ...looks };
   const cards = cardsOf(shown);
   const redraw = () => cards.redraw();
   document.addEventListener("theme", redraw);
   scope.onClose(() => { document.removeEventListener("theme", redraw); cards.remove(); });
+  const table = h("p.state.waiting", {}, "Reading the figures …");
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),
       h("a.button", { href: to("run", { run: ids }) }, "All their curves")),
-    success(runs), tables(told, runs), cards.element);
+    success(runs), table, cards.element);
+  table.replaceWith(tables(await figures, runs));
 }
 
 function success(runs) {
@@ -45,8 +48,9 @@ function success(runs) {
     name: run.summary.name, href: to("run", { run: run.id }), value: run.summary.after.success,
     low: run.summary.after.low, high: run.summary.after.high, before: run.summary.before?.success,
   }));
-  return rows.length > 0 && h("section.card", {}, h("h2", {}, "Held-out success",
-    h("small.dim", {}, "dot with its 95% interval; the small tick is before training")), dots(rows, "Held-out success"));
+  if (!rows.length) return "";
+  const how = h("small.dim", {}, "dot with its 95% interval; the small tick is before training");
+  return h("section.card", {}, h("h2", {}, "Held-out success", how), dots(rows, "Held-out success"));
 }
 
 /** Keys that differ, then every figure: a column for each run. */
@@ -55,14 +59,16 @@ function tables(told, runs) {
     h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)))));
   const line = (title, values, classes = "") => h(`tr${classes}`, {}, h("th", { scope: "row" }, visible(title)),
     values.map((value) => h("td.num", {}, visible(value))));
-  const keys = told.keys.map((each) => [each.key, each.values]), figures = figureRows(told);
+  const across = { colspan: runs.length + 1 };
+  const keys = told.keys.map((each) => line(each.key, each.values.map(typed), ".mono-row"));
+  const body = h("tbody", {},
+    h("tr.between", {}, h("th", across, "Keys of the recipe that differ")),
+    keys.length ? keys : h("tr", {}, h("td.dim", across, "none: only chance differs")),
+    h("tr.between", {}, h("th", across, "What came of it")),
+    figureRows(told).map(([title, values]) => line(title, values)));
   return h("section.card", {}, h("h2", {}, "What differs, and what came of it"),
-    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of the runs" }, h("table.side", {}, h("thead", {}, heads),
-      h("tbody", {}, h("tr.between", {}, h("th", { colspan: runs.length + 1 }, "Keys of the recipe that differ")),
-        keys.length ? keys.map(([key, values]) => line(key, values.map(typed), ".mono-row"))
-          : h("tr", {}, h("td.dim", { colspan: runs.length + 1 }, "none: only chance differs")),
-        h("tr.between", {}, h("th", { colspan: runs.length + 1 }, "What came of it")),
-        figures.map(([title, values]) => line(title, values))))),
+    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of the runs" },
+      h("table.side", {}, h("thead", {}, heads), body)),
     told.notes.map((words) => h("p.dim", {}, visible(words))));
 }
 
@@ -74,13 +80,15 @@ function figureRows(told) {
     ["status", each((row) => row.status)],
     ["held-out success [95%]", each((row) => `${share(row.success_rate)} ${interval(row.low, row.high)}`)],
     ["before", each((row) => share(row.before))],
-    ["difference to the first", each((row, i) => (i ? difference(told.differences.find((gap) => gap.run === row.run)) : ""))],
+    ["difference to the first", each((row, i) => (i ? difference(told, row.run) : ""))],
     ...FIGURES.filter(has).map(([name, title]) => [title, each((row) => short(row[name]))]),
     ["findings", each((row) => (row.findings ?? []).join(", ") || "none")],
   ];
 }
 
-function difference(gap) {
+function difference(told, run) {
+  const gap = told.differences.find((each) => each.run === run);
   if (!gap) return "–";
-  return `${signed(gap.difference, 3)} [${signed(gap.low, 3)}, ${signed(gap.high, 3)}]${gap.noise ? ", within noise" : ""}`;
+  const [value, low, high] = [gap.difference, gap.low, gap.high].map((each) => signed(each, 3));
+  return `${value} [${low}, ${high}]${gap.noise ? ", within noise" : ""}`;
 }

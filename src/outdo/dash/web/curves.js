@@ -7,6 +7,7 @@ import { h, later, segmented, state } from "./dom.js";
 import { runHead } from "./head.js";
 import { note, to } from "./route.js";
 import { visible } from "./text.js";
+import { warmup } from "./warmup.js";
 
 const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
 const DASHES = ["", "7 3", "2 2", "9 3 2 3", "4 4", "1 3", "12 4", "6 2 2 2 2 2"];
@@ -26,6 +27,7 @@ export async function open(scope) {
   const head = runs.length === 1 ? runHead(scope, "run", runs[0].about, runs[0].findings) : severalHead(scope, shown);
   const cards = cardsOf(shown);
   page.replaceChildren(head.element, toolbar(shown, cards), cards.element);
+  if (runs.length === 1) page.append(warmup(scope, runs[0]));
   shown.group.onZoom = later(200, (window) => onZoom(shown, cards, window));
   if (shown.group.range) onZoom(shown, cards, shown.group.range);
   const redraw = () => cards.redraw();
@@ -42,8 +44,9 @@ export async function open(scope) {
 /** Rows that came while nobody listened. */
 async function catchUp(shown, cards, head) {
   for (const run of shown.runs) {
-    const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => (error.status === 404 ? gone(shown, run) : null));
-    if (!fresh || shown.scope.closed) return;
+    const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => error);
+    if (fresh.status === 404) gone(shown, run);
+    if (fresh instanceof Error || shown.scope.closed) return;
     Object.assign(run, fresh, { window: run.window });
     head.update(run.summary, run.findings);
   }
@@ -54,11 +57,10 @@ async function catchUp(shown, cards, head) {
 function gone(shown, run) {
   if (!shown.scope.page.querySelector(".gone")) {
     shown.scope.page.prepend(h("p.notice.gone", { role: "alert" },
-      `${visible(run.summary.name)} is no longer there: its folder was moved or deleted. What you see was read before. `,
-      h("a", { href: "#/runs" }, "All runs")));
+      `${visible(run.summary.name)} is no longer there: its folder was moved or deleted. `,
+      "What you see was read before. ", h("a", { href: "#/runs" }, "All runs")));
   }
   shown.scope.live("off");
-  return null;
 }
 
 function onEvent(shown, cards, head, kind, data) {
@@ -135,7 +137,8 @@ function severalHead(scope, shown) {
   const ids = shown.runs.map((run) => run.id);
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: `${ids.length} runs` });
   const element = h("div.run-head", {},
-    h("div.headline", {}, h("h1", {}, `${ids.length} runs`), h("a.button", { href: to("compare", { run: ids }) }, "Compare")),
+    h("div.headline", {}, h("h1", {}, `${ids.length} runs`),
+      h("a.button", { href: to("compare", { run: ids }) }, "Compare")),
     h("ul.legend", { "aria-label": "Runs and their lines" }, shown.runs.map((run) => h("li", {},
       swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
       h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Take away",

@@ -10,11 +10,11 @@ import { get } from "./api.js";
 
 /** @param {string} id @param {number} style @returns {Promise<Held>} */
 export async function load(id, style, signal) {
-  const [about, metrics, evals, findings] = await Promise.all([
+  const [about, metrics, { evals }, { findings }] = await Promise.all([
     get("run", { run: id }, signal), get("metrics", { run: id, points: 1000 }, signal),
     get("evals", { run: id }, signal), get("findings", { run: id }, signal),
   ]);
-  return { id, style, about, summary: about.summary, metrics, window: null, evals: evals.evals, findings: findings.findings };
+  return { id, style, about, summary: about.summary, metrics, window: null, evals, findings };
 }
 
 /** New rows at the end of those that are there; rows that are known are passed over. @param {Metrics} metrics */
@@ -76,8 +76,9 @@ export function evalPoints(held, split, kind, style) {
 
 /** What the doctor saw in one of these signals, as marks. @param {Held} held @param {string[]} names */
 export function marksOf(held, names, kind) {
-  return held.findings.filter((finding) => !finding.past && isIll(finding) && finding.signals.some((s) => names.includes(s)))
-    .map((finding) => ({ x: place(held.metrics, finding.step, kind), label: finding.code, severity: finding.severity }));
+  const holds = (finding) => !finding.past && isIll(finding) && finding.signals.some((name) => names.includes(name));
+  return held.findings.filter(holds).map(({ step, code, severity }) =>
+    ({ x: place(held.metrics, step, kind), label: code, severity }));
 }
 
 /** Whether it is an illness rather than "healthy" or "too early". */

@@ -49,11 +49,12 @@ function windowOf(given, drawn, range) {
   const log = given.log && low > 0;
   if (high - low < 1e-9 * Math.abs(high)) low = high = (low + high) / 2;  // rounding is no movement
   if (right === left) { left -= 0.5; right += 0.5; }
+  if (high === low && high !== 0 && !log) [low, high] = [high - Math.abs(high) / 2, high + Math.abs(high) / 2];
   const span = high - low || Math.abs(high) * 0.1 || 1;
   for (const edge of given.bands.flatMap((band) => [band.from, band.to])) {
     if (edge === null || log) continue;
-    if (edge > high && edge - high < span * 0.6) high = edge + span * 0.08;
-    if (edge < low && low - edge < span * 0.6) low = edge - span * 0.08;
+    if (edge > high && edge - high < span * 0.6) high = edge + (edge - low) * 0.25;
+    if (edge < low && low - edge < span * 0.6) low = edge - (high - edge) * 0.25;
   }
   if (log) return { left, right, low: low / 1.15, high: high * 1.15 === low / 1.15 ? high * 2 : high * 1.15, log };
   if (high === 0 && low === 0) high = 1;
@@ -101,7 +102,8 @@ export function drawBase(canvas, element, given, drawn, range) {
   drawMarks(pen, view, given.marks);
   given.lines.forEach((line, k) => drawLine(pen, view, line, drawn[k], given.smooth > 0));
   pen.restore();
-  given.points.filter((point) => point.x >= found.left && point.x <= found.right).forEach((point) => drawPoint(pen, view, point));
+  const inside = given.points.filter((point) => point.x >= found.left && point.x <= found.right);
+  inside.forEach((point) => drawPoint(pen, view, point));
   return view;
 }
 

@@ -52,7 +52,9 @@ function parts(held, catalogue, charts) {
 }
 
 function healthy(words, held) {
-  if (!held.metrics.steps.length) return state("Nothing to judge yet", "The doctor reads the curves; there are none so far.");
+  if (!held.metrics.steps.length) {
+    return state("Nothing to judge yet", "The doctor reads the curves; there are none so far.");
+  }
   const early = words.some((finding) => finding.code === "too_early");
   const said = words.map((finding) => visible(finding.what)).filter(Boolean).join(" ");
   return state(early ? "Too early to say" : "✓ Nothing is wrong",
@@ -92,7 +94,8 @@ function change(made) {
 function curveOf(held, name) {
   if (name !== "eval_success_rate") return { lines: [lineOf(held, name, "steps", 0)].filter(Boolean), points: [] };
   const points = evalPoints(held, held.evals[0]?.split, "steps", 0);
-  return { points, lines: points.length ? [{ name, x: points.map((each) => each.x), y: points.map((each) => each.y) }] : [] };
+  const line = { name, x: points.map((each) => each.x), y: points.map((each) => each.y) };
+  return { points, lines: points.length ? [line] : [] };
 }
 
 /** The signal's curve, shaded from where the finding began. */

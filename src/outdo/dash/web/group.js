@@ -1,7 +1,7 @@
 // One group: a prompt, and its answers side by side with what each was paid and why.
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { share, short, signed } from "./format.js";
+import { share, short, signed, typed } from "./format.js";
 import { to } from "./route.js";
 import { block, cuttable, pieces, visible } from "./text.js";
 
@@ -12,10 +12,11 @@ const LARGE = 2;  // an advantage whose bar is full
 export function groupCard(seen, group) {
   const link = { run: seen.run, prompt: group.prompt_id };
   const rest = group.messages?.slice(0, -1) ?? [];
+  const wanted = group.answer ?? null;
   return h("article.card.group", { "aria-label": `Prompt ${visible(group.prompt_id)}` },
     h("header", {},
       h("div.asked", {}, rest.length > 0 && earlier(rest), block(group.prompt, "said.prompt"),
-        group.answer !== null && group.answer !== undefined && h("p.dim", {}, "wanted ", h("bdi.mono", {}, pieces(String(group.answer).slice(0, 300))))),
+        wanted !== null && h("p.dim", {}, "wanted ", h("bdi.mono", {}, pieces(typed(wanted).slice(0, 300))))),
       h("div.tallies", {}, tallies(group),
         h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "open"),
         h("a", { href: to("prompt", link) }, "follow through the steps"))),
@@ -23,11 +24,10 @@ export function groupCard(seen, group) {
 }
 
 function earlier(messages) {
-  return h("details.earlier", {}, h("summary", {}, `${messages.length} earlier ${messages.length === 1 ? "message" : "messages"}`),
-    messages.map((message) => [h("small.dim", {}, visible(message.role)), block(contentOf(message))]));
+  const many = messages.length === 1 ? "1 earlier message" : `${messages.length} earlier messages`;
+  return h("details.earlier", {}, h("summary", {}, many),
+    messages.map((message) => [h("small.dim", {}, visible(message.role)), block(typed(message.content))]));
 }
-
-const contentOf = (message) => (typeof message.content === "string" ? message.content : JSON.stringify(message.content));
 
 function tallies(group) {
   const counts = [["right", group.right], ["wrong", group.wrong], ["broken", group.broken]].filter(([, n]) => n > 0);
@@ -43,12 +43,12 @@ function answerCard(seen, group, answer) {
   const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => wholeText(seen, group, answer)));
   const card = h(`section.answer.${way}`, { "aria-label": `Answer ${answer.index + 1}` },
     h("header", {}, h(`span.tag.${answer.verdict}`, {}, `${sign} ${visible(word)}`), h("span.grow"),
-      h("span.num", { title: "reward" }, answer.reward === null ? "no reward" : [h("small.dim", {}, "reward "), short(answer.reward)])),
+      h("span.num", {}, h("small.dim", {}, "reward "), short(answer.reward))),
     advantageBar(answer.advantage),
     text,
     answer.reason && h("p.reason", { dir: "auto" }, pieces(answer.reason.slice(0, 600))),
     h("footer", {},
-      Object.entries(answer.parts ?? {}).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
+      Object.entries(answer.parts).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
       h("span.grow"), h("span.dim", {}, `${answer.length} tokens · ${visible(answer.finish)}`)));
   if (seen.tokens !== "no") colour(seen, group, answer, text);
   return card;
@@ -74,7 +74,7 @@ function advantageBar(advantage) {
 /** Colours an answer's tokens, where the run kept what that takes. */
 async function colour(seen, group, answer, text) {
   if (!answer.has_tokens) {
-    text.append(h("p.dim.note", {}, "The tokens of this answer were not kept: log_tokens says of how many groups a step they are."));
+    text.append(h("p.dim.note", {}, "Its tokens were not kept: log_tokens says of how many groups a step they are."));
     return;
   }
   try {
@@ -91,7 +91,8 @@ function tokenSpan(token, by) {
   const told = `log p ${short(token.logprob)}${token.ratio === null ? "" : `, ratio ${short(token.ratio)}`}`;
   if (value === null || value === undefined) return h("span", { title: told }, pieces(token.text));
   // A ratio goes either way from 1, a log-probability down from 0.
-  const strength = by === "ratio" ? Math.min(1, Math.abs(Math.log(Math.max(value, 1e-9))) / 0.3) : Math.min(1, -value / 4);
+  const far = by === "ratio" ? Math.abs(Math.log(Math.max(value, 1e-9))) / 0.3 : -value / 4;
+  const strength = Math.min(1, far);
   const way = by === "ratio" && value > 1 ? "more" : "less";
   return h(`span.token.${way}`, { title: told, style: { "--strength": strength.toFixed(3) } }, pieces(token.text));
 }

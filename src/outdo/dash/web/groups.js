@@ -7,7 +7,8 @@ import { runHead } from "./head.js";
 import { improved } from "./prompt.js";
 import { note } from "./route.js";
 
-const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["length", "length"], ["prompt", "prompt"], ["id", "order in the step"]];
+const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["length", "length"], ["prompt", "prompt"],
+  ["id", "order in the step"]];
 const SHOWS = [["all", "all"], ["informative", "informative"], ["all_right", "all right"], ["all_wrong", "all wrong"],
   ["broken", "broken"], ["improved", "most improved"]];
 const PAGE = 8;  // groups that are asked for at a time
@@ -21,14 +22,14 @@ export async function open(scope) {
   ]);
   const head = runHead(scope, "groups", about);
   const seen = {
-    run, scope, steps: known.steps, metrics, step: Number(query.get("step") ?? known.steps[known.steps.length - 1] ?? 0),
+    run, scope, steps: known.steps, metrics, step: Number(query.get("step") ?? known.steps.at(-1) ?? 0),
     sort: query.get("sort") ?? "spread", order: query.get("order") ?? "desc", show: query.get("show") ?? "all",
     tokens: query.get("tokens") ?? "no", prompt: query.get("prompt") ?? "",
   };
   if (!known.steps.length) {
-    const wait = about.summary.status === "running" ? "They show after the first step." : "It kept none, or they were deleted.";
-    page.replaceChildren(head.element, state("No answers are kept in this run", wait));
-    return;
+    const runs = about.summary.status === "running";
+    const why = runs ? "Come back after the first step." : "It made none, or they were deleted.";
+    return page.replaceChildren(head.element, state("No answers are kept in this run", why));
   }
   seen.step = nearestStep(seen.steps, seen.step);
   seen.list = h("div.group-list", { "aria-live": "polite" });
@@ -64,7 +65,8 @@ function follow(scope, seen, head) {
 /** Which step: a curve to click on, a slider, buttons and keys. */
 function picker(seen) {
   const plot = h("div.chart.low"), out = h("output.step", {}), read = h("div.read");
-  const slider = h("input.grow", { type: "range", min: "0", step: "1", "aria-label": "Step", oninput: () => choose(seen.steps[Number(slider.value)]) });
+  const slider = h("input.grow", { type: "range", min: "0", step: "1", "aria-label": "Step",
+    oninput: () => choose(seen.steps[Number(slider.value)]) });
   const ask = later(60, () => refill(seen));
   const choose = (step) => {
     if (step === undefined || step === seen.step) return;
@@ -74,8 +76,12 @@ function picker(seen) {
     update();
     ask();
   };
-  const move = (by) => choose(seen.steps[Math.max(0, Math.min(seen.steps.length - 1, seen.steps.indexOf(seen.step) + by))]);
-  const drawn = chart(plot, { title: "Mean reward; click to pick a step", read, onPick: (x) => choose(nearestStep(seen.steps, x)) });
+  const move = (by) => {
+    const to = seen.steps.indexOf(seen.step) + by;
+    choose(seen.steps[Math.max(0, Math.min(seen.steps.length - 1, to))]);
+  };
+  const drawn = chart(plot, { title: "Mean reward; click to pick a step", read,
+    onPick: (x) => choose(nearestStep(seen.steps, x)) });
   const update = () => {
     slider.max = String(seen.steps.length - 1);
     slider.value = String(seen.steps.indexOf(seen.step));
@@ -85,10 +91,11 @@ function picker(seen) {
     drawn.set({ cursor: seen.step, lines: [{ name: "reward_mean", x: seen.metrics.steps.slice(0, y.length), y }] });
   };
   update();
+  const arrow = (label, sign, by) =>
+    h("button", { type: "button", "aria-label": label, onclick: () => move(by) }, sign);
   const element = h("section.card.picker", { "aria-label": "Which step" },
     h("header", {}, h("h3", {}, "Mean reward"), h("span.dim", {}, "click to pick a step"), h("span.grow"), read), plot,
-    h("div.bar", {}, h("button", { type: "button", onclick: () => move(-1), "aria-label": "Step before" }, "←"), slider,
-      h("button", { type: "button", onclick: () => move(1), "aria-label": "Next step" }, "→"), out));
+    h("div.bar", {}, arrow("Step before", "←", -1), slider, arrow("Next step", "→", 1), out));
   return { element, chart: drawn, update, move };
 }
 
@@ -122,7 +129,7 @@ async function refill(seen, offset = 0) {
   const mine = (seen.asked = Symbol("question"));
   seen.list.setAttribute("aria-busy", "true");
   try {
-    const parts = seen.show === "improved" ? await improved(seen) : seen.prompt ? await alone(seen) : await several(seen, offset);
+    const parts = await (seen.show === "improved" ? improved(seen) : seen.prompt ? alone(seen) : several(seen, offset));
     if (seen.asked !== mine || seen.scope.closed) return;
     if (offset) seen.list.querySelector(".rest")?.replaceWith(...parts);
     else seen.list.replaceChildren(...parts);

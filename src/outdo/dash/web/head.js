@@ -7,7 +7,8 @@ import { to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
-const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"], ["resources", "Resources"], ["recipe", "Recipe"]];
+const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"], ["resources", "Resources"],
+  ["recipe", "Recipe"]];
 
 /**
  * @param {any} scope @param {string} view the tab @param {any} about what /api/run says
@@ -47,8 +48,12 @@ function parameters(about) {
   return typeof number === "number" ? `${short(number)} parameters` : "";
 }
 
+/** A figure with its title above and a remark below. */
+export function fact(title, value, more = "") {
+  return h("div.fact", {}, h("small", {}, title), h("b", {}, value), more && h("small", {}, more));
+}
+
 function facts(summary, about) {
-  const fact = (title, value, more) => h("div.fact", {}, h("small", {}, title), h("b", {}, value), more && h("small", {}, more));
   const part = summary.max_steps ? Math.min(1, summary.steps / summary.max_steps) : 0;
   const steps = h("div.fact", {}, h("small", {}, "Steps"),
     h("b", {}, summary.max_steps ? `${count(summary.steps)} / ${count(summary.max_steps)}` : count(summary.steps)),
@@ -59,14 +64,15 @@ function facts(summary, about) {
     steps,
     (before || after) && fact(`Held-out success${after ? ` (${visible(after.split)})` : ""}`,
       `${share(before?.success)} → ${share(after?.success)}`, after && `95% ${interval(after.low, after.high)}`),
-    last !== undefined && fact("Reward now", share(last)),
-    fact("Tokens", count(about.tokens)),
+    last !== undefined && fact(summary.kind === "sft" ? "Loss lately" : "Reward lately", share(last)),
+    about.tokens > 0 && fact("Tokens", count(about.tokens)),
     fact("Time", clock(elapsed(summary, about)), `since ${when(summary.started)}`),
     summary.why && h("p.why", { dir: "auto" }, visible(summary.why)),
   ].filter(Boolean);
 }
 
 function elapsed(summary, about) {
-  const from = parsed(summary.started), until = parsed(summary.ended) ?? (summary.status === "running" ? new Date() : null);
+  const from = parsed(summary.started);
+  const until = parsed(summary.ended) ?? (summary.status === "running" ? new Date() : null);
   return from && until ? (until - from) / 1000 : (about.seconds ?? 0);
 }

@@ -20,24 +20,26 @@ export function stackedBars(bars, names) {
   const columns = bars.map((bar) => h("button.column", { type: "button", "aria-label": `steps ${bar.from} to ${bar.to}`,
     onpointerenter: () => tell(bar), onfocus: () => tell(bar) },
   bar.values.map((value, i) => h(`span.phase.${PATTERNS[i]}`, { style: { height: `${(100 * value) / tallest}%` } }))));
-  return h("div", {}, h("div.columns", {}, h("span.most", {}, clock(tallest)), columns), h("div.axis", {}, h("span", {}, `step ${bars[0].from}`),
-    h("span", {}, `step ${bars[bars.length - 1].to}`)), told);
+  return h("div", {}, h("div.columns", {}, h("span.most", {}, clock(tallest)), columns),
+    h("div.axis", {}, h("span", {}, `step ${bars[0].from}`), h("span", {}, `step ${bars.at(-1).to}`)), told);
 }
 
 /**
  * Rows with a dot and its interval on one scale.
- * @param {{name: string, href?: string, value: number, low?: number|null, high?: number|null, before?: number|null}[]} rows
+ * @param {{name: string, href?: string, value: number, low?: number|null, high?: number|null,
+ *   before?: number|null}[]} rows
  */
 export function dots(rows, title) {
-  const all = rows.flatMap((row) => [row.value, row.low, row.high, row.before]).filter((each) => typeof each === "number");
+  const isNumber = (value) => typeof value === "number";
+  const all = rows.flatMap((row) => [row.value, row.low, row.high, row.before]).filter(isNumber);
   const share = all.every((each) => each >= 0 && each <= 1);
   const [low, high] = share ? [0, 1] : [Math.min(...all), Math.max(...all)];
   const at = (value) => `${(100 * (value - low)) / (high - low || 1)}%`;
   return h("div.dots", { role: "list", "aria-label": title }, rows.map((row) => h("div.dot-row", { role: "listitem" },
     row.href ? h("a", { href: row.href }, visible(row.name)) : h("span", {}, visible(row.name)),
     h("div.rail", {},
-      typeof row.before === "number" && h("i.before", { style: { left: at(row.before) }, title: `before ${short(row.before)}` }),
-      typeof row.low === "number" && h("i.span", { style: { left: at(row.low), right: `calc(100% - ${at(row.high)})` } }),
+      isNumber(row.before) && h("i.before", { style: { left: at(row.before) }, title: `before ${short(row.before)}` }),
+      isNumber(row.low) && h("i.span", { style: { left: at(row.low), right: `calc(100% - ${at(row.high)})` } }),
       h("i.dot", { style: { left: at(row.value) } })),
     h("span.num", {}, share ? row.value.toFixed(3) : short(row.value)))));
 }
@@ -66,10 +68,11 @@ export function parallel(rows, keys, figures, onPick) {
   const marks = axes.map((axis, i) => [
     svg("line", { x1: x(i), x2: x(i), y1: top, y2: tall - foot, class: "axis" }),
     svg("text", { x: x(i), y: 14, "text-anchor": "middle", class: "axis-name" }, visible(axis)),
-    ...scales[i].ticks.map(([part, word]) => svg("text", { x: x(i) + 6, y: y(part) + 4, class: "axis-tick" }, visible(word))),
+    ...scales[i].ticks.map(([part, word]) =>
+      svg("text", { x: x(i) + 6, y: y(part) + 4, class: "axis-tick" }, visible(word))),
   ]);
-  return svg("svg", { viewBox: `0 0 ${width} ${tall}`, class: "parallel", role: "group", "aria-label": "Parallel lines over keys" },
-    lines, marks.flat());
+  const frame = { viewBox: `0 0 ${width} ${tall}`, class: "parallel", role: "group" };
+  return svg("svg", { ...frame, "aria-label": "Parallel lines over keys" }, lines, marks.flat());
 }
 
 const told = (value) => (typeof value === "number" ? short(value) : typed(value));
@@ -78,8 +81,9 @@ const told = (value) => (typeof value === "number" ? short(value) : typed(value)
 function scaleOf(values) {
   const has = values.filter((value) => typeof value === "number");
   const [low, high] = [Math.min(...has), Math.max(...has)];
-  const part = (value) => (typeof value === "number" ? (high > low ? (value - low) / (high - low) : 0.5) : null);
-  return { part, ticks: high > low ? [[0, short(low)], [0.5, short((low + high) / 2)], [1, short(high)]] : [[0.5, short(low)]] };
+  if (!(high > low)) return { part: (value) => (typeof value === "number" ? 0.5 : null), ticks: [[0.5, short(low)]] };
+  const part = (value) => (typeof value === "number" ? (value - low) / (high - low) : null);
+  return { part, ticks: [0, 0.5, 1].map((each) => [each, short(low + each * (high - low))]) };
 }
 
 /** Values of a key: each at a height of its own, in order. */

@@ -10,7 +10,9 @@ import { block, pieces, visible } from "./text.js";
 export async function open(scope) {
   const { page, query } = scope;
   const run = query.get("run") ?? "", prompt = query.get("prompt") ?? "";
-  const [about, found] = await Promise.all([get("run", { run }, scope.signal), get("prompt", { run, prompt }, scope.signal)]);
+  const [about, found] = await Promise.all([
+    get("run", { run }, scope.signal), get("prompt", { run, prompt }, scope.signal),
+  ]);
   const head = runHead(scope, "groups", about);
   const plot = h("div.chart"), read = h("div.read");
   const open = (step) => (location.hash = to("groups", { run, step, prompt }));
@@ -41,7 +43,8 @@ function stepRow(run, prompt, seen) {
 export async function improved(seen) {
   const { prompts } = await get("improved", { run: seen.run, limit: 24 }, seen.scope.signal);
   if (!prompts.length) {
-    return [state("No prompt came twice", "What a prompt gained is seen where it is drawn in several steps: in longer runs, or smaller data.")];
+    return [state("No prompt came twice",
+      "What a prompt gained is seen where several steps draw it: in longer runs, or with less data.")];
   }
   return [h("p.dim.tally", {}, "Prompts that were seen at least twice, by what their mean reward gained."),
     h("div.gains", {}, prompts.map((each) => gainRow(seen.run, each)))];
@@ -52,7 +55,8 @@ function gainRow(run, each) {
   const fits = Math.min(each.first_mean, each.last_mean) >= 0 && Math.max(each.first_mean, each.last_mean) <= 1;
   return h("a.card.gain", { href: to("prompt", { run, prompt: each.prompt_id }) },
     h("b.num", {}, signed(each.gain)),
-    h("span.num.dim", {}, `${share(each.first_mean)} at step ${each.first_step} → ${share(each.last_mean)} at step ${each.last_step}`),
+    h("span.num.dim", {},
+      `${share(each.first_mean)} at step ${each.first_step} → ${share(each.last_mean)} at step ${each.last_step}`),
     fits && h("span.rail", {}, h(`span.${each.gain < 0 ? "minus" : "plus"}`, { style: bar })),
     h("bdi.mono", { dir: "auto" }, visible(each.prompt).slice(0, 200)));
 }

@@ -11,8 +11,8 @@ export async function open(scope) {
   const head = runHead(scope, "recipe", about);
   const pairs = Object.entries(about.recipe ?? {});
   const body = h("tbody", {});
-  const fill = (q) => body.replaceChildren(...pairs.filter(([key, value]) => `${key} ${typed(value)}`.toLowerCase().includes(q))
-    .map(([key, value]) => h("tr", {}, h("th.mono", { scope: "row" }, visible(key)), h("td.mono", {}, visible(typed(value))))));
+  const fill = (q) => body.replaceChildren(...pairs.map(([key, value]) => [key, typed(value)])
+    .filter((pair) => pair.join(" ").toLowerCase().includes(q)).map(row));
   fill("");
   const yaml = pairs.map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join("\n");
   scope.page.replaceChildren(head.element,
@@ -22,12 +22,15 @@ export async function open(scope) {
           oninput: (event) => fill(event.target.value.toLowerCase()) }), copyButton(yaml, "Copy as YAML")),
       h("table.pairs", {}, body)),
       h("section", {}, h("div.bar", {}, h("h2", {}, "Where it ran")),
-        h("table.pairs", {}, h("tbody", {}, flat(about.facts ?? {}).map(([key, value]) =>
-          h("tr", {}, h("th.mono", { scope: "row" }, visible(key)), h("td.mono", {}, visible(value)))))))));
+        h("table.pairs", {}, h("tbody", {}, flat(about.facts ?? {}).map(row))))));
 }
+
+const row = ([key, value]) =>
+  h("tr", {}, h("th.mono", { scope: "row" }, visible(key)), h("td.mono", {}, visible(value)));
 
 /** {a: {b: 1}} as a.b = 1. */
 function flat(value, before = "") {
+  const isMap = (each) => each && typeof each === "object" && !Array.isArray(each);
   return Object.entries(value).flatMap(([key, each]) =>
-    each && typeof each === "object" && !Array.isArray(each) ? flat(each, `${before}${key}.`) : [[before + key, typed(each)]]);
+    isMap(each) ? flat(each, `${before}${key}.`) : [[before + key, typed(each)]]);
 }

@@ -4,7 +4,7 @@ import { chart, chartGroup } from "./chart.js";
 import { append, lineOf, load } from "./data.js";
 import { h, later, state } from "./dom.js";
 import { clock, count, size } from "./format.js";
-import { runHead } from "./head.js";
+import { fact, runHead } from "./head.js";
 import { note } from "./route.js";
 import { PATTERNS, stackedBars } from "./plots.js";
 
@@ -28,8 +28,8 @@ export async function open(scope) {
   const draw = () => {
     charts.forEach((each) => each.remove());
     charts = [];
-    if (!held.metrics.steps.length) body.replaceChildren(state("No step is finished yet", "What a step takes shows after the first one."));
-    else body.replaceChildren(...parts(held, charts, price, draw));
+    const none = () => [state("No step is finished yet", "What a step takes shows after the first one.")];
+    body.replaceChildren(...(held.metrics.steps.length ? parts(held, charts, price, draw) : none()));
   };
   draw();
   const redraw = later(1000, async () => {
@@ -51,10 +51,11 @@ function parts(held, charts, price, draw) {
   const { about } = held;
   return [
     h("section.card", {}, h("h2", {}, "Where the time went"), whole(about.phases ?? {})),
-    h("section.card", {}, h("h2", {}, "Where the time of a step goes", h("small.dim", {}, "seconds a step, mean of each stretch")),
+    h("section.card", {},
+      h("h2", {}, "Where the time of a step goes", h("small.dim", {}, "seconds a step, mean of each stretch")),
       stackedBars(stretches(held.metrics), PHASES.map(([, word]) => word))),
-    h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens a second"), curve(held, charts, "time/step", "Seconds a step"),
-      memory(held, charts)),
+    h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens a second"),
+      curve(held, charts, "time/step", "Seconds a step"), memory(held, charts)),
     h("section.card", {}, h("h2", {}, "What it has cost so far"), cost(about, price, draw)),
   ];
 }
@@ -64,8 +65,9 @@ function whole(phases) {
   const total = PHASES.reduce((sum, [key]) => sum + (phases[key] ?? 0), 0);
   if (!total) return h("p.dim", {}, "No times are known.");
   const has = PHASES.map((phase, i) => [...phase, i]).filter(([key]) => phases[key] > 0);
+  const words = has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ");
   return [
-    h("div.whole", { role: "img", "aria-label": has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ") },
+    h("div.whole", { role: "img", "aria-label": words },
       has.map(([key, , , i]) => h(`div.phase.${PATTERNS[i]}`, { style: { flexGrow: String(phases[key] / total) } }))),
     h("table.plain", {}, h("tbody", {}, has.map(([key, word, what, i]) => h("tr", {},
       h("td", {}, h(`i.phase.key.${PATTERNS[i]}`)), h("th", { scope: "row" }, word, h("small.dim", {}, ` ${what}`)),
@@ -112,8 +114,7 @@ function memory(held, charts) {
 
 /** Tokens and device-seconds, and money where the reader gives a price. */
 function cost(about, price, draw) {
-  const hours = (about.device_seconds ?? about.seconds ?? 0) / 3600;
-  const fact = (title, value, more) => h("div.fact", {}, h("small", {}, title), h("b", {}, value), more && h("small", {}, more));
+  const seconds = about.device_seconds, money = (seconds / 3600) * price.value;
   const field = h("input", { type: "number", min: "0", step: "0.1", value: price.value || "", placeholder: "0",
     "aria-label": "Price of an hour of the device", onchange: () => {
       price.value = Number(field.value) || 0;
@@ -122,8 +123,8 @@ function cost(about, price, draw) {
     } });
   return h("div.standing", {},
     fact("Tokens sampled", count(about.tokens), about.answers ? `${count(about.answers)} answers` : ""),
-    fact("Device time", clock(about.device_seconds ?? 0), `${Math.round(about.device_seconds ?? 0).toLocaleString("en-GB")} device-seconds`),
-    about.tokens > 0 && fact("A million tokens", clock((1e6 * (about.device_seconds ?? 0)) / about.tokens), "of device time"),
-    price.value > 0 && fact("Money", (hours * price.value).toFixed(hours * price.value < 1 ? 4 : 2), `at ${price.value} an hour`),
+    fact("Device time", clock(seconds), `${Math.round(seconds).toLocaleString("en-GB")} device-seconds`),
+    about.tokens > 0 && fact("A million tokens", clock((1e6 * seconds) / about.tokens), "of device time"),
+    price.value > 0 && fact("Money", money.toFixed(money < 1 ? 4 : 2), `at ${price.value} an hour`),
     h("label.field", {}, h("span", {}, "Price of a device-hour"), field));
 }

@@ -21,7 +21,7 @@ export async function open(scope) {
   const { page, query } = scope;
   const seen = {
     q: query.get("q") ?? "", status: query.get("status") ?? "", sort: query.get("sort") ?? "started",
-    order: query.get("order") ?? "desc", cells: query.get("cells") === "1", picked: new Set(), rows: new Map(), told: "",
+    order: query.get("order") ?? "desc", cells: query.get("cells") === "1", picked: new Set(), rows: new Map(),
   };
   let found = await get("runs", {}, scope.signal);
   const draw = () => drawAll(page, found, seen, draw);
@@ -46,7 +46,8 @@ function drawAll(page, found, seen, draw) {
   const inSweep = (run) => found.sweeps.some((sweep) => sweep.id === "." || run.id.startsWith(`${sweep.id}/`));
   const cells = found.runs.filter(inSweep).length;
   const mixed = cells > 0 && cells < found.runs.length;
-  const shown = sorted(found.runs.filter((run) => matches(run, seen) && (!mixed || seen.cells || seen.q || !inSweep(run))), seen);
+  const all = !mixed || seen.cells || seen.q;
+  const shown = sorted(found.runs.filter((run) => matches(run, seen) && (all || !inSweep(run))), seen);
   fillRows(page.querySelector("tbody"), shown, seen, draw);
   page.querySelector(".cells").hidden = !mixed;
   page.querySelector(".cells span").textContent = `with the ${cells} runs of sweeps`;
@@ -62,8 +63,9 @@ function drawAll(page, found, seen, draw) {
 function frame(found, seen, draw) {
   const set = (changes) => {
     Object.assign(seen, changes);
-    const { q, status, sort, order, cells } = seen;
-    note({ q, status, sort: sort === "started" ? "" : sort, order: order === "desc" ? "" : order, cells: cells && "1" });
+    const { q, status, sort, order } = seen;
+    note({ q, status, sort: sort === "started" ? "" : sort, order: order === "desc" ? "" : order });
+    note({ cells: seen.cells && "1" });
     draw();
   };
   const heads = COLUMNS.map(([key, title]) => h(`th.${key}`, { "data-key": key, scope: "col" },
@@ -73,8 +75,8 @@ function frame(found, seen, draw) {
     h("div.headline", {}, h("h1", {}, "Runs"), h("span.tally.dim", {}), h("span.dim.root", {}, visible(found.root))),
     found.sweeps.length > 0 && h("div.sweeps", {}, found.sweeps.map(sweepCard)),
     h("div.bar", {},
-      h("input", { type: "search", placeholder: "Filter by name, task, model, finding …  /", "aria-label": "Filter the runs",
-        value: seen.q, oninput: (event) => set({ q: event.target.value }) }),
+      h("input", { type: "search", "aria-label": "Filter the runs", value: seen.q,
+        placeholder: "Filter by name, task, model, finding …  /", oninput: (event) => set({ q: event.target.value }) }),
       select("Status", statuses, seen.status, (status) => set({ status })),
       h("label.check.cells", {}, h("input", { type: "checkbox", checked: seen.cells,
         onchange: (event) => set({ cells: event.target.checked }) }), h("span", {}))),
@@ -92,7 +94,8 @@ function orderOf(seen, key) {
 
 function sweepCard(sweep) {
   return h("a.card.sweep-card", { href: to("sweep", { sweep: sweep.id }) }, h("small.dim", {}, "Sweep"),
-    h("b", {}, visible(sweep.title || sweep.id)), h("span.dim", {}, `${sweep.done} of ${sweep.cells} cells done`));
+    h("b", {}, visible(sweep.title || sweep.id)),
+    h("span.dim", {}, visible(`${sweep.done} of ${sweep.cells} cells done · ${sweep.id}`)));
 }
 
 function matches(run, seen) {
@@ -121,14 +124,19 @@ function fillRows(body, runs, seen, draw) {
     seen.rows.set(run.id, { told, row });
     return row;
   });
-  if (rows.length !== body.children.length || rows.some((row, i) => body.children[i] !== row)) body.replaceChildren(...rows);
+  const same = rows.length === body.children.length && rows.every((row, i) => body.children[i] === row);
+  if (!same) body.replaceChildren(...rows);
 }
 
 const ill = (run) => run.findings.filter((finding) => finding.severity !== "info");
 
 function rowOf(run, seen, draw) {
-  const pick = h("input", { type: "checkbox", checked: seen.picked.has(run.id), "aria-label": `Pick ${visible(run.name)}`,
-    onchange: (event) => { seen.picked[event.target.checked ? "add" : "delete"](run.id); draw(); } });
+  const label = `Pick ${visible(run.name)}`;
+  const pick = h("input", { type: "checkbox", checked: seen.picked.has(run.id), "aria-label": label,
+    onchange: () => {
+      seen.picked[pick.checked ? "add" : "delete"](run.id);
+      draw();
+    } });
   const folder = run.id.includes("/") ? run.id.slice(0, run.id.lastIndexOf("/")) : "";
   const kind = run.kind === "grpo" ? "" : run.kind;
   return h("tr", {},
@@ -143,7 +151,8 @@ function rowOf(run, seen, draw) {
       run.after && h("small.dim", {}, interval(run.after.low, run.after.high))),
     h("td.findings", {}, ill(run).map((finding) => h(`a.tag.${finding.severity}`,
       { href: to("findings", { run: run.id }) }, SEVERITY[finding.severity], " ", visible(finding.code))),
-      run.trouble.length > 0 && h("span.tag.warning", { title: visible(run.trouble.join("\n")) }, "! not all readable")),
+      run.trouble.length > 0 &&
+        h("span.tag.warning", { title: visible(run.trouble.join("\n")) }, "! not all readable")),
     h("td.started", {}, when(run.started)));
 }
 
@@ -179,7 +188,8 @@ function drawPicked(bar, found, seen, draw) {
   bar.replaceChildren(
     h("b", {}, known.length === 1 ? "1 run picked" : `${known.length} runs picked`),
     h("a.button.first", { href: to("run", { run: known }) }, known.length > 1 ? "Overlay curves" : "Curves"),
-    known.length > 1 ? h("a.button", { href: to("compare", { run: known }) }, "Compare") : h("span.dim", {}, "pick another to compare"),
+    known.length > 1 ? h("a.button", { href: to("compare", { run: known }) }, "Compare")
+      : h("span.dim", {}, "pick another to compare"),
     h("button.quiet", { type: "button", onclick: () => {
       seen.picked.clear();
       seen.rows.clear();

@@ -8,16 +8,17 @@ import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
 const FIGURES = [
-  ["success_rate", "success"], ["before", "before"], ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"],
-  ["group_diversity", "diversity"], ["informative", "informative"], ["len_mean", "length"], ["tokens_per_s", "tokens/s"],
-  ["seconds", "seconds"],
+  ["success_rate", "success"], ["before", "before"], ["reward_mean", "reward"], ["kl_mean", "KL"],
+  ["entropy_mean", "entropy"], ["group_diversity", "diversity"], ["informative", "informative"], ["len_mean", "length"],
+  ["tokens_per_s", "tokens/s"], ["seconds", "seconds"],
 ];
 const EVERY = 5000;
 
 export async function open(scope) {
   const { page, query } = scope;
   const id = query.get("sweep") ?? "";
-  const seen = { id, figure: query.get("figure") ?? "success_rate", sort: "success_rate", order: -1, x: query.get("x"), y: query.get("y") };
+  const seen = { id, figure: query.get("figure") ?? "success_rate", sort: "success_rate", order: -1,
+    x: query.get("x"), y: query.get("y") };
   let found = await get("sweep", { sweep: id }, scope.signal);
   const draw = () => {
     scope.crumbs({ text: "Runs", href: "#/runs" }, { text: found.title || id });
@@ -38,7 +39,7 @@ export async function open(scope) {
 function parts(found, seen, draw) {
   const rows = found.rows ?? [];
   const head = h("div.headline", {}, h("h1", {}, visible(found.title || found.id)),
-    h("span.dim", {}, `${found.done} of ${found.cells} cells done`));
+    h("span.dim", {}, `${found.done} of ${found.cells} cells done`), h("span.dim.root", {}, visible(found.id)));
   if (!rows.length) return [head, state("No cell is finished yet", "Rows come one by one as the cells end.")];
   const settings = settingsOf(rows);
   const keys = variedKeys(rows, found.keys);
@@ -82,7 +83,8 @@ function settingsOf(rows) {
 }
 
 function heatSection(settings, keys, seen, draw) {
-  const x = keys.includes(seen.x) ? seen.x : keys[0], y = keys.includes(seen.y) && seen.y !== x ? seen.y : keys.find((key) => key !== x);
+  const x = keys.includes(seen.x) ? seen.x : keys[0];
+  const y = keys.includes(seen.y) && seen.y !== x ? seen.y : keys.find((key) => key !== x);
   const choose = (which) => (key) => {
     Object.assign(seen, which === "x" ? { x: key, y: key === y ? x : y } : { y: key, x: key === x ? y : x });
     note({ x: seen.x, y: seen.y });
@@ -105,31 +107,37 @@ function heatMap(settings, x, y, figure) {
   };
   const all = settings.map((each) => each.of(figure)).filter((value) => value !== null);
   const [low, high] = [Math.min(...all), Math.max(...all)];
+  const cell = (vx, vy) => {
+    const here = at(vx, vy), value = mean(here), runs = here.reduce((sum, each) => sum + each.cells.length, 0);
+    const heat = value === null ? 0 : (value - low) / (high - low || 1);
+    return h(`td.num${heat > 0.55 ? ".hot" : ""}`, { style: { "--heat": heat.toFixed(3) } }, short(value),
+      h("small", {}, runs === 1 ? "1 run" : `${runs} runs`));
+  };
+  const head = (scope, words) => h("th", { scope }, visible(words));
   return h("div.scroll", {}, h("table.heat", {},
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, visible(`${y} ↓  ${x} →`)), values(x).map((v) => h("th", { scope: "col" }, visible(v))))),
-    h("tbody", {}, values(y).map((vy) => h("tr", {}, h("th", { scope: "row" }, visible(vy)), values(x).map((vx) => {
-      const cells = at(vx, vy), value = mean(cells);
-      const heat = value === null ? 0 : (value - low) / (high - low || 1);
-      return h(`td.num${heat > 0.55 ? ".hot" : ""}`, { style: { "--heat": heat.toFixed(3) } }, value === null ? "–" : short(value),
-        h("small", {}, `${cells.reduce((sum, each) => sum + each.cells.length, 0)} run(s)`));
-    }))))));
+    h("thead", {}, h("tr", {}, head("col", `${y} ↓  ${x} →`), values(x).map((vx) => head("col", vx)))),
+    h("tbody", {}, values(y).map((vy) => h("tr", {}, head("row", vy), values(x).map((vx) => cell(vx, vy)))))));
 }
 
 function dotSection(settings, seen) {
   const success = seen.figure === "success_rate";
   const rows = settings.filter((each) => each.of(seen.figure) !== null).map((each) => ({
-    name: each.name, value: each.of(seen.figure), low: success ? each.of("low") : null, high: success ? each.of("high") : null,
-    before: success ? each.of("before") : null,
+    name: each.name, value: each.of(seen.figure),
+    ...(success && { low: each.of("low"), high: each.of("high"), before: each.of("before") }),
   }));
-  return rows.length > 0 && h("section.card", {}, h("h2", {}, "By setting", h("small.dim", {}, "means over seeds")), dots(rows, "By setting"));
+  if (!rows.length) return null;
+  const title = h("h2", {}, "By setting", h("small.dim", {}, "means over seeds"));
+  return h("section.card", {}, title, dots(rows, "By setting"));
 }
 
 function parallelSection(settings, keys, seen, figures) {
   if (!keys.length || settings.length < 2) return null;
-  const outcome = [...new Set(["kl_mean", "entropy_mean", seen.figure])].filter((name) => figures.some(([figure]) => figure === name));
+  const known = (name) => figures.some(([figure]) => figure === name);
+  const outcome = [...new Set(["kl_mean", "entropy_mean", seen.figure])].filter(known);
   const rows = settings.map((each) => ({ name: each.name,
     values: { ...each.keys, ...Object.fromEntries(outcome.map((name) => [name, each.of(name)])) } }));
-  const out = h("p.dim.num", { role: "status" }, "Each line is a setting; the thicker it is, the higher the last axis.");
+  const how = "Each line is a setting; the thicker it is, the higher on the last axis.";
+  const out = h("p.dim.num", { role: "status" }, how);
   const tell = (name) => {
     const row = rows.find((each) => each.name === name);
     out.textContent = [visible(name), ...outcome.map((axis) => `${axis} ${short(row.values[axis])}`)].join(" · ");
@@ -140,23 +148,35 @@ function parallelSection(settings, keys, seen, figures) {
 
 function table(rows, keys, figures, seen, draw) {
   const columns = [...keys, ...(rows.some((row) => row.keys?.seed !== undefined) ? ["seed"] : [])];
-  const by = (row) => row[seen.sort] ?? row.keys?.[seen.sort] ?? null;
-  const sorted = rows.toSorted((a, b) => {
-    const [p, q] = [by(a), by(b)];
-    return p === null || q === null ? (p === null) - (q === null) : (p < q ? -1 : p > q ? 1 : 0) * seen.order;
-  });
-  const head = (key, title) => h("th", { scope: "col", "aria-sort": seen.sort === key ? (seen.order > 0 ? "ascending" : "descending") : "none" },
-    h("button", { type: "button", onclick: () => {
+  const head = ([key, title]) => {
+    const way = seen.sort !== key ? "none" : seen.order > 0 ? "ascending" : "descending";
+    const sort = () => {
       seen.order = seen.sort === key ? -seen.order : -1;
       seen.sort = key;
       draw();
-    } }, visible(title)));
-  const link = (row) => (row.run ? h("a", { href: to("run", { run: row.run }) }, visible(row.name)) : visible(row.name));
-  return h("section.card", {}, h("h2", {}, "Cells"), h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Cells of the sweep" },
-    h("table.side.cells-table", {},
-      h("thead", {}, h("tr", {}, head("name", "cell"), head("status", "status"), columns.map((key) => head(key, key)),
-        figures.map(([name, title]) => head(name, title)))),
-      h("tbody", {}, sorted.map((row) => h("tr", {}, h("td", {}, link(row)), h("td", {}, statusMark(row)),
-        columns.map((key) => h("td.num.mono", {}, visible(typed(row.keys?.[key])))),
-        figures.map(([name]) => h("td.num", {}, name === "success_rate" ? [share(row[name]), h("small.dim", {}, ` ${interval(row.low, row.high)}`)] : short(row[name])))))))));
+    };
+    return h("th", { scope: "col", "aria-sort": way }, h("button", { type: "button", onclick: sort }, visible(title)));
+  };
+  const heads = [["name", "cell"], ["status", "status"], ...columns.map((key) => [key, key]), ...figures].map(head);
+  return h("section.card", {}, h("h2", {}, "Cells"),
+    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Cells of the sweep" },
+      h("table.side", {}, h("thead", {}, h("tr", {}, heads)),
+        h("tbody", {}, sorted(rows, seen).map((row) => tableRow(row, columns, figures))))));
+}
+
+function sorted(rows, seen) {
+  const by = (row) => row[seen.sort] ?? row.keys?.[seen.sort] ?? null;
+  return rows.toSorted((a, b) => {
+    const [p, q] = [by(a), by(b)];
+    if (p === null || q === null) return (p === null) - (q === null);  // what is not known comes last
+    return (p < q ? -1 : p > q ? 1 : 0) * seen.order;
+  });
+}
+
+function tableRow(row, columns, figures) {
+  const name = row.run ? h("a", { href: to("run", { run: row.run }) }, visible(row.name)) : visible(row.name);
+  const success = () => [share(row.success_rate), h("small.dim", {}, ` ${interval(row.low, row.high)}`)];
+  return h("tr", {}, h("td", {}, name), h("td", {}, statusMark(row)),
+    columns.map((key) => h("td.num.mono", {}, visible(typed(row.keys?.[key])))),
+    figures.map(([figure]) => h("td.num", {}, figure === "success_rate" ? success() : short(row[figure]))));
 }
