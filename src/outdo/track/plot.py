@@ -163,7 +163,7 @@ def _draw(axis: Any, panel: Panel, read: Sequence[_Read]) -> None:
     axis.set_title(f"{title}  ({good})" if good else title, fontsize=9, loc="left")
     axis.grid(alpha=0.25)
     axis.tick_params(labelsize=8)
-    if len(names) > 1 or len(read) > 1:
+    if axis.lines and (len(names) > 1 or len(read) > 1):
         axis.legend(fontsize=7, frameon=False)
 
 

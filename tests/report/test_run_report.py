@@ -1,0 +1,307 @@
+"""Reports: what they say of a run, that they let nothing in or out, and what they cost."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dash.browser import chromium
+from dash.folders import HOSTILE, RECIPE, group, make_run, numbers
+from faults.harness import SHORT
+from outdo.config import load_recipe
+from outdo.errors import RunError
+from outdo.report.html import visible
+from outdo.report.story import read_story
+from outdo.report.words import again, duration, verdict
+from outdo.report.write import write_report
+from outdo.run import Run
+
+Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
+SCRIPT = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 2'>"
+
+
+class Page(HTMLParser):
+    """A page's tags, its text, and what its scripts and styles hold."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.inline: list[tuple[str, dict[str, str | None], str]] = []
+        self._open: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.inline.append((tag, dict(attrs), ""))
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            tag, attributes, text = self.inline[-1]
+            self.inline[-1] = (tag, attributes, text + data)
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    @property
+    def data(self) -> Any:
+        return json.loads(next(text for _, attributes, text in self.inline if attributes.get("id") == "data"))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    make_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_it_says_what_came_of_the_run(made: Path) -> None:
+    page = Page(write_report(made))
+    assert "Held-out success (test) rose from 0.100 [0.00, 0.40] to 0.900 [0.60, 0.98]." in page.text
+    assert "30 steps" in page.text and "720 sampled tokens in 240 answers" in page.text
+    for title in (
+        "Evaluation",
+        "Curves",
+        "Answers before and after",
+        "Where the time went",
+        "Recipe",
+        "Doing it again",
+    ):
+        assert title in page.text, title
+    assert "sampling" in page.text and "38%" in page.text, "0.75 of 2 seconds: grading is within sampling"
+    assert "pass@1 [95%]" in page.text and "doctor" in page.text
+    changed = page.text.partition("What is not as it comes:")[2].partition("all ")[0]
+    assert "max_steps" in changed and "num_generations 4" in re.sub(r"\s+", " ", changed) and "seed" not in changed
+
+
+def test_the_same_prompt_is_shown_early_and_late(made: Path) -> None:
+    text = Page(write_report(made)).text
+    early, late = text.partition("step 1: 0 of 4 right")[2], text.partition("step 30: 1 of 4 right")[2]
+    assert early and late, "17*3 is wrong at first, and one of four is right at the end"
+    assert "said right" in late and "What is 17*3?" in text and "expected: 42" in text
+
+
+def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
+    for step in range(3):
+        run.record(step, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
+    run.finish("stopped", "told to stop")
+    run.close()
+    text = Page(write_report(tmp_path / "run")).text
+    assert "What is 0+0?" in text and "What is 2+2?" in text and "What is 1+1?" not in text
+    assert "told to stop" in text and "The reward went" in text, "no evaluation: the reward is what is known"
+
+
+def test_curves_count_steps_from_one_and_have_bands_evaluations_and_marks(made: Path) -> None:
+    run = Run.reopen(made)
+    for step in range(30, 60):  # KL runs away
+        run.record(step, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
+    run.close()
+    data = Page(write_report(made)).data
+    assert data["axes"]["grpo"]["steps"] == list(range(1, 61))
+    charts = {chart["title"]: chart for chart in data["charts"]}
+    success = charts["Success"]
+    assert [(point["x"], point["y"]) for point in success["points"]] == [(0, 0.1), (30, 0.9)]
+    kl = charts["KL to the start"]
+    assert {"from": 0.1, "to": None, "kind": "bad"} in kl["bands"]
+    assert [mark["label"] for mark in kl["marks"]] == ["kl_blowup"] and 20 < kl["marks"][0]["x"] < 40
+    assert kl["lines"][0]["y"][0] == 0.01 and kl["lines"][0]["y"][-1] == 0.5
+
+
+def test_nothing_of_a_run_is_markup_and_nothing_leaves_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = Run.create(folder, RECIPE | {"dataset_name": SCRIPT, "system_prompt": HOSTILE}, {"device": SCRIPT})
+    run.record(
+        0, numbers(0, **{f"reward/{SCRIPT}": 1.0, "reward/other": 0.0}), [group(HOSTILE, [HOSTILE, SCRIPT], [1.0, 0.0])]
+    )
+    run.record_eval({"step": 0, "split": SCRIPT, "n": 3, "success_rate": 0.5, "low": 0.1, "high": 0.9})
+    run.finish("failed", HOSTILE)
+    run.close()
+    page = Page(write_report(folder))
+    assert not {tag for tag, _ in page.tags} & {"img", "iframe", "object", "embed", "link", "textarea", "base", "form"}
+    assert len([tag for tag, _ in page.tags if tag == "script"]) == 2, "its numbers and its own lines"
+    for tag, attributes in page.tags:
+        assert not any(name.startswith("on") or name in ("src", "style") for name in attributes), (tag, attributes)
+        assert tag == "a" or "href" not in attributes
+    assert SCRIPT in page.text and "\x1b" not in page.text and "\u202e" not in page.text
+    assert "␛[31mred" in page.text and "⟨U+202E⟩" in page.text
+
+
+def test_the_policy_lets_in_its_own_script_and_style_alone(made: Path) -> None:
+    page = Page(write_report(made))
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert policy and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+    for tag, attributes, text in page.inline:
+        if attributes.get("type") != "application/json":
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy, tag
+    assert "import " not in re.sub(r"//.*", "", page.inline[-1][2]), "one module that loads no other"
+
+
+def test_the_command_makes_the_same_recipe() -> None:
+    for given in (
+        [
+            "seed=3",
+            "beta=0.05",
+            "task_args.digits=3",
+            "stop=[###, ' end']",
+            "reward_funcs=numeric,format",
+            "kl_limit=null",
+        ],
+        ["model_name_or_path=./model", "dataset_name=my data.jsonl", "reward_funcs=numeric", "system_prompt=Say 'it'"],
+    ):
+        recipe = load_recipe(None, given)
+        words = shlex.split(again("grpo", recipe.model_dump(mode="json")))
+        assert words[:2] == ["outdo", "train"] and load_recipe(None, words[2:]) == recipe
+    assert again("grpo", load_recipe(None, ["output_dir=here"]).model_dump(mode="json")) == "outdo train"
+    assert again("sft", load_recipe(None, []).model_dump(mode="json")) == "outdo sft"
+
+
+def test_intervals_decide_what_is_called_a_rise(made: Path) -> None:
+    run = Run.reopen(made)
+    run.record_eval({"step": 31, "split": "test", "n": 10, "success_rate": 0.3, "low": 0.1, "high": 0.6})
+    assert "to 0.300 [0.10, 0.60], which the intervals do not tell apart" in verdict(read_story(made))
+    run.close()
+    assert [duration(s) for s in (0.25, 59.6, 61, 7260)] == ["0.25 s", "1 min 0 s", "1 min 1 s", "2 h 1 min"]
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_told(made: Path) -> None:
+    with (made / "metrics.jsonl").open("a") as file:
+        file.write("{broken\n" + json.dumps({"step": 30, **numbers(30)}) + "\n" + '{"half')
+    shutil.rmtree(made / "groups")
+    text = Page(write_report(made)).text
+    assert "1 lines of metrics.jsonl are no rows" in text and "31 steps" in text and "Answers before" not in text
+    with pytest.raises(RunError, match="holds no run"):
+        read_story(made / "groups")
+
+
+def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE, {"kind": "sft"})
+    for step in range(20):
+        run.record_sft({"step": step, "loss": 2.0 - step / 10, "grad_norm": 1.0, "lr": 1e-3, "tokens": 10})
+    run.finish("done")
+    run.close()
+    page = Page(write_report(tmp_path / "run"))
+    assert "The loss went from 2 to 0.1." in page.text and "outdo sft" in page.text
+    assert [chart["title"] for chart in page.data["charts"]] == ["Loss", "Gradient norm", "Learning rate"]
+
+
+def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3)
+    rows = "".join(json.dumps({"step": step, **numbers(step, (step % 97) / 97)}) + "\n" for step in range(3, 20_000))
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write(rows)
+    start = time.process_time()
+    path = write_report(run.folder)
+    assert time.process_time() - start < 5 and path.stat().st_size < 3_000_000
+    line = next(chart for chart in Page(path).data["charts"] if chart["title"] == "Reward")["lines"][0]
+    low, mean, high = (line[name][250] for name in ("low", "y", "high"))
+    assert len(line["y"]) == 500 and low < mean < high and high - low > 0.3, (
+        "40 rows, with the least and the most of them"
+    )
+
+
+def test_controls_are_made_visible() -> None:
+    assert visible("a\x1b\x00\x85\u200f\n\tb") == "a␛␀⟨U+0085⟩⟨U+200F⟩\n\tb"
+
+
+def test_a_run_leaves_its_report(steady: Path) -> None:
+    page = Page(steady / "report.html")
+    assert "Held-out success (test)" in page.text and "6 steps" in page.text and "grpo, done" in page.text
+    assert page.data["axes"]["grpo"]["steps"] == [1, 2, 3, 4, 5, 6] and page.data["axes"]["sft"]["steps"] == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_command_writes_it_anew_with_a_picture(outdo: Outdo, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs/one")
+    done = outdo("report", "one", "--out", "send/it.html")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "send/it.html").exists() and (tmp_path / "send/it.png").stat().st_size > 10_000
+    done = outdo("report", "runs/none")
+    assert done.returncode == 1 and "holds no run" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_report_that_fails_does_not_fail_the_run(outdo: Outdo, tmp_path: Path) -> None:
+    (tmp_path / "runs/one/report.html/in the way").mkdir(parents=True)
+    done = outdo("train", *SHORT, "max_steps=1", "eval_size=2", "output_dir=runs/one")
+    assert done.returncode == 0 and "warning: no report" in done.stdout, done.stderr
+    assert json.loads((tmp_path / "runs/one/run.json").read_text())["status"] == "done"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.mark.slow
+def test_a_browser_draws_it_at_both_widths_and_runs_nothing_else(browser: Any, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", groups=[group(SCRIPT, [SCRIPT, HOSTILE], [1.0, 0.0])])
+    address = write_report(tmp_path / "run").as_uri()
+    for width in (1280, 400):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        said: list[str] = []
+        page.on("console", lambda message, said=said: said.append(message.text))
+        page.on("pageerror", lambda error, said=said: said.append(str(error)))
+        page.on("request", lambda request, said=said: request.url == address or said.append(request.url))
+        page.goto(address)
+        page.wait_for_timeout(300)
+        assert not said and page.evaluate("window.harmed") is None
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(
+            """[...document.querySelector('[data-chart] canvas').getContext('2d').getImageData(0, 0, 300, 150).data]
+            .some((value) => value)"""
+        ), "the first chart is drawn"
+        first = page.locator(".read").first
+        page.locator("[data-chart]").first.hover(position={"x": 200, "y": 100})
+        page.wait_for_timeout(100)
+        assert "step" in first.inner_text(), "hover reads a value"
+        page.select_option("#axis", "time")
+        page.wait_for_timeout(100)
+        page.locator("[data-chart]").first.hover(position={"x": 210, "y": 100})
+        page.wait_for_timeout(100)
+        assert "step" not in first.inner_text() and not said
+        page.close()
+
+
+@pytest.mark.slow
+def test_without_scripts_and_on_paper_the_curves_are_pictures(browser: Any, made: Path) -> None:
+    address = write_report(made).as_uri()
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(address)
+    assert (
+        page.locator(".static svg polyline").first.is_visible() and not page.locator("[data-chart]").first.is_visible()
+    )
+    page.close()
+    page = browser.new_page()
+    page.goto(address)
+    assert not page.locator(".static svg").first.is_visible()
+    page.emulate_media(media="print")
+    assert page.locator(".static svg").first.is_visible() and not page.locator("[data-chart]").first.is_visible()
+    page.close()
