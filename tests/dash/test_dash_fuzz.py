@@ -40,4 +40,4 @@ def test_any_question_is_answered_as_the_schema_says(case: Case) -> None:
 def test_a_stream_of_a_run_that_is_not_there_is_refused(case: Case) -> None:
     case.query = {**(case.query or {}), "run": ["none", "run"]}
     answer = case.call()
-    assert answer.status_code in (404, 422)
+    assert answer.status_code in (404, 405, 422)  # it tries other methods too

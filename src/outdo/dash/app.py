@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -122,7 +123,7 @@ def _add_runs(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/signals", response_model=shapes.Charts, tags=["words"])
     def signals() -> Response:
         """The charts: what each signal means, and what to do when it is bad."""
-        charts = [shapes.Chart(**{**vars(one), "also": list(one.also)}) for one in CATALOGUE]
+        charts = [shapes.Chart.model_validate(asdict(one)) for one in CATALOGUE]
         return told(shapes.Charts(charts=charts))
 
 
@@ -227,13 +228,13 @@ def _place(book: Book, step: int, prompt: str) -> Place:
     raise HTTPException(404, f"step {step} has no group of {prompt!r:.200}")
 
 
-def _ranges(steps: list[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+def _ranges(steps: list[int]) -> list[list[int]]:
+    found: list[list[int]] = []
     for step in steps:
         if found and step == found[-1][1] + 1:
-            found[-1] = (found[-1][0], step)
+            found[-1][1] = step
         else:
-            found.append((step, step))
+            found.append([step, step])
     return found
 
 

@@ -160,7 +160,7 @@ class Findings(Shape):
 
 
 class Chart(Shape):
-    """One chart of the catalogue."""
+    """One chart of the catalogue. A band has two ends; null is no end on that side."""
 
     name: str
     title: str
@@ -168,8 +168,8 @@ class Chart(Shape):
     what: str
     good: str
     bad: str
-    good_band: tuple[Number, Number] | None
-    bad_band: tuple[Number, Number] | None
+    good_band: list[Number] | None
+    bad_band: list[Number] | None
     log: bool
     section: str
     also: list[str]
@@ -183,7 +183,7 @@ class StepList(Shape):
     """Steps whose answers are kept, one by one and as ranges with both ends."""
 
     steps: list[int]
-    ranges: list[tuple[int, int]]
+    ranges: list[list[int]]
     trouble: list[str] = []
 
 
