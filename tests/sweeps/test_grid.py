@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import ROOT
-from outdo.config import load_recipe
+from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
-from outdo.sweeps.grid import listed, nested, read_sweep
+from outdo.sweeps.grid import changed_keys, listed, nested, read_sweep
 
 
 def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
@@ -103,3 +104,20 @@ def test_a_bad_part_is_refused(tmp_path: Path, text: str, words: list[str], part
     with pytest.raises(RecipeError) as error:
         read_sweep(str(tmp_path / "r.yaml"), words)
     assert part in str(error.value)
+
+
+def test_a_key_that_came_later_makes_no_other_sweep_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of an older version has not all keys of today: the same words find its folder, and go on in it."""
+    sweep = read_sweep(None, ["beta=0,0.05"])
+    now = sweep.cells[0].definition
+    then = {key: value for key, value in now.items() if key not in ("save_total_limit", "min_p")}
+    assert len(then) == len(now) - 2 and changed_keys(then, now) == []
+    assert changed_keys({**then, "min_p": 0.1}, now) == ["min_p"]
+    before = sweep.fingerprint
+    whole = Recipe.model_dump
+
+    def with_one_more(self: Recipe, **words: Any) -> dict[str, Any]:
+        return whole(self, **words) | ({} if words.get("exclude_defaults") else {"brand_new": 1})
+
+    monkeypatch.setattr(Recipe, "model_dump", with_one_more)
+    assert sweep.fingerprint == before and read_sweep(None, ["beta=0,0.06"]).fingerprint != before

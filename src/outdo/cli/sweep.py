@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,9 +151,10 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
     from outdo.sweeps.report import page
 
     settings = settings_of(list(drive.rows.values()))
-    recipe = drive.sweep.cells[0].recipe
     ended = [row for row in drive.rows.values() if row["status"] in ("done", "halted")]
-    each = f"{recipe.max_steps} steps each, {recipe.answers_per_step} answers a step"
+    recipes = [cell.recipe for cell in drive.sweep.cells]
+    lengths, sizes = _listed(r.max_steps for r in recipes), _listed(r.answers_per_step for r in recipes)
+    each = f"{lengths} steps each, {sizes} answers a step"
     facts = {
         "made by": f"`{command}`",
         "cells": f"{len(ended)} of {len(drive.rows)} ended; {each}",
@@ -169,6 +171,10 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
             drive.sweep.default,
         )
         path.write_text(text, encoding="utf-8")
+
+
+def _listed(values: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(set(values))))
 
 
 @app.command()

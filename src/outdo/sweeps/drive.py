@@ -23,11 +23,11 @@ import yaml
 from outdo import signals
 from outdo.config import Recipe
 from outdo.errors import EngineError, RecipeError, RunError
-from outdo.run import writing
+from outdo.run import read_run, writing
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
-from outdo.sweeps.grid import Cell, Sweep
-from outdo.sweeps.rows import row_of
+from outdo.sweeps.grid import Cell, Sweep, changed_keys
+from outdo.sweeps.rows import Outcome, row_of
 
 Say = Callable[[str], None]
 ENDED = ("done", "halted")  # nothing more comes of these
@@ -114,22 +114,22 @@ def _refuse_another(sweep: Sweep, folder: Path) -> None:
     for name, definition in had["definitions"].items():
         if name not in ours:
             raise RecipeError(f"{folder} holds another sweep: it has a cell {name}, and this one has not; {advice}")
-        keys = [key for key in {**definition, **ours[name]} if definition.get(key) != ours[name].get(key)]
-        if keys:
+        if keys := changed_keys(definition, ours[name]):
             values = f"{keys[0]} was {definition.get(keys[0])!r} and is {ours[name].get(keys[0])!r}"
             raise RecipeError(f"{folder} holds another sweep: in its cell {name}, {values}; {advice}")
-    if had["prepare"] != (sweep.prepare.model_dump(mode="json") if sweep.prepare else None):
+    prepare = sweep.prepare.model_dump(mode="json") if sweep.prepare else None
+    before = had.get("prepare")
+    if (before is None) != (prepare is None) or changed_keys(before or {}, prepare or {}):
         raise RecipeError(f"{folder} holds another sweep: its cells start from another preparation; {advice}")
 
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
     """What is in sweep.json. Raises RunError where it is no sweep's."""
-    try:
+    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         had = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        if isinstance(had["definitions"], dict) and isinstance(had["cells"], list):
+        rows = (*had["definitions"].values(), had.get("prepare") or {})
+        if isinstance(had["cells"], list) and all(isinstance(row, dict) for row in rows):
             return dict(had)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     raise RunError(f"{folder / 'sweep.json'} cannot be read: move it away to have it made again from the runs")
 
 
@@ -137,8 +137,15 @@ def _row(cell: Cell, folder: Path) -> dict[str, Any]:
     run = folder / f"cell-{cell.name}"
     row: dict[str, Any] = {"name": cell.name, "setting": cell.setting, "keys": cell.keys, "folder": run.name}
     if not (run / "run.json").exists():
-        return row | {"status": "waiting", "why": "", "troubles": ["waiting"], "passes": {}, "findings": []}
-    return row | row_of(run)
+        return row | _nothing("waiting")
+    try:
+        return row | row_of(run)
+    except RunError as error:  # what is in the folder cannot be read: that costs this cell only
+        return row | _nothing("failed", str(error))
+
+
+def _nothing(status: Outcome, why: str = "") -> dict[str, Any]:
+    return {"status": status, "why": why, "troubles": [status], "passes": {}, "findings": []}
 
 
 def run_cells(drive: Drive, parallel: int, say: Say, only: Sequence[str] = ()) -> None:
@@ -185,7 +192,7 @@ def _prepared(drive: Drive, say: Say) -> Sweep:
 
 
 def _is_done(run: Path) -> bool:
-    return (run / "run.json").exists() and row_of(run)["status"] == "done"
+    return (run / "run.json").exists() and read_run(run)["status"] == "done"
 
 
 def _all(

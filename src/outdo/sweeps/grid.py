@@ -45,6 +45,16 @@ class Cell:
         return self.recipe.model_dump(mode="json", exclude={"output_dir", "resume"})
 
 
+def _own(recipe: Recipe) -> Keys:
+    return recipe.model_dump(mode="json", exclude={"output_dir", "resume"}, exclude_defaults=True)
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The keys of two definitions that are not alike; one that the older has not was as it is by default."""
+    first = {key: field.get_default() for key, field in Recipe.model_fields.items()}
+    return [key for key in {**old, **new} if old.get(key, first.get(key)) != new.get(key, first.get(key))]
+
+
 @dataclass(frozen=True)
 class Sweep:
     """All of them."""
@@ -59,8 +69,9 @@ class Sweep:
 
     @property
     def fingerprint(self) -> str:
-        whole = [[cell.name, cell.definition] for cell in self.cells]
-        first = self.prepare.model_dump(mode="json") if self.prepare else None
+        """Of what is not as it is by default: a key that a later version has more makes no other sweep of it."""
+        whole = [[cell.name, _own(cell.recipe)] for cell in self.cells]
+        first = _own(self.prepare) if self.prepare else None
         return hashlib.blake2b(json.dumps([whole, first], sort_keys=True).encode(), digest_size=4).hexdigest()
 
     def started_from(self, model: str) -> Sweep:
@@ -244,7 +255,7 @@ def _part(part: Any, path: str | None) -> Keys:
     for key in ("cells", "grid"):
         if not isinstance(part.get(key, {}), dict):
             raise RecipeError(f"{path}: sweep: {key} is lines of `name: …`, this is {part[key]!r:.60}")
-    if not isinstance(part.get("columns", []), list):
+    if not isinstance(part.get("columns", []), list) or not all(isinstance(c, str) for c in part.get("columns", [])):
         raise RecipeError(f"{path}: sweep: columns is a list of signals, this is {part['columns']!r:.60}")
     return part
 
