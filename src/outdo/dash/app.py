@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from outdo.dash import comparing, page, shapes
 from outdo.dash.answers import LONG, SHOWN, SORTED, Show, Sort, read_groups, tokens_of
-from outdo.dash.blocks import Place, key_of, read_place
+from outdo.dash.blocks import Place, read_place
 from outdo.dash.book import Book, Shelf
 from outdo.dash.files import WHOLE
 from outdo.dash.findings import findings_of
@@ -23,7 +23,6 @@ from outdo.dash.metrics import evals_of, metrics_of
 from outdo.dash.places import Places, Unknown
 from outdo.dash.prompts import prompt_page
 from outdo.dash.summary import Summaries, run_page
-from outdo.run import BLOCK
 from outdo.track.catalogue import CATALOGUE
 
 Name = Annotated[str, Query(max_length=4096, description="a run's id, as /api/runs lists it")]
@@ -220,12 +219,10 @@ def _add_groups(app: FastAPI, desk: Desk) -> None:
 
 
 def _place(book: Book, step: int, prompt: str) -> Place:
-    block = book.index.block(step // BLOCK * BLOCK)
-    key = key_of(prompt)
-    for i, each in enumerate(block.keys):
-        if each == key and block.steps[i] == step:
-            return block.place(i)
-    raise HTTPException(404, f"step {step} has no group of {prompt!r:.200}")
+    places, _ = book.index.at(step, prompt)
+    if not places:
+        raise HTTPException(404, f"step {step} has no group of {prompt!r:.200}")
+    return places[0]
 
 
 def _ranges(steps: list[int]) -> list[list[int]]:

@@ -10,7 +10,6 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from outdo.run import BLOCK
 
 LONGEST = 32 << 20  # bytes of a line that is parsed
 HEAD = 4096  # bytes of a line that are looked at to tell what it is
-MOST_ROWS = 4_000_000  # of one run: about 100 MB of places
+MOST_ROWS = 2_000_000  # groups of a file, and of a run: 64 MB of places
 MOST_FILES = 20_000
 FILE = re.compile(r"steps-(\d{1,15})\.jsonl")
 _HEAD = re.compile(rb'\{"step": ?(-?\d{1,15}), ?"prompt_id": ?("(?:[^"\\]|\\.)*")')
@@ -45,7 +44,7 @@ def key_of(prompt_id: str) -> int:
 
 @dataclass
 class Block:
-    """One file as far as it was scanned."""
+    """One file as far as it was scanned. What is asked of it is a copy: other threads may scan on."""
 
     root: Path
     path: Path
@@ -59,9 +58,14 @@ class Block:
     lengths: array[int] = field(default_factory=lambda: array("q"))
     _seen: tuple[int, int, int] | None = None
     _end: bytes = b""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self) -> None:
         """Scans what is new; all of it again where the file was cut back or replaced."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         sign = sign_of(self.path)
         if sign is not None and sign == self._seen:
             return
@@ -120,12 +124,22 @@ class Block:
         self.offsets.append(offset)
         self.lengths.append(length)
 
-    def places(self, step: int) -> Iterator[Place]:
-        for i, each in enumerate(self.steps):
-            if each == step:
-                yield self.place(i)
+    def at(self, step: int, key: int | None = None) -> list[Place]:
+        """The groups of a step; of one prompt where its key is given."""
+        with self._lock:
+            found = [i for i, each in enumerate(self.steps) if each == step and key in (None, self.keys[i])]
+            return [self._place(i) for i in found]
 
-    def place(self, index: int) -> Place:
+    def places(self) -> list[Place]:
+        with self._lock:
+            return [self._place(i) for i in range(len(self.steps))]
+
+    def columns(self) -> NDArray[np.int64]:
+        """Steps, keys, offsets and lengths of all groups, a row each."""
+        with self._lock:
+            return np.array([self.steps, self.keys, self.offsets, self.lengths], dtype=np.int64)
+
+    def _place(self, index: int) -> Place:
         return Place(self.path, self.offsets[index], self.lengths[index], self.steps[index])
 
 
@@ -185,7 +199,7 @@ class Index:
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder / "groups"
         self._blocks: dict[int, Block] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def files(self) -> dict[int, Path]:
         """The first step of each file, in order."""
@@ -198,31 +212,64 @@ class Index:
 
     def block(self, first: int, path: Path | None = None) -> Block:
         """One file, as it is now."""
+        path = path or self.folder / f"steps-{first:06d}.jsonl"
         with self._lock:
-            path = path or self.folder / f"steps-{first:06d}.jsonl"
             block = self._blocks.get(first) or Block(self.root, path)
-            if first in self._blocks or path.exists():
+            if path.exists():
                 self._blocks[first] = block
-            block.refresh()
-            return block
+        block.refresh()
+        return block
 
-    def at(self, step: int) -> tuple[list[Place], list[str]]:
-        """The groups of a step, and what could not be read of its file."""
-        with self._lock:
-            block = self.block(step // BLOCK * BLOCK)
-            return list(block.places(step)), trouble_of([block])
+    def at(self, step: int, prompt_id: str | None = None) -> tuple[list[Place], list[str]]:
+        """The groups of a step, or that of one prompt; and what could not be read of the file."""
+        block = self.block(step // BLOCK * BLOCK)
+        return block.at(step, None if prompt_id is None else key_of(prompt_id)), trouble_of([block])
 
-    def all(self) -> list[Block]:
+    def all(self) -> Whole:
         """Every file, scanned: the whole of groups/ is read once for it."""
+        files = self.files()
         with self._lock:
-            files = self.files()
             for gone in self._blocks.keys() - files.keys():
                 del self._blocks[gone]
-            return [self.block(first, path) for first, path in files.items()]
+        blocks: list[Block] = []
+        for first, path in files.items():
+            if self.rows > MOST_ROWS:
+                break
+            blocks.append(self.block(first, path))
+        columns = [block.columns() for block in blocks]
+        steps, keys, offsets, lengths = np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1)
+        owners = np.repeat(np.arange(len(blocks)), [each.shape[1] for each in columns])
+        return Whole(blocks, steps, keys, offsets, lengths, owners, len(blocks) < len(files))
 
     @property
     def rows(self) -> int:
-        return sum(len(block.steps) for block in self._blocks.values())
+        return sum(len(block.steps) for block in list(self._blocks.values()))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All groups of a run at one moment, N of them in the order of the files."""
+
+    blocks: list[Block]
+    steps_N: NDArray[np.int64]
+    keys_N: NDArray[np.int64]
+    offsets_N: NDArray[np.int64]
+    lengths_N: NDArray[np.int64]
+    owners_N: NDArray[np.int64]  # which block each is of
+    is_cut: bool = False  # there are more than are kept in mind
+
+    def place(self, index: int) -> Place:
+        path = self.blocks[self.owners_N[index]].path
+        return Place(path, int(self.offsets_N[index]), int(self.lengths_N[index]), int(self.steps_N[index]))
+
+    @property
+    def times(self) -> int:
+        """That files were begun again."""
+        return sum(block.times for block in self.blocks)
+
+    def trouble(self) -> list[str]:
+        cut = [f"groups/ has more than {MOST_ROWS:,} groups: the first are looked at"] if self.is_cut else []
+        return [*trouble_of(self.blocks), *cut]
 
 
 def trouble_of(blocks: list[Block]) -> list[str]:
@@ -232,25 +279,3 @@ def trouble_of(blocks: list[Block]) -> list[str]:
         count, name = sum(block.broken for block in broken), broken[0].path.name
         lines.append(f"{count} lines of groups/ are no groups, the first in {name}: they are passed over")
     return lines
-
-
-def joined(blocks: list[Block]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[Block, int]]]:
-    """Keys and steps of every group in order, and where each is: the block, and the number in front of its own."""
-    keys = [np.array(block.keys, dtype=np.int64) for block in blocks]
-    steps = [np.array(block.steps, dtype=np.int64) for block in blocks]
-    begins, before = [], 0
-    for block in blocks:
-        begins.append((block, before))
-        before += len(block.steps)
-    none = np.zeros(0, dtype=np.int64)
-    return np.concatenate([*keys, none]), np.concatenate([*steps, none]), begins
-
-
-def place_at(begins: list[tuple[Block, int]], index: int) -> Place:
-    """Of the group with that number among all."""
-    low, high = 0, len(begins) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if begins[middle][1] <= index else (low, middle - 1)
-    block, before = begins[low]
-    return block.place(index - before)

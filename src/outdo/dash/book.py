@@ -19,6 +19,7 @@ BOOKS = 24  # runs that are kept
 CELLS = 12_000_000  # of their tables: 96 MB
 PLACES = 3_000_000  # of their groups: 96 MB
 LISTED = 20_000  # rows of evals.jsonl or findings.jsonl
+LARGE = 64 << 20  # bytes of these that are read at once
 
 
 class Numbers:
@@ -59,7 +60,7 @@ class Rows:
     """A short file of rows as they are."""
 
     def __init__(self, root: Path, path: Path) -> None:
-        self.tail, self.found, self.broken = Tail(root, path), list[Row](), 0
+        self.tail, self.found, self.broken, self.is_cut = Tail(root, path), list[Row](), 0, False
         self.lock = threading.Lock()
 
     def all(self) -> list[Row]:
@@ -72,12 +73,14 @@ class Rows:
                 rows, broken = parsed_all(news.lines)
                 self.found += rows[: max(0, LISTED - len(self.found))]
                 self.broken += broken
-                more = news.more
+                more = news.more and self.tail.offset < LARGE
+            self.is_cut = news.more or len(self.found) >= LISTED
             return list(self.found)
 
     def trouble(self) -> list[str]:
         name = self.tail.path.name
         found = [self.tail.trouble] if self.tail.trouble else []
+        found += [f"{name} is too large: its first rows are shown"] if self.is_cut else []
         lost = self.broken + self.tail.too_long
         return [*found, f"{lost} lines of {name} are no rows: they are passed over"] if lost else found
 

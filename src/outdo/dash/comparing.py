@@ -96,7 +96,7 @@ def _is_sound(row: Row) -> bool:
 def advantage_noise(book: Book) -> float | None:
     """The same as `outdo.sweeps.rows.advantage_noise`, of the first groups of the run."""
     blocks = (book.index.block(first, path) for first, path in book.index.files().items())
-    places = (block.place(i) for block in blocks for i in range(len(block.steps)))
+    places = (place for block in blocks for place in block.places())
     errors: list[float] = []
     spent = 0
     with Reader(book.root) as reader:

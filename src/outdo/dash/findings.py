@@ -75,11 +75,9 @@ def _answers(book: Book, trouble: list[str], gained: bool) -> Answers:
     chosen = list(dict.fromkeys([*firsts[:1], *firsts[-FILES + 1 :]]))
     places: list[Place] = []
     for first in chosen:
-        block = book.index.block(first, files[first])
-        count = len(block.steps)
+        found = book.index.block(first, files[first]).places()
         half = GROUPS // 2
-        kept = range(count) if count <= GROUPS else [*range(half), *range(count - half, count)]
-        places += [block.place(i) for i in kept]
+        places += found if len(found) <= GROUPS else [*found[:half], *found[-half:]]
     rows, spent = [], 0
     with Reader(book.root) as reader:
         for place in places:
