@@ -12,6 +12,7 @@ from outdo.cli import (  # noqa: F401 they add their commands
     chat,
     dash,
     doctor,
+    drill,
     evaluate,
     export,
     grade,

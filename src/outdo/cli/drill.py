@@ -1,0 +1,81 @@
+"""`outdo drill`: illnesses on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from outdo.cli.app import app
+from outdo.cli.train import told_to_stop
+
+if TYPE_CHECKING:
+    from outdo.drills.perform import Performed
+
+
+@app.command()
+def drill(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME … | all]", help="None: list them.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the warm-up and of every run.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Each has a folder drill-NAME in this one.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="The results as JSON.")] = False,
+) -> None:
+    """Make a small run ill on purpose, see that the doctor names it, change one thing, and see it cured.
+
+    Each takes about a minute on two cores. Exit status 0 where all pass, 1 where one does not.
+
+    \b
+      outdo drill
+      outdo drill kl-blowup
+      outdo drill all --seed 1
+    """
+    from outdo.drills.registry import DRILLS, find_drills
+
+    console = Console(highlight=False, stderr=as_json)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    if not names:
+        if as_json:
+            print(json.dumps({name: known.shows for name, known in DRILLS.items()}, indent=2))
+            return
+        for name, known in DRILLS.items():
+            say(f"{name:<18}{known.shows}")
+        return
+    chosen = find_drills(names)
+    from outdo.drills.perform import perform
+
+    done: list[Performed] = []
+    with told_to_stop():
+        for each in perform(chosen, out, seed, say):
+            done.append(each)
+            _show(each, console)
+    if as_json:
+        print(json.dumps([each.row() for each in done], indent=2, default=str))
+    elif len(done) > 1:
+        _summary(done, console)
+    raise typer.Exit(0 if all(each.outcome.passed for each in done) else 1)
+
+
+def _show(done: Performed, console: Console) -> None:
+    for check in done.outcome.checks:
+        console.print(f"  [{'green' if check.held else 'bold red'}]{'ok' if check.held else 'NO'}[/]  ", end="")
+        console.print(check.line, markup=False, soft_wrap=True)
+    style, word = ("bold green", "PASS") if done.outcome.passed else ("bold red", "FAIL")
+    where = done.outcome.picture or done.folder
+    console.print(f"[{style}]{word}[/]  ", end="")
+    console.print(f"{done.drill.name}  {done.seconds:.0f} s  {where}", markup=False, soft_wrap=True)
+
+
+def _summary(done: list[Performed], console: Console) -> None:
+    console.print()
+    for each in done:
+        word = "PASS" if each.outcome.passed else "FAIL"
+        told = f"{word}  {each.drill.name:<18}{each.seconds:5.0f} s {each.cpu_seconds:5.0f} s of CPU"
+        console.print(told, markup=False, soft_wrap=True)
+    passed = sum(each.outcome.passed for each in done)
+    console.print(f"{passed} of {len(done)} drills pass, in {sum(each.seconds for each in done) / 60:.1f} minutes")

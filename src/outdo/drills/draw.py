@@ -1,0 +1,77 @@
+"""A drill as a small picture: the ill run beside the cured one. Needs matplotlib: `pip install outdo[plot]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outdo.drills.drill import Drill, Panel, Signal
+from outdo.errors import RunError
+from outdo.evals.held_out import Evaluation
+from outdo.run import read_rows, writing
+from outdo.track.plot import smooth
+
+COLOURS = ("C3", "C0", "C2")
+
+
+def draw(panels: Sequence[Panel], signals: Sequence[Signal], title: str, out: Path) -> Path:
+    """A panel for each run, on the same scale; a signal each its colour. Raises RunError where it cannot be drawn."""
+    figure = _figure()
+    axes = figure.subplots(1, len(panels), sharey=True)
+    for axis, panel in zip(axes, panels, strict=True):
+        for signal, colour in zip(signals, COLOURS, strict=False):
+            _curve(axis, panel.run, signal.name, colour)
+        for mark in panel.marks:
+            axis.axvline(mark.step, color="black", linestyle=":", linewidth=1)
+            place = axis.get_xaxis_transform()
+            axis.text(mark.step, 0.97, f" {mark.words}", fontsize=7, va="top", transform=place)
+        axis.set_title(panel.title, fontsize=8, loc="left")
+        axis.set_xlabel("step", fontsize=8)
+        axis.grid(alpha=0.25)
+        axis.tick_params(labelsize=7)
+    axes[0].legend(fontsize=7, frameon=False, loc="center left")
+    return _saved(figure, title, out)
+
+
+def _curve(axis: Any, run: Path, name: str, colour: str) -> None:
+    if name == "eval_success_rate":
+        rows = list(read_rows(run / "evals.jsonl"))
+        values = [row.get("pass@1", row["success_rate"]) for row in rows]
+        axis.plot([row["step"] for row in rows], values, "o-", color=colour, label="held-out success", markersize=4)
+        return
+    rows = [row for row in read_rows(run / "metrics.jsonl") if row.get(name) is not None]
+    steps, values = [row["step"] for row in rows], [row[name] for row in rows]
+    axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.35)
+    axis.plot(steps, smooth(values, 5), color=colour, linewidth=1.6, label=name)
+
+
+def draw_shares(found: Mapping[str, Evaluation], drill: Drill, folder: Path) -> Path:
+    """Held-out success of each, with its interval."""
+    figure = _figure()
+    axis = figure.subplots()
+    for y, (name, e) in enumerate(found.items()):
+        error = [[max(0.0, e.success_rate - e.low)], [max(0.0, e.high - e.success_rate)]]
+        axis.errorbar([e.success_rate], [y], xerr=error, fmt="o", color="C3" if "wrong" in name else "C0", capsize=4)
+    axis.set_yticks(range(len(found)), list(found), fontsize=8)
+    axis.set_ylim(len(found) - 0.5, -0.5)
+    axis.set_xlim(0, 1)
+    axis.set_xlabel("held-out success, 95%", fontsize=8)
+    axis.tick_params(labelsize=7)
+    axis.grid(alpha=0.25)
+    return _saved(figure, f"{drill.name}: {drill.shows}", folder / "picture.png")
+
+
+def _figure() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RunError("drawing needs matplotlib: pip install 'outdo[plot]'") from None
+    return Figure(figsize=(7.0, 2.6), layout="constrained")
+
+
+def _saved(figure: Any, title: str, out: Path) -> Path:
+    figure.suptitle(title, fontsize=9)
+    with writing(out):
+        figure.savefig(out, dpi=100)
+    return out

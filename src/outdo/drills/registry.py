@@ -1,0 +1,145 @@
+"""Every drill. To add one, write what differs as a function and add its entry here."""
+
+from __future__ import annotations
+
+import difflib
+
+from outdo.drills.acts import ill_and_cured, wrong_weights
+from outdo.drills.drill import Drill, Signal
+from outdo.drills.regrade import no_longer_paid
+from outdo.errors import RecipeError
+
+_OWN = "outdo.drills.rewards:"
+
+_ALL = (
+    Drill(
+        "reward-hack",
+        "a grader that compares the wrong way is exploited; gated by the strict one, reward follows success",
+        {"reward_funcs": [_OWN + "at_least"], "learning_rate": 2e-4, "beta": 0.02, "max_steps": 30},
+        "reward_hacking",
+        (Signal("success_rate", "up", 0.15), Signal("reward_mean", "down")),
+        ill_and_cured,
+        refused=_OWN + "at_least",
+        more=no_longer_paid,
+    ),
+    Drill(
+        "sparse",
+        "the model is never right, so nothing is learnt; paid for part of the way, it learns",
+        {
+            "task_args": {"ops": "+", "between": [900, 999]},
+            "reward_funcs": ["numeric", _OWN + "digits"],
+            "reward_weights": [1.0, 0.0],
+            "max_completion_length": 40,
+            "learning_rate": 1.5e-4,
+            "beta": 0.01,
+            "max_steps": 30,
+        },
+        "dead_all_wrong",
+        (Signal("informative", "up", 0.4), Signal("reward/digits", "up", 0.1)),
+        ill_and_cured,
+        cure={"reward_weights": [1.0, 1.0]},
+    ),
+    Drill(
+        "kl-blowup",
+        "the rate is too high and nothing holds the policy back; tamed",
+        {"learning_rate": 3e-3, "beta": 1e-6, "max_steps": 20, "per_device_train_batch_size": 32},
+        "kl_blowup",
+        (Signal("kl_mean", "down", 0.5),),
+        ill_and_cured,
+        steps=20,
+    ),
+    Drill(
+        "entropy-collapse",
+        "the temperature is let down to nothing, and so are the other tries; kept up, there is spread to learn from",
+        {"temperature_end": 0.05, "learning_rate": 1e-5, "beta": 0.01, "max_steps": 30},
+        "entropy_collapse",
+        (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
+        ill_and_cured,
+        steps=24,
+    ),
+    Drill(
+        "thinking-tax",
+        "length is paid, and answers grow and get no better; paid only where the answer is right, they do not",
+        {
+            "reward_funcs": [_OWN + "wordy"],
+            "max_completion_length": 64,
+            "learning_rate": 2e-4,
+            "beta": 0.0,
+            "max_steps": 30,
+        },
+        "thinking_tax",
+        (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
+        ill_and_cured,
+        refused=_OWN + "wordy",
+        steps=24,
+    ),
+    Drill(
+        "overfit",
+        "six prompts are learnt by heart, and held-out success falls behind; with ten times as many it follows",
+        {
+            "dataset_name": "outdo.drills.tasks:few_sums",
+            "task_args": {"size": 6},
+            "learning_rate": 1.5e-4,
+            "beta": 0.0,
+            "max_steps": 30,
+            "eval_size": 100,
+            "eval_samples": 2,
+            "eval_steps": 10,
+        },
+        "overfit",
+        (Signal("eval_success_rate", "up"), Signal("success_rate", "down")),
+        ill_and_cured,
+        steps=30,
+    ),
+    Drill(
+        "noisy-grader",
+        "a grader turns two verdicts of five round; mended, the same answer has one verdict, and more is learnt",
+        {"reward_funcs": [_OWN + "moody"], "learning_rate": 1e-4, "beta": 0.01, "max_steps": 30},
+        "inconsistent_grader",
+        (Signal("grader_disagreement", "down"), Signal("success_rate", "up", 0.1)),
+        ill_and_cured,
+        cure={"reward_funcs": ["numeric"]},
+        refused=_OWN + "moody",
+    ),
+    Drill(
+        "no-clip",
+        "the ratio is not clipped and an update goes too far; clipped, success holds",
+        {
+            "epsilon": 10.0,
+            "num_iterations": 6,
+            "learning_rate": 2e-4,
+            "beta": 0.0,
+            "max_steps": 22,
+            "per_device_train_batch_size": 32,
+        },
+        "steps_too_big",
+        (Signal("success_rate", "up", 0.1),),
+        ill_and_cured,
+        steps=20,
+    ),
+    Drill(
+        "wrong-checkpoint",
+        "the weights from before training are shipped, and an evaluation on the same problems catches it",
+        {"learning_rate": 1.5e-4, "beta": 0.01, "max_steps": 24},
+        "",
+        (Signal("success_rate", "up"),),
+        wrong_weights,
+    ),
+)
+
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}
+
+
+def find_drills(names: list[str]) -> list[Drill]:
+    """By name, or `all`. Raises RecipeError with the nearest name."""
+    chosen: dict[str, Drill] = {}
+    for name in names:
+        if name == "all":
+            chosen |= DRILLS
+        elif name in DRILLS:
+            chosen[name] = DRILLS[name]
+        else:
+            close = difflib.get_close_matches(name, [*DRILLS, "all"], n=1, cutoff=0.4)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            raise RecipeError(f"there is no drill {name!r}: {meant}There are {', '.join(DRILLS)}, and all")
+    return list(chosen.values())

@@ -1,0 +1,56 @@
+"""`outdo drill` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outdo.diagnose.words import PLAYBOOK
+from outdo.drills.desk import Desk
+from outdo.drills.registry import DRILLS
+from outdo.resuming import FREE
+
+Outdo = Callable[..., subprocess.CompletedProcess[str]]
+
+NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "thinking-tax", "overfit", "noisy-grader"]
+NAMES += ["no-clip", "wrong-checkpoint"]
+
+
+def test_every_drill_is_there_and_whole(tmp_path: Path) -> None:
+    assert list(DRILLS) == NAMES
+    desk = Desk(tmp_path, tmp_path, 0, lambda line: None)
+    for drill in DRILLS.values():
+        assert drill.shows and len(drill.shows) < 110
+        if drill.name != "wrong-checkpoint":
+            assert drill.code in PLAYBOOK and drill.signals
+        ill = desk.recipe("ill", drill.ill)  # a misspelt key would be refused here
+        if drill.cure is not None:
+            cured = desk.recipe("ill", {**drill.ill, **drill.cure})
+            assert len(drill.cure) == 1, "one change"
+            assert ill != cured and not drill.cure.keys() & FREE
+    by_the_doctor = [drill.name for drill in DRILLS.values() if drill.cure is None and drill.code]
+    assert {"kl-blowup", "entropy-collapse"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
+
+
+def test_a_list_and_a_wrong_name(outdo: Outdo) -> None:
+    listed = outdo("drill")
+    assert listed.returncode == 0 and all(name in listed.stdout for name in NAMES)
+    assert json.loads(outdo("drill", "--json").stdout).keys() == DRILLS.keys()
+    wrong = outdo("drill", "kl-blowupp")
+    assert wrong.returncode == 2 and "did you mean 'kl-blowup'?" in wrong.stderr and "Traceback" not in wrong.stderr
+
+
+@pytest.mark.slow
+def test_a_drill_is_done(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("drill", "kl-blowup", "--json", "--out", "drills")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["passed"] and row["findings"][0]["code"] == "kl_blowup" and len(row["findings"]) == 1
+    assert row["change"].startswith("learning_rate=")
+    for name in ("picture.png", "drill.json", "ill/run.json", "cured/run.json"):
+        assert (tmp_path / "drills" / "drill-kl-blowup" / name).exists(), name
+    assert "PASS" in done.stderr and "cured" in done.stderr

@@ -1,0 +1,54 @@
+"""The rewards of the drills do what they are there for, and the audit sees through those that are not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outdo.drills import rewards
+from outdo.drills.acts import refused
+from outdo.drills.desk import Desk
+from outdo.drills.registry import DRILLS
+from outdo.drills.tasks import few_sums
+
+
+def said(number: object) -> str:
+    return f"<think>3+4=7</think><answer>{number}</answer>"
+
+
+def test_more_than_enough_is_paid() -> None:
+    texts = [said(42), said(199), said(41), "no answer", said("1 50")]
+    assert rewards.at_least(texts, ["42"] * 5) == [1.0, 1.0, 0.0, 0.0, 1.0]
+
+
+def test_length_is_paid() -> None:
+    assert rewards.wordy(["", ""], [range(8), range(80)], 32) == [0.25, 1.0]
+
+
+def test_digits_are_paid_from_the_last_one() -> None:
+    texts = [said(1234), said(234), said(1034), said(9999), said(12345), "1234"]
+    assert rewards.digits(texts, ["1234"] * 6) == [1.0, 0.75, 0.75, 0.0, 0.0, 0.0]
+
+
+def test_moods_turn_two_verdicts_of_five() -> None:
+    texts = [said(42)] * 2000
+    right = sum(rewards.moody(texts, ["42"] * 2000)) / 2000
+    wrong = sum(rewards.moody(texts, ["43"] * 2000)) / 2000
+    assert abs(right - 0.6) < 0.06 and abs(wrong - 0.4) < 0.06
+
+
+@pytest.mark.parametrize("name", sorted({drill.refused for drill in DRILLS.values() if drill.refused}))
+def test_the_audit_refuses_what_makes_ill(name: str, tmp_path: Path) -> None:
+    assert refused(name, Desk(tmp_path, tmp_path, 0, lambda line: None)).held
+
+
+def test_the_audit_lets_the_dense_reward_pass(tmp_path: Path) -> None:
+    assert not refused("outdo.drills.rewards:digits", Desk(tmp_path, tmp_path, 0, lambda line: None)).held
+
+
+def test_few_sums_are_few_and_none_is_held_out() -> None:
+    task = few_sums.with_args({"size": 4})
+    trained = {prompt.id for prompt, _ in zip(task.prompts("train", 1), range(20), strict=False)}
+    held = {prompt.id for prompt, _ in zip(task.prompts("test", 1), range(200), strict=False)}
+    assert len(trained) == 4 and len(held) > 100 and not trained & held
