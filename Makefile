@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox browser test test-slow faults lint format docs figures clean
+.PHONY: run setup sandbox browser test test-slow faults drills lint format docs figures clean
 run: setup
 	$(BIN)/outdo train
 
@@ -36,6 +36,10 @@ test-slow: setup browser
 # Runs that are killed, starved of disk and fed nonsense, the long ones too.
 faults: setup
 	$(BIN)/python -m pytest tests/faults -m "slow" -s
+
+# Every illness caused on purpose, named by the doctor and cured: about ten minutes on two quiet cores.
+drills: setup
+	$(BIN)/outdo drill all --out "$$(mktemp -d)"
 
 lint: setup
 	$(BIN)/ruff check .
