@@ -30,7 +30,7 @@ def test_files_and_mistakes(outdo: Outdo, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in said.stdout.splitlines())
     findings = json.loads(outdo("doctor", "log.jsonl", "--json").stdout)
     assert findings[0]["code"] == "kl_blowup" and findings[0]["expect"]["signal"] == "kl_mean"
-    for words in (["nothere"], [], ["log.jsonl", "--treat"]):
+    for words in (["nothere"], [], ["log.jsonl", "--treat"], ["log.jsonl", "--steps", "9"], ["--system", "--treat"]):
         wrong = outdo("doctor", *words)
         assert wrong.returncode == 2 and "outdo:" in wrong.stderr and "Traceback" not in wrong.stderr, words
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from outdo.config import load_recipe
+from outdo.diagnose.finding import Sign
 from outdo.diagnose.history import Held, History, from_rows
 from outdo.diagnose.rules import RULES, diagnose
+from outdo.diagnose.show import lines
 from outdo.diagnose.signals import departure, noise, onset, shift, slope
 from outdo.diagnose.words import PLAYBOOK
 from outdo.grade.choose import rewards_of
@@ -187,3 +189,9 @@ def test_the_change_is_one_that_the_recipe_can_have() -> None:
 def test_why_it_is_too_early_is_told_rightly() -> None:
     (finding,) = diagnose(from_rows([{"step": i, "entropy_mean": 0.5} for i in range(50)]))
     assert finding.code == "too_early" and "50, 0 of them with reward_mean" in finding.evidence[0].words()
+
+
+def test_what_is_shown_moves_no_cursor() -> None:
+    finding = replace(diagnose(with_(flat(), kl_mean=np.linspace(0, 1, 60)))[0], evidence=(Sign("a\x1b[2J", 0.1, 0.2),))
+    shown = "".join(lines(finding, 80))
+    assert "\x1b" not in shown and "0.1 → 0.2" in shown

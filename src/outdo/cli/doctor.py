@@ -40,8 +40,10 @@ def doctor(
       outdo doctor trainer_state.json
       outdo doctor --system
     """
-    if system == (target is not None):
+    if system == (target is not None) or (system and treat):
         raise RecipeError("outdo doctor takes a run's folder or a file of metrics, or --system alone")
+    if not treat and (steps or into):
+        raise RecipeError("--steps and --out are for a treatment: they go with --treat")
     out = Console(highlight=False)
     if target is None:
         _system(out, as_json)

@@ -51,5 +51,6 @@ def note(finding: Finding) -> str:
 
 
 def _part(name: str, text: str, width: int) -> Iterator[str]:
-    for index, line in enumerate(textwrap.wrap(text, width - INDENT) or [""]):
+    plain = "".join(c if c.isprintable() else " " for c in text)  # answers and names may hold what moves a cursor
+    for index, line in enumerate(textwrap.wrap(plain, width - INDENT) or [""]):
         yield f"  {'' if index else name:<{INDENT - 2}}{line}"

@@ -42,8 +42,8 @@ PLAYBOOK: dict[str, Entry] = {
         "The model is sure of every token before it is right.",
         f"`entropy_mean` is under {at.ENTROPY_LEFT:.0%} of its start, success is under {at.SOLVED} and no longer rises",
         "Without other tries there is nothing to compare, so nothing more is learnt.",
-        "raise `temperature`, or keep it up (`temperature_end`), or pay for entropy (`entropy_coef`); go on from before "
-        "it began",
+        "raise `temperature`, or keep it up (`temperature_end`), or pay for entropy (`entropy_coef`); go on from "
+        "before it began",
         "`temperature`, `temperature_end`, `entropy_coef`",
         "`entropy_mean` rises",
     ),
@@ -52,8 +52,8 @@ PLAYBOOK: dict[str, Entry] = {
         f"`group_diversity` is under {at.DIVERSITY_LOW} and under {at.DIVERSITY_LEFT:.0%} of its start, success is "
         f"under {at.SOLVED} and no longer rises",
         "Siblings that are alike get the same reward, and their advantages are 0.",
-        "raise `temperature`, or keep it up (`temperature_end`); a larger `num_generations` helps little, because copies "
-        "stay copies",
+        "raise `temperature`, or keep it up (`temperature_end`); a larger `num_generations` helps little, because "
+        "copies stay copies",
         "`temperature`, `temperature_end`",
         "`group_diversity` rises",
     ),
