@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from outdo.errors import RecipeError
-from outdo.run import Run
+from outdo.errors import RecipeError, RunError
+from outdo.run import Run, read_rows
 from outdo.track import tools
 from outdo.types import Group
 
@@ -138,20 +139,49 @@ class _Word:
     tell: Callable[[Sink], None]
 
 
-class _Worker:
-    """One tool on its thread. What it was told is noted first, so that a run that is gone on with tells nothing twice;
-    what a crash takes with it is missing there."""
+def _step_word(row: Mapping[str, Any]) -> _Word:
+    values, step = of_step(row), int(row["step"]) + 1
+    return _Word("train", step, lambda sink: sink.numbers(step, values))
 
-    def __init__(self, name: str, subject: tools.Subject) -> None:
-        self.name, self.subject = name, subject
+
+def _eval_word(row: Mapping[str, Any]) -> _Word:
+    values, step = of_eval(row), int(row["step"])
+    return _Word(f"eval/{row['split']}", step, lambda sink: sink.numbers(step, values))
+
+
+def _sft_word(row: Mapping[str, Any]) -> _Word:
+    """An update of the warm-up, or of a supervised run; or its loss on held-out examples."""
+    is_held_out = "held_out_loss" in row
+    values, step = of_sft(row), int(row["step"]) + (not is_held_out)
+    return _Word("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
+
+
+def _past(folder: Path) -> list[_Word]:
+    """What a run that is gone on with has in its files; rows that nobody can read are not told."""
+    files = (("sft.jsonl", _sft_word), ("evals.jsonl", _eval_word), ("metrics.jsonl", _step_word))
+    words: list[_Word] = []
+    for name, word in files:
+        with suppress(RunError, OSError, KeyError, TypeError, ValueError):
+            words += map(word, read_rows(folder / name))
+    return words
+
+
+class _Worker:
+    """One tool on its thread. What it was told is noted first, so that a run that is gone on with tells nothing twice,
+    and what was not told before: `past` is all that the run's files have."""
+
+    def __init__(self, name: str, subject: tools.Subject, past: Sequence[_Word]) -> None:
+        self.name, self.subject, self.past = name, subject, past
         self.words: queue.Queue[_Word | None] = queue.Queue(ROOM)
         self.ledger = subject.folder / "trackers" / f"{name}.json"
         self.told: dict[str, int] = _read(self.ledger)
-        self.done, self.is_late, self.is_whole = 0, False, False
+        self.done, self.is_late, self.is_gone, self.is_whole = 0, False, False, False
         self.thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
         self.thread.start()
 
-    def put(self, word: _Word | None) -> None:
+    def put(self, word: _Word) -> None:
+        if self.is_gone:
+            return
         try:
             self.words.put_nowait(word)
         except queue.Full:
@@ -162,7 +192,7 @@ class _Worker:
     def _work(self) -> None:
         try:
             sink = TRACKERS[self.name].open(self.subject)
-            while word := self.words.get():
+            for word in chain(self.past, iter(self.words.get, None)):
                 if word.step > self.told.get(word.series, -1):
                     self.told[word.series] = word.step
                     self._note()
@@ -172,9 +202,7 @@ class _Worker:
         except (Exception, SystemExit) as error:
             said = " ".join(str(error).split())[:300]
             self.subject.say(f"  warning: {self.name} failed and is left out: {type(error).__name__}: {said}")
-            self.is_late = True  # said already
-            while self.words.get():  # so that nothing waits for it
-                pass
+            self.is_gone = True
 
     def _note(self) -> None:
         self.ledger.parent.mkdir(exist_ok=True)
@@ -203,7 +231,8 @@ class Trackers:
     """All that a recipe asks for; none by default."""
 
     def __init__(self, names: Sequence[str], subject: tools.Subject, max_steps: int) -> None:
-        self.workers = [_Worker(name, subject) for name in names]
+        past = _past(subject.folder) if names else []
+        self.workers = [_Worker(name, subject, past) for name in names]
         self.every = max(1, max_steps // TABLES)
 
     @classmethod
@@ -224,28 +253,25 @@ class Trackers:
     def step(self, step: int, row: Mapping[str, Any], groups: Sequence[Group]) -> None:
         if not self.workers:
             return
-        values = of_step(row)
-        self._tell("train", step + 1, lambda sink: sink.numbers(step + 1, values))
+        self._tell(_step_word({**row, "step": step}))
         if step == 0 or (step + 1) % self.every == 0:
             rows = samples(groups)
-            self._tell("answers", step + 1, lambda sink: sink.answers(step + 1, rows))
+            self._tell(_Word("answers", step + 1, lambda sink: sink.answers(step + 1, rows)))
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
-        values, step = of_eval(row), int(row["step"])
-        self._tell(f"eval/{row['split']}", step, lambda sink: sink.numbers(step, values))
+        if self.workers:
+            self._tell(_eval_word(row))
 
     def taught(self, row: Mapping[str, Any]) -> None:
-        """An update of the warm-up, or of a supervised run; or its loss on held-out examples."""
-        is_held_out = "held_out_loss" in row
-        values, step = of_sft(row), int(row["step"]) + (not is_held_out)
-        self._tell("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
+        if self.workers:
+            self._tell(_sft_word(row))
 
     def found(self, step: int, code: str, words: str) -> None:
-        self._tell(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, words))
+        self._tell(_Word(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, words)))
 
-    def _tell(self, series: str, step: int, tell: Callable[[Sink], None]) -> None:
+    def _tell(self, word: _Word) -> None:
         for worker in self.workers:
-            worker.put(_Word(series, step, tell))
+            worker.put(word)
 
     def close(self, is_whole: bool) -> None:
         for worker in self.workers:
