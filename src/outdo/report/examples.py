@@ -28,8 +28,7 @@ def examples(book: Book) -> list[Example]:
     if not files:
         return []
     first, last = (book.index.block(at, files[at]) for at in (min(files), max(files)))
-    pairs = _asked_twice(first, last)
-    found = [Example(*_both(book, first.place(a), last.place(b))) for a, b in pairs]
+    found = [Example(*_both(book, *pair)) for pair in _asked_twice(first, last)]
     found = [one for one in found if one.before and one.after]
     if len(found) >= PROMPTS // 2:
         return found
@@ -44,13 +43,16 @@ def examples(book: Book) -> list[Example]:
     ]
 
 
-def _asked_twice(first: Block, last: Block) -> list[tuple[int, int]]:
+def _asked_twice(first: Block, last: Block) -> list[tuple[Place, Place]]:
     """Where the same prompt stands early and late: the earliest in the one, the latest in the other."""
-    early = {key: i for i, key in reversed(list(enumerate(first.keys)))}
-    late = {key: i for i, key in enumerate(last.keys)}
+    early, late = dict(reversed(_keyed(first))), dict(_keyed(last))
     both = [(early[key], late[key]) for key in early if key in late]
-    both = [(a, b) for a, b in both if last.steps[b] > first.steps[a]]
-    return sorted(both, key=lambda pair: (first.steps[pair[0]] - last.steps[pair[1]], pair))[:PROMPTS]
+    both = [(a, b) for a, b in both if b.step > a.step]
+    return sorted(both, key=lambda pair: (pair[0].step - pair[1].step, pair[0].offset))[:PROMPTS]
+
+
+def _keyed(block: Block) -> list[tuple[int, Place]]:
+    return list(zip(block.columns()[1].tolist(), block.places(), strict=True))
 
 
 def _both(book: Book, *places: Place) -> tuple[Group | None, Group | None]:
@@ -60,10 +62,10 @@ def _both(book: Book, *places: Place) -> tuple[Group | None, Group | None]:
 
 def _of_step(book: Book, block: Block, which: int, limit: int) -> list[Group]:
     """Groups of a file's first or last step, those with spread first."""
-    if not block.steps:
+    places = block.places()
+    if not places:
         return []
-    step = block.steps[which]
-    groups, _ = read_groups(book.root, list(block.places(step))[:64], LENGTH)
+    groups, _ = read_groups(book.root, block.at(places[which].step)[:64], LENGTH)
     return sorted(groups, key=lambda group: -(group.spread or 0.0))[:limit]
 
 
