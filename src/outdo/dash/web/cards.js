@@ -19,23 +19,29 @@ const SECTIONS = [
  * @param {any} shown see curves.js
  */
 export function cardsOf(shown) {
-  const element = h("div.sections");
+  const element = h("div.sections"), opened = new Set();
   let cards = [], had = null;
-  const build = () => {
+  const build = (all) => {
     cards.forEach((card) => card.chart.remove());
-    const entries = entriesOf(shown);
+    const entries = all.filter((entry) => !isStill(shown, entry) || opened.has(entry.name));
     cards = entries.map((entry) => card(shown, entry));
     if (shown.flat) return element.replaceChildren(h("div.cards", {}, cards.map((each) => each.element)));
     const parts = SECTIONS.map(([key, title, words]) => {
       const own = cards.filter((_, i) => entries[i].section === key);
-      return own.length > 0 && h("section", { "aria-label": title }, h("h2", {}, title, h("small.dim", {}, words)),
-        h("div.cards", {}, own.map((each) => each.element)));
+      const still = all.filter((entry) => entry.section === key && !entries.includes(entry));
+      return own.length + still.length > 0 && h("section", { "aria-label": title },
+        h("h2", {}, title, h("small.dim", {}, words)), h("div.cards", {}, own.map((each) => each.element)),
+        still.length > 0 && h("p.still", {}, "At 0 throughout: ", still.map((entry) => stillButton(entry, () => {
+          opened.add(entry.name);
+          update();
+        }))));
     }).filter(Boolean);
     element.replaceChildren(...(parts.length ? parts : [nothingYet(shown)]));
   };
   const update = () => {
-    const now = entriesOf(shown).map((entry) => entry.names.join()).join("|");
-    if (now !== had) build();
+    const all = entriesOf(shown);
+    const now = all.map((entry) => [...entry.names, isStill(shown, entry), opened.has(entry.name)].join()).join("|");
+    if (now !== had) build(all);
     had = now;
     cards.forEach((each) => each.update());
   };
@@ -45,6 +51,17 @@ export function cardsOf(shown) {
     redraw: () => cards.forEach((each) => each.chart.redraw()),
     remove: () => cards.forEach((each) => each.chart.remove()),
   };
+}
+
+/** Whether nothing but zero was ever measured: such a signal is named and drawn when asked for. */
+function isStill(shown, entry) {
+  const values = shown.runs.flatMap((run) => entry.names.flatMap((name) => run.metrics.series[name]?.mean ?? []));
+  return entry.names.length > 0 && values.length > 0 && values.every((value) => value === 0 || value === null);
+}
+
+function stillButton(entry, onclick) {
+  return h("button", { type: "button", title: "Draw it", "data-still": entry.name, onclick },
+    visible(entry.title || entry.name));
 }
 
 function nothingYet(shown) {
@@ -64,7 +81,8 @@ function entriesOf(shown) {
     const names = [entry.name, ...(entry.also ?? [])].flatMap((each) => named(each, series)).filter(has);
     if (!names.length || (entry.name.endsWith("*") && names.length < 2 && !entry.name.startsWith("time"))) return [];
     if (!several || names.length === 1) return [{ ...entry, names }];
-    return names.map((name) => ({ ...entry, names: [name], title: name === entry.name ? entry.title : name }));
+    const bare = { good_band: null, bad_band: null };  // bands are those of the first
+    return names.map((name) => ({ ...entry, names: [name], ...(name === entry.name ? {} : { title: name, ...bare }) }));
   });
   return withEvals(shown, found);
 }

@@ -72,7 +72,9 @@ export function parallel(rows, keys, figures, onPick) {
       svg("text", { x: x(i) + 6, y: y(part) + 4, class: "axis-tick" }, visible(word))),
   ]);
   const frame = { viewBox: `0 0 ${width} ${tall}`, class: "parallel", role: "group" };
-  return svg("svg", { ...frame, "aria-label": "Parallel lines over keys" }, lines, marks.flat());
+  const picture = svg("svg", { ...frame, "aria-label": "Parallel lines over keys" }, lines, marks.flat());
+  picture.style.minWidth = `${axes.length * 130}px`;  // narrower than that its words cannot be read: it scrolls instead
+  return picture;
 }
 
 const told = (value) => (typeof value === "number" ? short(value) : typed(value));

@@ -93,9 +93,9 @@ function orderOf(seen, key) {
 }
 
 function sweepCard(sweep) {
-  return h("a.card.sweep-card", { href: to("sweep", { sweep: sweep.id }) }, h("small.dim", {}, "Sweep"),
-    h("b", {}, visible(sweep.title || sweep.id)),
-    h("span.dim", {}, visible(`${sweep.done} of ${sweep.cells} cells done · ${sweep.id}`)));
+  return h("a.card.sweep-card", { href: to("sweep", { sweep: sweep.id }) },
+    h("small.dim", {}, visible(`Sweep · ${sweep.id}`)), h("b", {}, visible(sweep.title || sweep.id)),
+    h("span.dim", {}, `${sweep.done} of ${sweep.cells} cells done`));
 }
 
 function matches(run, seen) {
@@ -172,7 +172,8 @@ function sparkline(values) {
   const has = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
   if (has.length < 2) return h("span.dim", {}, has.length ? share(has[0][1]) : "–");
   const low = Math.min(...has.map(([, value]) => value)), high = Math.max(...has.map(([, value]) => value));
-  const point = ([i, value]) => `${(100 * i) / (values.length - 1)},${23 - (21 * (value - low)) / (high - low || 1)}`;
+  const span = Math.max(high - low, 0.2 * Math.abs(high)) || 1;  // noise on a level is not drawn as if it were a change
+  const point = ([i, value]) => `${(100 * i) / (values.length - 1)},${23 - (21 * (value - low)) / span}`;
   const last = has[has.length - 1][1];
   return [
     svg("svg", { class: "spark", viewBox: "0 0 100 25", preserveAspectRatio: "none", role: "img",

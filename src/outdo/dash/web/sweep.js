@@ -91,9 +91,10 @@ function heatSection(settings, keys, seen, draw) {
     draw();
   };
   const names = keys.map((key) => [key, key]);
-  return h("section.card", {}, h("header", {}, h("h2", {}, "Heat map"), h("span.grow"),
-    keys.length > 2 && [segmented("Across", names, x, choose("x")), segmented("Down", names, y, choose("y"))]),
-  heatMap(settings, x, y, seen.figure));
+  const pickers = () => [segmented("Across", names, x, choose("x")), segmented("Down", names, y, choose("y"))];
+  const title = h("h2", {}, "Heat map", h("small.dim", {}, "the stronger, the higher"));
+  return h("section.card", {}, h("header", {}, title, h("span.grow"), keys.length > 2 && pickers()),
+    heatMap(settings, x, y, seen.figure));
 }
 
 /** A table whose cells are as dark as their figure is high; the figure stands in each. */
