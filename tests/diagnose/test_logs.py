@@ -147,3 +147,9 @@ def test_csv_is_read_as_it_is_written_by_others(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     assert len(read_history(tmp_path / "log.csv")) == 3
+
+
+def test_a_slope_is_told_by_the_step_however_seldom_it_is_logged() -> None:
+    each, tenth = (from_rows([{"step": i, "reward": 0.5, "kl": 0.001 * i} for i in range(0, 400, n)]) for n in (1, 10))
+    slopes = [diagnose(history)[0].evidence[0].slope for history in (each, tenth)]
+    assert slopes == pytest.approx([0.001, 0.001])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from outdo.diagnose.names import KNOWN, judges, number, our_values
-from outdo.diagnose.signals import Curve, known
+from outdo.diagnose.signals import Curve, known, slope
 
 EVAL_SIZE = 200  # problems that an evaluation is taken to have where it does not say
 
@@ -56,6 +56,15 @@ class History:
 
     def step_at(self, index: int) -> int:
         return self.steps[min(index, len(self.steps) - 1)] if self.steps else 0
+
+    @property
+    def stride(self) -> float:
+        """Steps from one row to the next: many trainers log every tenth."""
+        return float(np.median(np.diff(self.steps))) if len(self) > 1 else 1.0
+
+    def slope(self, name: str) -> float:
+        """Change a step."""
+        return slope(self[name]) / self.stride
 
     def since(self, index: int) -> History:
         """The same from a step on."""

@@ -27,7 +27,7 @@ from outdo.diagnose.signals import (
 
 def moved(history: History, name: str) -> Sign:
     """A signal at both ends, with its slope."""
-    return Sign(name, early(history[name]), late(history[name]), slope(history[name]))
+    return Sign(name, early(history[name]), late(history[name]), history.slope(name))
 
 
 def worth(history: History) -> str:
@@ -109,7 +109,7 @@ def kl_blowup(history: History) -> Finding | None:
     rate = gentler(recipe, 4 if np.median(last) < 1 else 10)
     change = rate if fast or beta >= 0.04 else changed(recipe, "beta", max(0.04, 4 * beta))
     severity: Severity = "critical" if np.median(last) > at.KL_CRITICAL else "warning"
-    signs = (Sign("kl_mean", float(np.median(kl[:5])), float(np.median(last)), slope(history["kl_mean"])),)
+    signs = (Sign("kl_mean", float(np.median(kl[:5])), float(np.median(last)), history.slope("kl_mean")),)
     return Finding("kl_blowup", severity, history.step_at(began), signs, change, Expect("kl_mean", "down", 20))
 
 
@@ -125,7 +125,7 @@ def entropy_collapse(history: History) -> Finding | None:
     bonus = history.recipe.get("entropy_coef") or 0.0
     if change.key == "temperature" and (bonus or change.new > 1.3):
         change = changed(history.recipe, "entropy_coef", max(0.01, 4 * bonus))
-    signs = [Sign("entropy_mean", start, late(entropy), slope(entropy))]
+    signs = [Sign("entropy_mean", start, late(entropy), history.slope("entropy_mean"))]
     signs += [moved(history, name) for name in ("informative", worth(history)) if history.has(name)]
     return Finding(
         "entropy_collapse",
@@ -144,7 +144,7 @@ def mode_collapse(history: History) -> Finding | None:
     start = float(np.median(known(kinds)[:5]))
     if late(kinds) > min(at.DIVERSITY_LEFT * start, at.DIVERSITY_LOW) or still_learns(history):
         return None
-    signs = [Sign("group_diversity", start, late(kinds), slope(kinds))]
+    signs = [Sign("group_diversity", start, late(kinds), history.slope("group_diversity"))]
     signs += [moved(history, name) for name in ("entropy_mean", worth(history)) if history.has(name)]
     return Finding(
         "mode_collapse",
@@ -293,7 +293,8 @@ def _collapse(history: History) -> tuple[int, Sign] | None:
     if last > at.COLLAPSED * best or best - last < max(0.15, (at.SURE + 1) * error):
         return None
     began = onset(history[goal], best - (best - last) / 3, above=False)
-    return began, Sign(goal, best, last, slope(values[peak * max(1, size // 2) :]), "its best, and what is left of it")
+    falls = slope(values[peak * max(1, size // 2) :]) / history.stride
+    return began, Sign(goal, best, last, falls, "its best, and what is left of it")
 
 
 def sampler_mismatch(history: History) -> Finding | None:

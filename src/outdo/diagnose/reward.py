@@ -10,7 +10,7 @@ from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
 from outdo.diagnose.history import Held, History
 from outdo.diagnose.policy import divides, more_answers, moved, worth
-from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift, slope
+from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift
 
 
 def reward_hacking(history: History) -> Finding | None:
@@ -242,7 +242,7 @@ def broken_grader(history: History) -> Finding | None:
     if share <= at.BROKEN:
         return None
     seconds = float(history.recipe.get("reward_timeout") or 10.0)
-    signs = [Sign("grader_broken", early(history["grader_broken"]), share, slope(history["grader_broken"]))]
+    signs = [Sign("grader_broken", early(history["grader_broken"]), share, history.slope("grader_broken"))]
     if history.answers.broken:
         signs.append(Sign("answers", note=f"the commonest reason: {history.answers.broken}"))
     return Finding(

@@ -95,7 +95,7 @@ def trend(curve: Curve) -> Shift:
 
 
 def slope(curve: Curve) -> float:
-    """Change a step, by Theil and Sen: the median of the slopes between all pairs of blocks."""
+    """Change a row, by Theil and Sen: the median of the slopes between all pairs of blocks."""
     at = np.flatnonzero(np.isfinite(curve))
     if len(at) < 2:
         return 0.0
