@@ -13,14 +13,16 @@ from outdo.run import read_rows, writing
 from outdo.track.plot import smooth
 
 COLOURS = ("C3", "C0", "C2")
+ALIKE = 5.0  # times: a signal that is so much larger or smaller than the first is left to the lines
 
 
 def draw(panels: Sequence[Panel], signals: Sequence[Signal], title: str, out: Path) -> Path:
     """A panel for each run, on the same scale; a signal each its colour. Raises RunError where it cannot be drawn."""
     figure = _figure()
+    shown = [signal for signal in signals if _alike(panels, signals[0], signal)]
     axes = figure.subplots(1, len(panels), sharey=True)
     for axis, panel in zip(axes, panels, strict=True):
-        for signal, colour in zip(signals, COLOURS, strict=False):
+        for signal, colour in zip(shown, COLOURS, strict=False):
             _curve(axis, panel.run, signal.name, colour)
         for mark in panel.marks:
             axis.axvline(mark.step, color="black", linestyle=":", linewidth=1)
@@ -30,20 +32,32 @@ def draw(panels: Sequence[Panel], signals: Sequence[Signal], title: str, out: Pa
         axis.set_xlabel("step", fontsize=8)
         axis.grid(alpha=0.25)
         axis.tick_params(labelsize=7)
-    axes[0].legend(fontsize=7, frameon=False, loc="center left")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    axes[-1].legend(fontsize=7, frameon=False, loc="best")
     return _saved(figure, title, out)
 
 
+def _alike(panels: Sequence[Panel], first: Signal, other: Signal) -> bool:
+    """Whether one scale suits both."""
+    tops = [max(abs(v) for panel in panels for v in _points(panel.run, s.name)[1]) for s in (first, other)]
+    return min(tops) * ALIKE >= max(tops)
+
+
 def _curve(axis: Any, run: Path, name: str, colour: str) -> None:
+    steps, values = _points(run, name)
     if name == "eval_success_rate":
-        rows = list(read_rows(run / "evals.jsonl"))
-        values = [row.get("pass@1", row["success_rate"]) for row in rows]
-        axis.plot([row["step"] for row in rows], values, "o-", color=colour, label="held-out success", markersize=4)
+        axis.plot(steps, values, "o-", color=colour, label="held-out success", markersize=4)
         return
-    rows = [row for row in read_rows(run / "metrics.jsonl") if row.get(name) is not None]
-    steps, values = [row["step"] for row in rows], [row[name] for row in rows]
     axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.35)
     axis.plot(steps, smooth(values, 5), color=colour, linewidth=1.6, label=name)
+
+
+def _points(run: Path, name: str) -> tuple[list[int], list[float]]:
+    if name == "eval_success_rate":
+        rows = list(read_rows(run / "evals.jsonl"))
+        return [row["step"] for row in rows], [row.get("pass@1", row["success_rate"]) for row in rows]
+    rows = [row for row in read_rows(run / "metrics.jsonl") if row.get(name) is not None]
+    return [row["step"] for row in rows], [row[name] for row in rows]
 
 
 def draw_shares(found: Mapping[str, Evaluation], drill: Drill, folder: Path) -> Path:

@@ -42,7 +42,7 @@ _ALL = (
     Drill(
         "kl-blowup",
         "the rate is too high and nothing holds the policy back; tamed",
-        {"learning_rate": 3e-3, "beta": 1e-6, "max_steps": 20, "per_device_train_batch_size": 32},
+        {"learning_rate": 1e-3, "beta": 1e-6, "max_steps": 20, "per_device_train_batch_size": 32},
         "kl_blowup",
         (Signal("kl_mean", "down", 0.5),),
         ill_and_cured,
@@ -51,7 +51,7 @@ _ALL = (
     Drill(
         "entropy-collapse",
         "the temperature is let down to nothing, and so are the other tries; kept up, there is spread to learn from",
-        {"temperature_end": 0.05, "learning_rate": 1e-5, "beta": 0.01, "max_steps": 30},
+        {"temperature_end": 0.05, "learning_rate": 1e-6, "beta": 0.01, "max_steps": 30},
         "entropy_collapse",
         (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
         ill_and_cured,
@@ -71,7 +71,7 @@ _ALL = (
         (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
         ill_and_cured,
         refused=_OWN + "wordy",
-        steps=24,
+        cure={"reward_gate": "numeric"},
     ),
     Drill(
         "overfit",
