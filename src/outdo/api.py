@@ -16,6 +16,7 @@ from outdo.grade.choose import rewards_of
 from outdo.harvesting import harvesting
 from outdo.host import keep_memory
 from outdo.launch import Job, Result, go_on, start
+from outdo.report.write import try_report
 from outdo.run import read_run
 from outdo.stages import Runner, run_stages
 from outdo.tasks.lengths import in_steps
@@ -102,7 +103,9 @@ def _in_stages(
     runners = {kind: partial(runner, **objects) for kind, runner in kinds.items()}
     if resume is None and recipe.resume == "auto":
         resume = resuming.unfinished(recipe, "", "stages")
-    return run_stages(recipe, runners, reporter, resume, force)
+    result = run_stages(recipe, runners, reporter, resume, force)
+    try_report(result.folder, reporter.note)
+    return result
 
 
 def _own(reward_funcs: Objects | None) -> dict[str, Callable[..., Any]]:

@@ -22,7 +22,7 @@ from outdo.grade.compose import Rewards
 from outdo.learn.sft import Imitator
 from outdo.learn.update import Updates
 from outdo.models.load import Policy, save_adapter, save_policy
-from outdo.report.write import write_report
+from outdo.report.write import try_report
 from outdo.run import Run, Status, read_rows
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
@@ -105,7 +105,7 @@ class Keeper(Generic[L]):
         finally:
             self.reporter.close()
             self.trackers.close(self.run.manifest["status"] == "done")
-            self._report()
+            try_report(self.run.folder, self.reporter.note)
             self.run.close()
 
     def _put_back(self, learner: L, start: Start) -> None:
@@ -138,14 +138,6 @@ class Keeper(Generic[L]):
             self._save(wait=True)
             self._save_model()
             self.run.finish("done")
-
-    def _report(self) -> None:
-        """The page to send, of whatever there is. It is no reason for a run to fail."""
-        try:
-            write_report(self.run.folder)
-        except Exception as error:
-            with suppress(OSError):
-                self.reporter.note(f"  warning: no report: {error}; outdo report {self.run.folder} tries again")
 
     # --- evaluating
 

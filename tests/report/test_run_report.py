@@ -206,6 +206,22 @@ def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
     assert [chart["title"] for chart in page.data["charts"]] == ["Loss", "Gradient norm", "Learning rate"]
 
 
+def test_stages_are_told_from_before_the_first_to_after_the_last(tmp_path: Path) -> None:
+    names = ["01-sft", "02-grpo", "../out"]
+    run = Run.create(tmp_path / "all", RECIPE, {"kind": "stages", "stages": names})
+    make_run(tmp_path / "all/01-sft", steps=3)
+    make_run(tmp_path / "all/02-grpo", steps=5, ended=None).finish("failed", "the disk is full")
+    make_run(tmp_path / "out")
+    run.finish("failed", "the disk is full")
+    run.close()
+    page = Page(write_report(tmp_path / "all"))
+    assert "rose from 0.100 [0.00, 0.40] to 0.900 [0.60, 0.98]. It took 8 steps" in page.text
+    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"] == [
+        "01-sft/report.html",
+        "02-grpo/report.html",
+    ]
+
+
 def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=3)
     rows = "".join(json.dumps({"step": step, **numbers(step, (step % 97) / 97)}) + "\n" for step in range(3, 20_000))

@@ -13,7 +13,7 @@ from outdo.report.charts import Chart
 from outdo.report.examples import Example, telling
 from outdo.report.html import Raw, el, escaped, table
 from outdo.report.story import Story
-from outdo.report.words import again, duration, lasted, typed, verdict
+from outdo.report.words import again, duration, lasted, rate, typed, verdict, when
 
 SHOWN = 1200  # characters of an answer
 EVALS = 300  # rows of the table of evaluations
@@ -31,7 +31,8 @@ def head(story: Story) -> Raw:
     """The title, the verdict, and what is not as it should be."""
     summary = story.page.summary
     what = f"{summary.model} on {summary.task}" if summary.task else summary.model
-    facts = [what, f"{summary.kind}, {summary.status}", summary.started, str(story.page.facts.get("device") or "")]
+    device = str(story.page.facts.get("device") or "")
+    facts = [what, f"{summary.kind}, {summary.status}", when(summary.started), device]
     why = el("p", summary.why, class_="why") if summary.why else None
     trouble = [el("p", line, class_="why") for line in story.trouble[:8]]
     return el(
@@ -296,7 +297,13 @@ def repeat(story: Story) -> Raw:
 def stages(story: Story) -> Raw | None:
     if not story.stages:
         return None
-    links = [
-        el("li", el("a", name, href=f"{name}/report.html")) for name in story.stages if re.fullmatch(r"[\w-]+", name)
+    rows = [
+        [
+            el("a", one.name, href=f"{one.name}/report.html"),
+            one.status,
+            f"{one.steps:,}",
+            *(rate(found) if found and found.success is not None else "–" for found in (one.before, one.after)),
+        ]
+        for one in story.stages
     ]
-    return section("Stages", el("ul", links), id_="stages")
+    return section("Stages", table(["stage", "status", "steps", "success before", "success after"], rows), id_="stages")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from outdo.dash.book import Book
 from outdo.dash.files import Row
 from outdo.dash.findings import findings_of
 from outdo.dash.metrics import evals_of, metrics_of
-from outdo.dash.shapes import Eval, Finding, Metrics, RunPage
+from outdo.dash.shapes import Eval, Finding, Metrics, RunPage, RunSummary
 from outdo.dash.summary import run_page, summary_of
 from outdo.errors import RunError
 from outdo.report.examples import Example, examples
@@ -33,7 +34,7 @@ class Story:
     rows: list[Row]  # of evals.jsonl, with the intervals of pass@k
     findings: list[Finding]
     examples: list[Example]
-    stages: list[str]
+    stages: list[RunSummary]  # runs that this one is made of
     trouble: list[str]
 
     @property
@@ -54,10 +55,9 @@ def read_story(folder: Path) -> Story:
     if not isinstance(manifest.get("recipe"), dict):
         why = wrong[0] if wrong else "its run.json has no recipe"
         raise RunError(f"{folder} holds no run: {why}")
-    summary = summary_of(folder, folder, ".")
-    page = run_page(book, summary)
+    stages = _stages(folder, manifest.get("stages"))
+    page = run_page(book, _with(summary_of(folder, folder, "."), stages))
     found = findings_of(book)
-    stages = manifest.get("stages")
     metrics, sft = (metrics_of(numbers, POINTS) for numbers in (book.metrics, book.sft))
     trouble = dict.fromkeys([*page.trouble, *found.trouble, *sft.trouble])
     return Story(
@@ -69,6 +69,24 @@ def read_story(folder: Path) -> Story:
         rows=book.evals.all(),
         findings=found.findings,
         examples=examples(book),
-        stages=[str(name) for name in stages] if isinstance(stages, list) else [],
+        stages=stages,
         trouble=list(trouble),
+    )
+
+
+def _stages(folder: Path, names: Any) -> list[RunSummary]:
+    """Those that were begun; only folders inside the run's are looked at."""
+    told = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    inside = [name for name in told if re.fullmatch(r"[\w-]+", name) and (folder / name / "run.json").is_file()]
+    return [summary_of(folder, folder / name, name) for name in inside[:100]]
+
+
+def _with(summary: RunSummary, stages: Sequence[RunSummary]) -> RunSummary:
+    """Of several stages: from before the first to after the last."""
+    if not stages:
+        return summary
+    before = next((stage.before for stage in stages if stage.before), None)
+    after = next((stage.after for stage in reversed(stages) if stage.after), None)
+    return summary.model_copy(
+        update={"before": before, "after": after, "steps": sum(stage.steps for stage in stages), "max_steps": None}
     )

@@ -79,6 +79,14 @@ def lasted(page: RunPage) -> float | None:
         return page.seconds or None
 
 
+def when(text: str | None) -> str:
+    """A moment as people write it; as it stands where it is none."""
+    try:
+        return datetime.fromisoformat(text or "").strftime("%-d %B %Y, %H:%M")
+    except ValueError:
+        return text or ""
+
+
 def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds:.2f} s"

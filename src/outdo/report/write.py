@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,15 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         aside.write_text(text, encoding="utf-8")
         os.replace(aside, path)
     return path
+
+
+def try_report(folder: Path, say: Callable[[str], None]) -> None:
+    """At the end of a run, of whatever there is. It is no reason for a run to fail."""
+    try:
+        write_report(folder)
+    except Exception as error:
+        with suppress(OSError):
+            say(f"  warning: no report: {error}; outdo report {folder} tries again")
 
 
 def report_page(story: Story) -> str:
