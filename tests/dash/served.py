@@ -16,8 +16,7 @@ from urllib.parse import urlencode
 import pytest
 import uvicorn
 
-from outdo.dash.app import make_api
-from outdo.dash.guard import LOOPBACK, Guard
+from outdo.dash.app import guarded, make_api
 from outdo.dash.serve import bind
 
 
@@ -66,8 +65,8 @@ def servers() -> Iterator[Callable[..., Served]]:
     def start(root: Path, token: str | None = None, loopback: bool = True) -> Served:
         bound = bind(port=0)
         api = make_api(root)
-        app = Guard(api, token, LOOPBACK if loopback else None, bound.port)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1))
+        app = guarded(api, token, loopback, bound.port)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound.sock]}, daemon=True)
         thread.start()
         running.append((server, thread))

@@ -29,7 +29,9 @@ Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 def start(words: list[str], cwd: Path) -> subprocess.Popen[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     piped = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-m", "outdo", *words], cwd=cwd, env=env, stdout=piped, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "outdo", *words], cwd=cwd, env=env, stdout=piped, stderr=piped, text=True
+    )
 
 
 def asked(port: int, path: str = "/api/runs") -> dict:
@@ -58,8 +60,11 @@ def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) 
     assert [run["id"] for run in asked(int(found[1]))["runs"]] == ["one"]
     loaded = Path(f"/proc/{server.pid}/maps").read_text()
     assert "torch" not in loaded and "matplotlib" not in loaded
-    server.send_signal(signal.SIGINT)
-    assert server.wait(10) in (0, 130) and server.stdout.read() == ""
+    with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/api/live?run=one", timeout=20) as stream:
+        assert stream.readline() == b"retry: 2000\n"
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate(timeout=10)
+    assert server.returncode == 0 and out == "" and err == f"port {port} is taken\n"
 
 
 def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_one_watcher_serves_all_viewers_and_goes_with_the_last(served: Served) -
     while live.watchers and time.monotonic() < until:
         append(served.root / "run" / "metrics.jsonl", {"step": 4, **numbers(4)})
         time.sleep(0.1)
-    assert not live.watchers and live.viewers == 0
+    assert not live.watchers and not live.viewers
 
 
 def test_too_many_viewers_are_sent_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -57,18 +56,13 @@ def told(shape: shapes.Shape) -> Response:
     return Response(shape.model_dump_json(by_alias=True), media_type="application/json")
 
 
-def make_app(root: Path, token: str | None = None, loopback: bool = True, port: int = 0) -> Guard:
-    """The whole, guarded. `loopback`: only names of this machine are answered to."""
-    return Guard(make_api(root), token, LOOPBACK if loopback else None, port)
+def guarded(api: FastAPI, token: str | None = None, loopback: bool = True, port: int = 0) -> Guard:
+    """`loopback`: only names of this machine are answered to."""
+    return Guard(api, token, LOOPBACK if loopback else None, port)
 
 
 def make_api(root: Path) -> FastAPI:
     desk = Desk(root)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> Any:
-        yield
-        desk.live.closing.set()
 
     app = FastAPI(
         title="outdo dash",
@@ -77,7 +71,6 @@ def make_api(root: Path) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
-        lifespan=lifespan,
     )
     app.state.desk = desk
 

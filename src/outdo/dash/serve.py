@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
 
 from outdo.errors import OutdoError, RecipeError
 
@@ -91,21 +92,30 @@ def serve(root: Path, bound: Bound) -> None:
     """Answers until it is told to stop."""
     import uvicorn
 
-    from outdo.dash.app import make_app
+    from outdo.dash.app import guarded, make_api
+
+    api = make_api(root)
+
+    class Server(uvicorn.Server):
+        """Ends its streams when it is told to stop: it would wait for them."""
+
+        def handle_exit(self, number: int, frame: FrameType | None) -> None:
+            api.state.desk.live.close()
+            super().handle_exit(number, frame)
 
     config = uvicorn.Config(
-        make_app(root, bound.token, bound.is_local, bound.port),
+        guarded(api, bound.token, bound.is_local, bound.port),
         log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         ws="none",
-        lifespan="on",
-        timeout_graceful_shutdown=1,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
     )
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[bound.sock])
+        Server(config).run(sockets=[bound.sock])
 
 
 def goes_with(parent: int) -> None:

@@ -31,6 +31,10 @@ class Frame:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def head(self, count: int) -> Frame:
+        """The first so many rows."""
+        return Frame(self.steps[:count], {name: column[:count] for name, column in self.columns.items()})
+
     def get(self, name: str) -> Column:
         found = self.columns.get(name)
         return np.full(len(self.steps), np.nan) if found is None else found
