@@ -67,6 +67,6 @@ def test_a_healthy_run_is_healthy_all_along() -> None:
 def test_ten_thousand_steps_take_less_than_a_second() -> None:
     short = curves.history("healthy", 3, "plain")
     columns = {name: np.resize(curve, 10_000) for name, curve in short.columns.items()}
-    start = time.perf_counter()
+    start = time.process_time()
     diagnose(History(tuple(range(10_000)), columns, short.held))
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0

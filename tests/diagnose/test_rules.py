@@ -115,6 +115,14 @@ def test_a_run_that_learnt_all_is_not_dead() -> None:
     assert codes(flat(100, success_rate=1.0, reward_mean=1.0, all_right=1.0, informative=0.0)) == ["dead_all_right"]
 
 
+def test_a_reward_that_pays_all_alike_is_dead_whatever_is_right() -> None:
+    shares = {"all_right": 0.02, "all_wrong": 0.3, "informative": 0.06, "success_rate": 0.3, "reward/numeric": 0.3}
+    (finding,) = diagnose(flat(60, reward_mean=0.98, **{"reward/format": 0.98}, **shares))
+    assert finding.code == "dead_all_right" and finding.change and finding.change.pair() == "reward_gate=numeric"
+    assert [sign.signal for sign in finding.evidence] == ["informative", "reward_mean", "success_rate"]
+    assert codes(flat(60, reward_mean=0.98, **(shares | {"informative": 0.4}))) == ["healthy"]
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 10, 19])
 def test_a_short_run_is_too_early_not_guessed_at(n: int) -> None:
     assert codes(flat(n)) == ["too_early"]

@@ -129,15 +129,16 @@ def _columns(found: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
     """A curve for each name. Success is a share, else it is no success; a part of the reward may stand for it."""
     names = dict.fromkeys(name for values in found for name in values)
     columns = {name: np.array([values.get(name, np.nan) for values in found], dtype=np.float64) for name in names}
-    if "success_rate" in columns and not _is_share(columns["success_rate"]):
+    if "success_rate" in columns and not is_share(columns["success_rate"]):
         del columns["success_rate"]
     if "success_rate" not in columns:
-        judge = next((name for name, curve in columns.items() if judges(name) and _is_share(curve)), None)
+        judge = next((name for name, curve in columns.items() if judges(name) and is_share(curve)), None)
         return columns if judge is None else {**columns, "success_rate": columns[judge]}
     return columns
 
 
-def _is_share(curve: Curve) -> bool:
+def is_share(curve: Curve) -> bool:
+    """Whether all of it is from 0 to 1."""
     values = known(curve)
     return bool(np.all((values >= 0) & (values <= 1)))
 

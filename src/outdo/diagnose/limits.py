@@ -30,6 +30,7 @@ FELL = 0.06  # held-out success below its best
 
 DEAD = 0.9  # share of groups without spread
 DEAD_FROM_START = 0.8
+FULL = 0.95  # of the reward, where that is a share: all is paid
 
 NOISY = 0.33  # noise of a step's mean reward, in standard deviations of single rewards
 ADV_HUGE = 2.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Direction, Expect, Finding, Severity, Sign, changed
-from outdo.diagnose.history import History
+from outdo.diagnose.history import History, is_share
 from outdo.diagnose.signals import (
     early,
     edge,
@@ -38,12 +38,11 @@ def worth(history: History) -> str:
 def is_solved(history: History) -> bool:
     """Whether nearly all is right, so that alike and sure answers are what was asked for."""
     goal = worth(history)
-    return history.has(goal) and late(history[goal]) >= at.SOLVED and (goal != "reward_mean" or _is_share(history))
-
-
-def _is_share(history: History) -> bool:
-    values = known(history["reward_mean"])
-    return bool(np.max(values) <= 1.0 and np.min(values) >= 0.0)
+    return (
+        history.has(goal)
+        and late(history[goal]) >= at.SOLVED
+        and (goal != "reward_mean" or is_share(history["reward_mean"]))
+    )
 
 
 def progress(history: History) -> float:
@@ -278,7 +277,7 @@ def _collapse(history: History) -> tuple[int, Sign] | None:
     goal = worth(history)
     if len(history) < at.ENOUGH or not history.has(goal, least=at.ENOUGH):
         return None
-    if goal == "reward_mean" and not _is_share(history):
+    if goal == "reward_mean" and not is_share(history["reward_mean"]):
         return None
     if goal != "reward_mean" and history.has("reward_mean", least=at.ENOUGH):
         paid = shift(history["reward_mean"])

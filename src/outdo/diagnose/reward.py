@@ -8,7 +8,7 @@ import numpy as np
 
 from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
-from outdo.diagnose.history import Held, History
+from outdo.diagnose.history import Held, History, is_share
 from outdo.diagnose.policy import divides, more_answers, moved, worth
 from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift
 
@@ -157,21 +157,26 @@ def is_much_longer(history: History) -> bool:
     return history.has("len_mean") and shift(history["len_mean"]).ratio >= at.MUCH_LONGER
 
 
-def _dead(history: History, name: str, low: bool) -> bool:
-    """Whether the groups at the end are without spread, and for this reason."""
-    if history.has(name, least=at.FEW):
-        return late_mean(history[name]) >= at.DEAD
-    if not history.has("informative", least=at.FEW) or late_mean(history["informative"]) > 1 - at.DEAD:
-        return False
-    goal = worth(history)
-    if not history.has(goal):
-        return False
-    level = late(history[goal])
-    return level <= 0.05 if low else level >= 0.95
+def _is_flat(history: History) -> bool:
+    """Whether hardly a group at the end has any spread."""
+    return history.has("informative", least=at.FEW) and late_mean(history["informative"]) <= 1 - at.DEAD
+
+
+def _is_wrong(history: History) -> bool:
+    """Whether the groups at the end are without spread because all is wrong."""
+    if history.has("all_wrong", least=at.FEW):
+        return late_mean(history["all_wrong"]) >= at.DEAD
+    return _is_flat(history) and history.has(worth(history)) and late(history[worth(history)]) <= 0.05
+
+
+def _is_paid(history: History) -> bool:
+    """Whether the groups at the end are without spread because all is paid in full, right or not."""
+    paid = "reward_mean" if history.has("reward_mean") and is_share(history["reward_mean"]) else worth(history)
+    return _is_flat(history) and history.has(paid) and late(history[paid]) >= at.FULL and not _is_wrong(history)
 
 
 def dead_all_wrong(history: History) -> Finding | None:
-    if len(history) < at.FEW or not _dead(history, "all_wrong", low=True):
+    if len(history) < at.FEW or not _is_wrong(history):
         return None
     name = "all_wrong" if history.has("all_wrong") else "informative"
     goal, recipe = worth(history), history.recipe
@@ -190,23 +195,35 @@ def dead_all_wrong(history: History) -> Finding | None:
 
 
 def dead_all_right(history: History) -> Finding | None:
-    """All right from the start. A run that learnt its way there is done, not ill."""
-    if len(history) < at.FEW or not _dead(history, "all_right", low=False):
+    """All right, or all paid alike, from the start. A run that learnt its way there is done, not ill."""
+    right = history.has("all_right", least=at.FEW) and late_mean(history["all_right"]) >= at.DEAD
+    if len(history) < at.FEW or not (right or _is_paid(history)):
         return None
-    name = "all_right" if history.has("all_right") else "informative"
-    first = known(history[name])[: max(at.FEW, len(history) // 20)]
-    start = float(np.mean(first)) if name == "all_right" else 1 - float(np.mean(first))
-    if start < at.DEAD_FROM_START:
+    name = "all_right" if right else "informative"
+    first = float(np.mean(known(history[name])[: max(at.FEW, len(history) // 20)]))
+    if (first if right else 1 - first) < at.DEAD_FROM_START:
         return None
-    signs = [moved(history, key) for key in (name, worth(history)) if history.has(key)]
+    shown = dict.fromkeys((name, "reward_mean", worth(history)) if not right else (name, worth(history)))
+    signs = [moved(history, key) for key in shown if history.has(key)]
+    return Finding(
+        "dead_all_right",
+        "critical",
+        history.step_at(0),
+        tuple(signs),
+        _livelier(history),
+        Expect("informative", "up", 20),
+    )
+
+
+def _livelier(history: History) -> Change:
+    """A reward that tells right from wrong where this one does not; else harder prompts."""
+    if history.has("success_rate") and late(history["success_rate"]) < at.SOLVED:
+        full = [key for key in history.columns if key.startswith("reward/") and late(history[key]) >= at.FULL]
+        return _harder(history, full)
     args = history.recipe.get("task_args") or {}
     if isinstance(args, dict) and isinstance(args.get("digits"), int):
-        change = Change("task_args.digits", args["digits"], args["digits"] + 1)
-    else:
-        change = changed(history.recipe, "dynamic_sampling", True)
-    return Finding(
-        "dead_all_right", "critical", history.step_at(0), tuple(signs), change, Expect("informative", "up", 20)
-    )
+        return Change("task_args.digits", args["digits"], args["digits"] + 1)
+    return changed(history.recipe, "dynamic_sampling", True)
 
 
 def inconsistent_grader(history: History) -> Finding | None:

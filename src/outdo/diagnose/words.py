@@ -84,11 +84,14 @@ PLAYBOOK: dict[str, Entry] = {
         "`informative` rises",
     ),
     "dead_all_right": Entry(
-        "Every group is all right from the start: there is nothing to learn here.",
-        f"`all_right` is {at.DEAD} or more, and was {at.DEAD_FROM_START} or more in the first steps",
-        "The prompts are too easy. A run that learnt its way there is done, and is not called ill.",
-        "take harder prompts, or replace groups without spread (`dynamic_sampling`)",
-        "`task_args`, `dynamic_sampling`",
+        "Every group is all right, or all paid alike, from the start: there is nothing to learn here.",
+        f"`all_right` is {at.DEAD} or more, or `informative` {1 - at.DEAD:.1f} or less and `reward_mean` {at.FULL} or "
+        f"more; and {at.DEAD_FROM_START:.0%} of the groups were so in the first steps",
+        "The prompts are too easy, or the reward pays what is not right as well. A run that learnt its way there is "
+        "done, and is not called ill.",
+        "take harder prompts, or replace groups without spread (`dynamic_sampling`); where success is low, take a "
+        "reward that tells right from wrong (`reward_gate`)",
+        "`task_args`, `dynamic_sampling`, `reward_gate`",
         "`informative` rises",
     ),
     "noisy_advantage": Entry(
