@@ -52,7 +52,7 @@ def ill_and_cured(drill: Drill, desk: Desk) -> Outcome:
     changed = (Marked(start, "changed here"),) if start else ()
     panels = Panel("ill", ill, seen), Panel(f"cured: {_change(drill, findings[0])}", cured, changed)
     with suppress(RunError):  # the lines say the same where there is no matplotlib
-        picture = draw(panels, drill.signals, f"{drill.name}: {drill.shows}", desk.folder / "picture.png")
+        picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
         return Outcome(tuple(checks), facts, picture)
     return Outcome(tuple(checks), facts)
 

@@ -73,7 +73,7 @@ def draw_shares(found: Mapping[str, Evaluation], drill: Drill, folder: Path) -> 
     axis.set_xlabel("held-out success, 95%", fontsize=8)
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.25)
-    return _saved(figure, f"{drill.name}: {drill.shows}", folder / "picture.png")
+    return _saved(figure, drill.name, folder / "picture.png")
 
 
 def _figure() -> Any:

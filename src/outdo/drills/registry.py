@@ -51,11 +51,18 @@ _ALL = (
     Drill(
         "entropy-collapse",
         "the temperature is let down to nothing, and so are the other tries; kept up, there is spread to learn from",
-        {"temperature_end": 0.05, "learning_rate": 1e-6, "beta": 0.01, "max_steps": 30},
+        {
+            "temperature_end": 0.02,
+            "learning_rate": 1e-6,
+            "beta": 0.01,
+            "num_generations": 4,
+            "per_device_train_batch_size": 64,
+            "max_steps": 26,
+        },
         "entropy_collapse",
         (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
         ill_and_cured,
-        steps=24,
+        steps=20,
     ),
     Drill(
         "thinking-tax",
