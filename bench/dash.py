@@ -159,11 +159,13 @@ def first_view(server: Server, run: str) -> float:
 
 def reading(root: Path, rounds: int, steps: int) -> dict[str, Any]:
     """Everything that is read of a finished run."""
-    views, starts = [], []
+    views, starts, used = [], [], []
     for _ in range(rounds):
         server = Server(root)
         starts.append(server.started)
+        before = server.cpu()
         views.append(first_view(server, "big"))
+        used.append(server.cpu() - before)
         if len(views) < rounds:
             server.close()
     rng = random.Random(1)
@@ -176,6 +178,7 @@ def reading(root: Path, rounds: int, steps: int) -> dict[str, Any]:
     found = {
         "process start until it answers (s)": statistics.median(starts),
         "first view, cold server (s)": statistics.median(views),
+        "of that, the server's own work (s of a core)": statistics.median(used),
         "first view again (s)": statistics.median(first_view(server, "big") for _ in range(rounds)),
         "a step's groups (s)": statistics.median(listed),
         "a group (s)": statistics.median(single),
@@ -276,7 +279,7 @@ def beside_training(root: Path, turns: int, length: int) -> dict[str, Any]:
     os.setpriority(os.PRIO_PROCESS, server.process.pid, 10)
     training = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     os.setpriority(os.PRIO_PROCESS, 0, 19)
-    took: dict[bool, list[float]] = {True: [], False: []}
+    took: list[float] = []  # by turn, watched or not
     used, wall, told = 0.0, 0.0, 0
     try:
         done = _wait_for(run, training, length)
@@ -290,16 +293,19 @@ def beside_training(root: Path, turns: int, length: int) -> dict[str, Any]:
                     used, wall = used + server.cpu() - before, wall + time.perf_counter() - start
                     told += sum(had)
             rows = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-            took[watched] += [row["time/step"] for row in rows[goal - length + 1 : goal]]
+            took.append(statistics.median(row["time/step"] for row in rows[goal - length + 1 : goal]))
     finally:
         training.terminate()
         training.wait(60)
         server.close()
-    with_, without = (statistics.median(took[watched]) for watched in (True, False))
+    # Each turn with viewers beside those before and after it: a machine that others use too drifts.
+    ratios = [2 * took[i] / (took[i - 1] + took[i + 1]) for i in range(1, turns - 1, 2)]
     return {
-        "a step without viewers (s)": without,
-        "a step with 50 viewers (s)": with_,
-        "training slower by, 50 viewers (%)": 100 * (with_ / without - 1),
+        "a step without viewers (s)": statistics.median(took[::2]),
+        "a step with 50 viewers (s)": statistics.median(took[1::2]),
+        "training slower by, 50 viewers (%)": 100 * (statistics.median(ratios) - 1),
+        "the least and most of the turns (%)": 100 * (min(ratios) - 1),
+        "   to (%)": 100 * (max(ratios) - 1),
         "the server's share of one core, 50 viewers (%)": 100 * used / wall,
         "events told to viewers": told,
     }
@@ -322,8 +328,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--rounds", type=int, default=5, help="cold servers")
-    parser.add_argument("--turns", type=int, default=12, help="with and without viewers; 0 leaves training out")
-    parser.add_argument("--length", type=int, default=10, help="steps of a turn")
+    parser.add_argument("--turns", type=int, default=21, help="with and without viewers; 0 leaves training out")
+    parser.add_argument("--length", type=int, default=6, help="steps of a turn")
     parser.add_argument("--runs", type=Path, help="keep the made run here, and use it again")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
