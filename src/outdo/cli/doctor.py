@@ -30,8 +30,8 @@ def doctor(
 ) -> None:
     """Name what is wrong with a run, from its curves and answers: evidence, one change, and what should answer.
 
-    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or what it printed; so
-    may the folder of a TRL run. Exit status 0 where it could be diagnosed, ill or not. With --treat: 0 where the
+    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or what it printed;
+    so may the folder of a TRL run. Exit status 0 where it could be diagnosed, ill or not. With --treat: 0 where the
     expected signal answered to the change, 1 where not.
 
     \b
