@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from conftest import QUICK
-from dash.folders import make_run
+from dash.folders import append, make_run
 from outdo.dash import serve
 from outdo.errors import RecipeError
 
@@ -35,7 +35,7 @@ def start(words: list[str], cwd: Path) -> subprocess.Popen[str]:
 
 
 def asked(port: int, path: str = "/api/runs") -> dict:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return dict(json.load(answer))
 
 
@@ -70,7 +70,7 @@ def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) 
 def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
     for words, said in (
         (["dash", "nowhere"], "nowhere is no folder"),
-        (["dash", str(tmp_path), "--token", ""], "--token"),
+        (["dash", str(tmp_path), "--token", 'a;b c"d-long'], "--token"),
         (["dash", str(tmp_path), "--port", "70000"], "--port"),
     ):
         done = outdo(*words)
@@ -103,6 +103,32 @@ def test_other_hosts_get_a_token_that_cannot_be_guessed() -> None:
     assert local.token is None and local.is_local and local.address == f"http://127.0.0.1:{local.port}/"
     local.sock.close()
     assert serve.is_loopback("::1") and serve.is_loopback("localhost") and not serve.is_loopback("192.168.0.1")
+
+
+@pytest.mark.slow
+def test_files_of_a_gigabyte_and_endless_lines_cost_no_memory(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "one", steps=2)
+    for name in ("metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"):
+        path = tmp_path / "runs" / "one" / name
+        os.truncate(path, path.stat().st_size + (1 << 30))  # a hole: no line end in all of it
+        append(path, b"\n", {"step": 9, "reward_mean": 0.5, "prompt_id": "late", "completions": []})
+    long = {"step": 9, "prompt_id": "long", "completions": [{"text": "x" * 50_000_000}]}
+    append(tmp_path / "runs" / "one" / "groups" / "steps-000000.jsonl", long)
+    server = start(["dash", "--port", "0", "--no-open"], tmp_path)
+    assert server.stdout
+    found = ADDRESS.search(server.stdout.readline())
+    assert found
+    port = int(found[1])
+    assert asked(port, "/api/metrics?run=one")["steps"] == [0, 1, 9]
+    groups = asked(port, "/api/groups?run=one&step=9")
+    assert [group["prompt_id"] for group in groups["groups"]] == ["late"]
+    assert any("a group of 47 MB is not read" in line for line in groups["trouble"])
+    for address in ("run", "evals", "findings", "improved", "compare"):
+        asked(port, f"/api/{address}?run=one")
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert peak and int(peak[1]) < 300_000
+    server.send_signal(signal.SIGINT)
+    server.communicate(timeout=20)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import webbrowser
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
+
+TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # as it stands in an address and in a cookie
 
 
 @app.command()
@@ -34,8 +37,8 @@ def dash(
     from outdo.dash.serve import bind, goes_with, inherited, require, serve
 
     require()
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise RecipeError("--token: give letters, digits or signs of ASCII, or leave it out")
+    if token is not None and not TOKEN.fullmatch(token):
+        raise RecipeError("--token: give letters, digits and - . _ ~, eight or more, or leave it out")
     if parent is not None:
         goes_with(parent)
     elif not runs.is_dir():
