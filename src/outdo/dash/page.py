@@ -55,7 +55,7 @@ def api_page(schema: dict[str, Any]) -> Response:
             parts.append(_address(path, method, told, schema))
     parts.append("<h2>Shapes</h2>")
     parts += [_shape(name, shape) for name, shape in schema.get("components", {}).get("schemas", {}).items()]
-    return HTMLResponse("\n".join([*parts, "</main></body></html>"]))
+    return HTMLResponse("\n".join([*parts, "</div></main></body></html>"]))
 
 
 def _head(schema: dict[str, Any]) -> str:
@@ -63,7 +63,8 @@ def _head(schema: dict[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="stylesheet" href="/static/style.css"></head><body><main>'
+        '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/style.css">'
+        '</head><body><main><div class="page">'
         f"<h1>{title}</h1><p>{html.escape(schema['info'].get('description', ''))}</p>"
         '<p><a href="/api/openapi.json">openapi.json</a></p>'
     )
@@ -80,7 +81,8 @@ def _address(path: str, method: str, told: dict[str, Any], schema: dict[str, Any
     gives = f"<p>Answers with {_kind(content)}.</p>" if content else ""
     table = f"<table><tbody>{rows}</tbody></table>" if rows else ""
     words = html.escape(told.get("description") or told.get("summary", ""))
-    return f"<h2><code>{method.upper()} {html.escape(path)}</code></h2><p>{words}</p>{table}{gives}"
+    head = f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>"
+    return f'<section class="card">{head}<p>{words}</p>{table}{gives}</section>'
 
 
 def _default(schema: dict[str, Any]) -> str:
@@ -93,7 +95,8 @@ def _shape(name: str, shape: dict[str, Any]) -> str:
         for field, told in shape.get("properties", {}).items()
     )
     words = html.escape(shape.get("description", ""))
-    return f'<h3 id="{html.escape(name)}">{html.escape(name)}</h3><p>{words}</p><table><tbody>{rows}</tbody></table>'
+    head = f'<h3 id="{html.escape(name)}">{html.escape(name)}</h3>'
+    return f'<section class="card">{head}<p>{words}</p><table><tbody>{rows}</tbody></table></section>'
 
 
 def _kind(schema: dict[str, Any]) -> str:
