@@ -72,6 +72,7 @@ def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks)
         page.wait_for_timeout(50)
         seen.add(page.inner_text(".fact:has-text('Steps') b"))
     page.wait_for_selector(".status.done")
+    assert page.inner_text("#live") == "", "nothing is live any more"
     assert child.wait() == 0, said.read_text()[-2000:]
     assert len(seen) > 3, f"only {seen} were shown on the way"
     assert page.evaluate("window.first"), "the page was loaded again"
@@ -100,10 +101,14 @@ def test_charts_hover_and_zoom_as_one(watched: Watched) -> None:
     until(page, "location.hash.includes('zoom=')")
     canvas.dblclick()
     until(page, "!location.hash.includes('zoom=')")
+    assert page.locator("article[data-signal=skipped_updates]").count() == 0, "what was 0 throughout is only named"
+    page.locator("[data-still=skipped_updates]").click()
+    page.wait_for_selector("article[data-signal=skipped_updates]")
     page.get_by_role("button", name="Tokens", exact=True).click()
     assert "x=tokens" in page.url
-    label = canvas.get_attribute("aria-label")
-    assert f"at {rows[0]['tokens'] / 1000:.3g}k tokens" in label or f"at {rows[0]['tokens']} tokens" in label, label
+    page.locator("article[data-signal=reward_mean]").scroll_into_view_if_needed()
+    label = "document.querySelectorAll('article[data-signal=reward_mean] canvas')[1].ariaLabel"
+    until(page, f"{label}.includes('at {rows[0]['tokens']} tokens')")
     watched.check()
 
 
@@ -299,6 +304,19 @@ def test_an_empty_folder_says_what_to_do(browser: Any, tmp_path: Path) -> None:
         assert "outdo train" in page.inner_text("main")
         watched.check()
         page.close()
+
+
+def test_a_server_that_went_away_is_waited_for(browser: Any, root: Path) -> None:
+    with dash(root) as address:
+        watched = Watched(browser, address)
+        page = watched.open()
+        page.wait_for_selector("table.runs")
+    page.get_by_text("waiting for the server").wait_for()
+    assert page.locator("table.runs tbody tr").count() >= 3, "what was read stays"
+    page.locator("td.name a").first.click()
+    page.get_by_text("Is outdo dash still running?").wait_for()
+    watched.check(("net::ERR",))
+    page.close()
 
 
 def test_a_token_is_asked_for(browser: Any, root: Path) -> None:

@@ -131,6 +131,9 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();  // the address names the view
   document.getElementById("main").focus();
 });
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", () => {
+  show();
+  document.getElementById("main").focus({ preventScroll: true });  // what is read aloud next is the new view
+});
 if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token leaves the address
 show();

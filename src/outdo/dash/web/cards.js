@@ -53,10 +53,11 @@ export function cardsOf(shown) {
   };
 }
 
-/** Whether nothing but zero was ever measured: such a signal is named and drawn when asked for. */
+/** Whether a signal that is bad above zero was always zero: it is named, and drawn when asked for. */
 function isStill(shown, entry) {
+  if (!(entry.bad_band?.[0] > 0)) return false;
   const values = shown.runs.flatMap((run) => entry.names.flatMap((name) => run.metrics.series[name]?.mean ?? []));
-  return entry.names.length > 0 && values.length > 0 && values.every((value) => value === 0 || value === null);
+  return values.length > 0 && values.every((value) => value === 0 || value === null);
 }
 
 function stillButton(entry, onclick) {

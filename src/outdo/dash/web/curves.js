@@ -10,6 +10,7 @@ import { visible } from "./text.js";
 import { warmup } from "./warmup.js";
 
 const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
+const TOGETHER = 100;  // milliseconds in which what comes is drawn at once
 const DASHES = ["", "7 3", "2 2", "9 3 2 3", "4 4", "1 3", "12 4", "6 2 2 2 2 2"];
 
 export async function open(scope) {
@@ -78,8 +79,12 @@ function onEvent(shown, cards, head, kind, data) {
     run.summary = data.summary;
     shown.scope.live(shown.runs.some((each) => each.summary.status === "running") ? "live" : "off");
   }
-  if (shown.runs.length === 1 || kind === "status") head.update(run.summary, run.findings);
-  cards.update();
+  shown.due ||= setTimeout(() => {  // many events may come at once
+    shown.due = 0;
+    if (shown.scope.closed) return;
+    head.update(run.summary, run.findings);
+    cards.update();
+  }, TOGETHER);
 }
 
 /** What the head says of the rows: the server tells of them once. */
@@ -96,6 +101,7 @@ function mergedEvals(had, more) {
 
 /** More detail of what is zoomed to, where the curve was thinned out. */
 async function onZoom(shown, cards, range) {
+  shown.scope.page.querySelector(".reset").hidden = !range;
   note({ zoom: range && range.map((x) => Number(x.toPrecision(6))).join(":") });
   await Promise.all(shown.runs.map(async (run) => {
     const steps = range && !run.metrics.exact ? stepsIn(run.metrics, range, shown.x) : null;
@@ -119,7 +125,8 @@ function toolbar(shown, cards) {
     note({ log: shown.log && "1" });
     cards.update();
   } });
-  const reset = h("button.quiet", { type: "button", onclick: () => shown.group.zoom(null) }, "Show all");
+  const reset = h("button.reset", { type: "button", hidden: !shown.group.range,
+    onclick: () => shown.group.zoom(null) }, "Show all");
   return h("div.bar.tools", { role: "toolbar", "aria-label": "How the curves are drawn" },
     segmented("Along x", [["steps", "Steps"], ["time", "Time"], ["tokens", "Tokens"]], shown.x, (x) => {
       shown.x = x;

@@ -15,7 +15,7 @@ export async function open(scope) {
   const run = query.get("run") ?? "";
   const [held, catalogue] = await Promise.all([load(run, 0, scope.signal), signals()]);
   const head = runHead(scope, "findings", held.about, held.findings);
-  const list = h("div.finding-list", { "aria-live": "polite" });
+  const list = h("div.finding-list");
   page.replaceChildren(head.element, list);
   let charts = [];
   const draw = () => {

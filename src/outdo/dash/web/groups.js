@@ -11,6 +11,11 @@ const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["len
   ["id", "order in the step"]];
 const SHOWS = [["all", "all"], ["informative", "informative"], ["all_right", "all right"], ["all_wrong", "all wrong"],
   ["broken", "broken"], ["improved", "most improved"]];
+const TOKENS = [  // key, word, what the colours say
+  ["no", "no colour", ""],
+  ["logprob", "log-probability", "the stronger, the less likely it was"],
+  ["ratio", "ratio", "plain: less likely after the update; underlined: more likely"],
+];
 const PAGE = 8;  // groups that are asked for at a time
 
 export async function open(scope) {
@@ -32,7 +37,7 @@ export async function open(scope) {
     return page.replaceChildren(head.element, state("No answers are kept in this run", why));
   }
   seen.step = nearestStep(seen.steps, seen.step);
-  seen.list = h("div.group-list", { "aria-live": "polite" });
+  seen.list = h("div.group-list");
   seen.picker = picker(seen);
   page.replaceChildren(head.element, seen.picker.element, options(seen), seen.list);
   scope.onKey = (event) => onKey(event, seen);
@@ -117,12 +122,17 @@ function options(seen) {
     set({ order: seen.order === "desc" ? "asc" : "desc" });
     turn.textContent = seen.order === "desc" ? "↓" : "↑";
   } }, seen.order === "desc" ? "↓" : "↑");
+  const means = h("span.dim", {}, meaningOf(seen.tokens));
   const order = h("span.joined", { hidden: seen.show === "improved" },
     select("Sorted by", SORTS, seen.sort, (sort) => set({ sort })), turn);
   return h("div.bar.tools", {}, segmented("Which groups", SHOWS, seen.show, (show) => set({ show })), order,
-    select("Tokens by", [["no", "no colour"], ["logprob", "log-probability"], ["ratio", "ratio"]], seen.tokens,
-      (tokens) => set({ tokens })));
+    select("Tokens by", TOKENS.map(([key, word]) => [key, word]), seen.tokens, (tokens) => {
+      means.textContent = meaningOf(tokens);
+      set({ tokens });
+    }), means);
 }
+
+const meaningOf = (tokens) => TOKENS.find(([key]) => key === tokens)?.[2] ?? "";
 
 /** Asks for the groups and shows them; an answer that comes after a later question is dropped. */
 async function refill(seen, offset = 0) {
@@ -158,7 +168,8 @@ async function several(seen, offset) {
   const left = found.total - offset - found.groups.length;
   const more = left > 0 && h("button.rest", { type: "button", onclick: () => refill(seen, offset + PAGE) },
     `Show ${Math.min(left, PAGE)} more of ${left}`);
-  const tally = !offset && h("p.dim.tally", {}, `${found.total} ${found.total === 1 ? "prompt" : "prompts"}`);
+  const many = found.total === 1 ? "1 prompt" : `${found.total} prompts`;
+  const tally = !offset && h("p.dim.tally", { role: "status" }, many);
   return [tally, ...found.groups.map((group) => groupCard(seen, group)), more].filter(Boolean);
 }
 

@@ -1,5 +1,5 @@
 // What the run was told to do, and on what it ran.
-import { get } from "./api.js";
+import { get, words } from "./api.js";
 import { copyButton, h } from "./dom.js";
 import { typed } from "./format.js";
 import { runHead } from "./head.js";
@@ -21,7 +21,8 @@ export async function open(scope) {
         h("input", { type: "search", placeholder: "Filter keys  /", "aria-label": "Filter the keys",
           oninput: (event) => fill(event.target.value.toLowerCase()) }), copyButton(yaml, "Copy as YAML")),
       h("table.pairs", {}, body)),
-      h("section", {}, h("div.bar", {}, h("h2", {}, "Where it ran")),
+      h("section", {}, h("div.bar", {}, h("h2", {}, "Where it ran"), h("span.grow"),
+        h("a.button", { href: `/report${words({ run })}`, target: "_blank", rel: "noopener" }, "Report")),
         h("table.pairs", {}, h("tbody", {}, flat(about.facts ?? {}).map(row))))));
 }
 

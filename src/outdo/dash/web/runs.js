@@ -29,7 +29,9 @@ export async function open(scope) {
   const timer = setInterval(async () => {
     if (document.hidden) return;
     const next = await get("runs", {}, scope.signal).catch(() => null);
-    if (!next || scope.closed) return;
+    if (scope.closed) return;
+    scope.live(next ? "off" : "waiting");
+    if (!next) return;
     found = next;
     draw();
   }, EVERY);
