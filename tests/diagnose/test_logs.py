@@ -101,10 +101,23 @@ def kl_rows() -> list[dict[str, Any]]:
         as_csv(kl_rows()[::-1]),
         as_csv([{**row, "step": f"{row['step']}.0"} for row in kl_rows()]),
         as_csv([{**row, "step": row["step"] / 40} for row in kl_rows()]),
+        as_csv([{**row, "step": 1.7e18 + 1e10 * row["step"]} for row in kl_rows()]),
         as_csv(kl_rows()[:25]) + as_csv(kl_rows()[20:]),
         "\n\n" + as_csv(kl_rows()),
     ],
-    ids=["BOM", "CRLF", "tabs", "decimal commas", "quoted", "newest first", "floats", "epochs", "appended", "blank"],
+    ids=[
+        "BOM",
+        "CRLF",
+        "tabs",
+        "decimal commas",
+        "quoted",
+        "newest first",
+        "floats",
+        "epochs",
+        "times",
+        "appended",
+        "blank",
+    ],
 )
 def test_odd_but_legal_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "log.csv").write_text(text)

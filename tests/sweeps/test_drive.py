@@ -13,6 +13,7 @@ from outdo.errors import OutdoError, RunError
 from outdo.run import Run
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
+from outdo.sweeps.rows import row_of
 
 
 class Ended:
@@ -78,3 +79,20 @@ def test_an_older_sweep_goes_on(tmp_path: Path, sweep: Sweep) -> None:
     path.write_text(json.dumps(had))
     with pytest.raises(OutdoError, match=r"min_p was 0\.5 and is 0\.0"):
         open_folder(sweep, tmp_path / "s", spoils)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("evals.jsonl", '{"split": "test"}'),
+        ("groups/steps-000000.jsonl", '{"completions": [{}, {}]}'),
+        ("metrics.jsonl", '{"step": 0, "kl_mean": "high"}'),
+    ],
+)
+def test_rows_that_no_run_wrote_are_told_of_in_a_sentence(tmp_path: Path, name: str, line: str) -> None:
+    made = Run.create(tmp_path / "run", {"max_steps": 1}, {})
+    made.finish("done")
+    made.close()
+    (tmp_path / "run" / name).write_text(line + "\n")
+    with pytest.raises(RunError, match="run"):
+        row_of(tmp_path / "run")

@@ -11,6 +11,7 @@ import numpy as np
 from outdo.diagnose.names import KNOWN, judges, number, our_values
 from outdo.diagnose.signals import Curve, known, slope
 
+MANY = 1e12  # steps: a larger number is something else, such as a time
 EVAL_SIZE = 200  # problems that an evaluation is taken to have where it does not say
 
 
@@ -116,7 +117,7 @@ def from_rows(
 
 def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
     """Of each row. One that does not say follows the one before; fractions are epochs, and rows are counted instead."""
-    whole = all(values.get("step", 0.0).is_integer() for values in logged)
+    whole = all(values.get("step", 0.0).is_integer() and abs(values.get("step", 0.0)) < MANY for values in logged)
     steps: list[int] = []
     for values in logged:
         last = steps[-1] if steps else -1

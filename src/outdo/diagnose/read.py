@@ -52,6 +52,8 @@ def run_history(folder: Path, look: bool = True) -> History:
     if not (folder / "run.json").exists():
         raise RecipeError(f"{folder} holds no run (it has no run.json): give {HINT}")
     manifest = read_run(folder)
+    if manifest.get("kind") == "stages":
+        raise RecipeError(f"{folder} has stages, each a run of its own: name one of GRPO, such as {folder}/02-grpo")
     if manifest.get("kind", "grpo") != "grpo":
         raise RecipeError(f"{folder} is a run of the kind {manifest['kind']}: the doctor knows GRPO runs")
     rows, evals = (list(read_rows(folder / name)) for name in ("metrics.jsonl", "evals.jsonl"))

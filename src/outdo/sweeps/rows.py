@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from outdo.diagnose.read import run_history
 from outdo.diagnose.rules import diagnose
+from outdo.errors import RunError
 from outdo.evals.estimate import wilson
 from outdo.run import is_locked, read_rows, read_run
 
@@ -35,6 +36,13 @@ _TOLD_TO_STOP = re.compile(r"(SIG\w+|interrupted) after step")
 def row_of(folder: Path) -> Row:
     """One run's row. Raises RunError where the folder holds none. What a run has not got is None."""
     manifest = read_run(folder)
+    try:
+        return _row(folder, manifest)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder}: its rows are not as a run writes them ({error!r:.80})") from None
+
+
+def _row(folder: Path, manifest: Mapping[str, Any]) -> Row:
     steps = list(read_rows(folder / "metrics.jsonl"))
     evals = list(read_rows(folder / "evals.jsonl"))
     row: Row = {
