@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +220,7 @@ def run_page(book: Book, summary: RunSummary) -> RunPage:
     frame = book.metrics.frame()
     seconds = total(frame, "time/step")
     facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
-    devices = as_int(manifest.get("world_size")) or as_int(manifest.get("devices")) or 1
+    devices = as_int(manifest.get("world_size")) or 1
     recipe = manifest.get("recipe")
     trouble = dict.fromkeys([*summary.trouble, *wrong, *book.metrics.trouble()])
     return RunPage(
@@ -232,7 +231,7 @@ def run_page(book: Book, summary: RunSummary) -> RunPage:
         seconds=seconds,
         device_seconds=seconds * devices,
         answers=_answers(frame),
-        memory=_memory(frame, manifest),
+        memory=_memory(frame),
         phases=phases(frame),
         trouble=list(trouble),
     )
@@ -253,19 +252,16 @@ def _answers(frame: Frame) -> int:
     return int(np.sum(each[np.isfinite(each) & (np.abs(each) < 1e9)]))
 
 
-def _memory(frame: Frame, manifest: Row) -> int | None:
+def _memory(frame: Frame) -> int | None:
     """The most that a step took, where it was measured."""
-    for name in ("memory", "memory_peak", "memory/peak", "gpu_memory"):
-        known = frame.get(name)[np.isfinite(frame.get(name))]
-        if len(known):
-            return as_int(float(known.max()))
-    return as_int(manifest.get("memory"))
+    column = frame.get("memory")
+    known = column[np.isfinite(column)]
+    return as_int(float(known.max())) if len(known) else None
 
 
 def phases(frame: Frame) -> dict[str, float]:
     """Where the seconds went. Grading that was waited for is within the rollout's."""
     rollout, grade, update, save = (total(frame, f"time/{name}") for name in ("rollout", "grade", "update", "save"))
-    with suppress(ValueError):
-        grade = min(grade, rollout)
+    grade = min(grade, rollout)
     other = max(0.0, total(frame, "time/step") - rollout - update - save)
     return {"rollout": rollout - grade, "grade": grade, "update": update, "save": save, "other": other}
