@@ -93,6 +93,7 @@ function tokenSpan(token, by) {
   // A ratio goes either way from 1, a log-probability down from 0.
   const far = by === "ratio" ? Math.abs(Math.log(Math.max(value, 1e-9))) / 0.3 : -value / 4;
   const strength = Math.min(1, far);
+  if (strength < 0.03) return h("span.token", { title: told }, pieces(token.text));
   const way = by === "ratio" && value > 1 ? "more" : "less";
   return h(`span.token.${way}`, { title: told, style: { "--strength": strength.toFixed(3) } }, pieces(token.text));
 }

@@ -54,6 +54,7 @@ function drawAll(page, found, seen, draw) {
   page.querySelector(".cells").hidden = !mixed;
   page.querySelector(".cells span").textContent = `with the ${cells} runs of sweeps`;
   page.querySelector(".none").hidden = shown.length > 0;
+  page.querySelector("table.runs").hidden = shown.length === 0;
   page.querySelector(".tally").textContent = shown.length === 1 ? "1 run" : `${shown.length} runs`;
   for (const head of page.querySelectorAll("th[data-key]")) {
     const mine = head.dataset.key === seen.sort;

@@ -40,7 +40,7 @@ export function block(text, classes = "said") {
 export function cuttable(text, isCut, whole) {
   const shown = block(text);
   if (!isCut) return shown;
-  const button = h("button.more", { type: "button" }, "… show all");
+  const button = h("button.show-all", { type: "button" }, "… show all");
   button.addEventListener("click", async () => {
     button.disabled = true;
     button.textContent = "loading …";
