@@ -18,6 +18,8 @@ from outdo.run import read_rows
 from outdo.track.console import PlainLines
 from outdo.types import Prompt
 
+MEASURED = ("tokens_per_s", "memory")  # of the machine, not of the run
+
 QUICK = {
     "sft_steps": 3,
     "sft_batch_size": 8,
@@ -36,7 +38,7 @@ def quiet() -> PlainLines:
 
 def metrics(folder: Path) -> list[dict[str, float]]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_s"} for row in rows]
+    return [{k: v for k, v in row.items() if not k.startswith("time/") and k not in MEASURED} for row in rows]
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:

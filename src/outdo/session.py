@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from outdo.evals.held_out import Evaluation
 from outdo.grade.compose import Rewards
 from outdo.keeping import Keeper, Start
 from outdo.learn.learner import LocalLearner
+from outdo.learn.memory import most_held
 from outdo.learn.sft import Imitator, imitate
 from outdo.loop import Rounds, Row, run_loop
 from outdo.rollout.stored import read_rounds, write_rounds
@@ -44,6 +46,7 @@ class Session(Keeper[LocalLearner]):
         self.made: Rounds = []  # rollouts of the step in hand
         self.past_limit = 0  # steps in a row with KL past its limit
         self.boundary = self.curriculum.state()  # as it was when the last step ended
+        self.saving = 0.0  # seconds that the checkpoint since the last row held the run up
         self.watch: Watch | None = None  # from the first step on
 
     def _phases(self) -> tuple[list[Evaluation], list[Evaluation]]:
@@ -116,6 +119,9 @@ class Session(Keeper[LocalLearner]):
 
     def record(self, step: int, row: Row, groups: Sequence[Group]) -> None:
         watch = self.watch or Watch(self.run.folder, self.recipe.model_dump(mode="json"))  # reads what was before
+        row = {**row, "memory": float(most_held(self.policy.device)), "time/save": self.saving}
+        row["time/step"] = (row["time/step"] or 0.0) + self.saving
+        self.saving = 0.0
         self.run.record(step, row, groups, self._tokens(groups[: self.recipe.log_tokens]))
         self.trackers.step(step, row, groups)
         self.done, self.boundary = step + 1, self.curriculum.state()
@@ -126,8 +132,10 @@ class Session(Keeper[LocalLearner]):
     def after(self, done: int) -> None:
         self._evaluate_if_due()
         if self.recipe.save_steps and done % self.recipe.save_steps == 0 and done < self.recipe.max_steps:
+            begun = time.perf_counter()
             with self.undivided():
                 self._save()
+            self.saving = time.perf_counter() - begun
 
     def failed(self, step: int, groups: Sequence[Group]) -> None:
         with suppress(RunError):  # the error to hear of is on its way

@@ -119,7 +119,7 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
 
 SIGNALS = """reward_mean reward_std reward/numeric success_rate kl_mean entropy_mean clipfrac adv_mean adv_std
 group_diversity informative all_right all_wrong len_mean reasoning_tokens_mean truncated grader_broken mismatch_kl
-grad_norm lr tokens_per_s time/rollout time/grade time/update time/step"""
+grad_norm lr tokens_per_s memory time/rollout time/grade time/update time/save time/step"""
 
 # A stranger's process: transformers alone, no outdo.
 PLAIN = """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
+MEASURED = ("tokens_per_s", "memory")  # of the machine, not of the run
 
 # Six steps of a tiny model whose answers differ in length, so that every step moves the weights.
 SHORT = [
@@ -100,7 +101,7 @@ def steady(bench: Bench) -> Path:
 def rows(path: Path) -> list[dict[str, Any]]:
     """Without what depends on the clock."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith("time/") and k != "tokens_per_s"} for row in found]
+    return [{k: v for k, v in row.items() if not k.startswith("time/") and k not in MEASURED} for row in found]
 
 
 def same(run: Path, steady: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 
 import torch
 
@@ -51,6 +52,13 @@ def free_bytes(device: torch.device) -> int:
     """Of a GPU. What torch has put by for later counts as taken until it is given back."""
     give_back(device)
     return torch.cuda.mem_get_info(device)[0]
+
+
+def most_held(device: torch.device) -> int:
+    """Bytes that were in use at most so far: by tensors on a GPU, else by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
