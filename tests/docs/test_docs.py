@@ -68,8 +68,8 @@ def shortened(line: str) -> list[str]:
 
 # Pages whose commands take a while; `make test-slow` runs those.
 LONG = (
-    *("doctor.md", "engine.md", "evaluation.md", "method.md", "python.md", "reliability.md", "rewards.md"),
-    *("runs.md", "sweeps.md", "tasks.md"),
+    *("doctor.md", "engine.md", "evaluation.md", "method.md", "python.md", "reliability.md", "reports.md"),
+    *("rewards.md", "runs.md", "sweeps.md", "tasks.md", "trackers.md"),
 )
 
 
