@@ -334,3 +334,30 @@ def test_a_token_is_asked_for(browser: Any, root: Path) -> None:
         assert "sesame" not in page.evaluate("document.cookie"), "scripts can read the token"
         watched.check(("401", "403"))
         page.close()
+
+
+def test_numbers_and_odd_characters_are_for_people(watched: Watched) -> None:
+    page = watched.open("#/runs")
+    asked = {
+        "scale.short(0.957)": "0.957",
+        "scale.short(12345)": "12.3k",
+        "scale.short(999600)": "1M",
+        "scale.short(0.00012)": "1.2e−4",
+        "scale.short(null)": "–",
+        "scale.clock(130)": "2 min 10 s",
+        "scale.clock(7260)": "2 h 1 min",
+        "scale.smoothed([1, null, 0, 0], 0.5)": [1, None, pytest.approx(1 / 3), pytest.approx(1 / 7)],
+        "scale.ticks(0, 120, 4, 'steps')": [0, 50, 100],
+        "scale.nearest([0, 10, 20], 14)": 1,
+        "format.signed(-0.7749)": "−0.77",
+        "format.signed(0.001)": "0.00",
+        "format.typed(0.1 + 0.2)": "0.3",
+        "text.visible('a\\u0000\\u200b\\u00e9\\n')": "a␀⟨U+200B⟩é\n",
+        "text.visible('\\ud800')": "⟨U+D800⟩",
+        "text.visible('\\u{1f600}')": "\U0001f600",
+    }
+    load = "Promise.all(['scale', 'format', 'text'].map((name) => import(`/static/${name}.js`)))"
+    for expression, wanted in asked.items():
+        found = page.evaluate(f"{load}.then(([scale, format, text]) => {expression})")
+        assert found == wanted, expression
+    watched.check()

@@ -66,7 +66,7 @@ function stillButton(entry, onclick) {
 }
 
 function nothingYet(shown) {
-  if (shown.runs[0].summary.kind === "sft") return "";
+  if (["sft", "stages"].includes(shown.runs[0].summary.kind)) return "";
   const running = shown.runs.some((run) => run.summary.status === "running");
   return state("No step is finished yet", running
     ? "The run is loading, warming up or evaluating. The first curves show by themselves."

@@ -6,16 +6,18 @@ import { append, load, signals, stepsIn } from "./data.js";
 import { h, later, segmented, state } from "./dom.js";
 import { runHead } from "./head.js";
 import { note, to } from "./route.js";
+import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 import { warmup } from "./warmup.js";
 
 const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
+const MOST = 8;  // runs over each other: there are no more colours and dashes that can be told apart
 const TOGETHER = 100;  // milliseconds in which what comes is drawn at once
 const DASHES = ["", "7 3", "2 2", "9 3 2 3", "4 4", "1 3", "12 4", "6 2 2 2 2 2"];
 
 export async function open(scope) {
   const { page, query } = scope;
-  const ids = [...new Set(query.getAll("run"))].slice(0, 8);
+  const ids = [...new Set(query.getAll("run"))].slice(0, MOST);
   if (!ids.length) return page.replaceChildren(state("No run is named", "Pick one from the list of runs."));
   const [catalogue, ...runs] = await Promise.all([signals(), ...ids.map((id, i) => load(id, i, scope.signal))]);
   const range = query.get("zoom")?.split(":").map(Number);
@@ -27,8 +29,11 @@ export async function open(scope) {
   if (range?.length === 2 && range.every(Number.isFinite)) shown.group.range = range;
   const head = runs.length === 1 ? runHead(scope, "run", runs[0].about, runs[0].findings) : severalHead(scope, shown);
   const cards = cardsOf(shown);
-  page.replaceChildren(head.element, toolbar(shown, cards), cards.element);
+  const tools = toolbar(shown, cards);
+  tools.hidden = runs.length === 1 && ["sft", "stages"].includes(runs[0].summary.kind);  // no step of GRPO will come
+  page.replaceChildren(head.element, tools, cards.element);
   if (runs.length === 1) page.append(warmup(scope, runs[0]));
+  if (runs[0].summary.kind === "stages") page.append(await stagesOf(scope, runs[0]));
   shown.group.onZoom = later(200, (window) => onZoom(shown, cards, window));
   if (shown.group.range) onZoom(shown, cards, shown.group.range);
   const redraw = () => cards.redraw();
@@ -40,6 +45,16 @@ export async function open(scope) {
     onState: (told) => scope.live(runs.some((run) => run.summary.status === "running") ? told : "off"),
     onEvent: (kind, data) => onEvent(shown, cards, head, kind, data),
   }));
+}
+
+/** A run of several stages has no curves of its own: each stage is a run. */
+async function stagesOf(scope, run) {
+  const { runs } = await get("runs", {}, scope.signal);
+  const inside = runs.filter((each) => each.id !== run.id && (run.id === "." || each.id.startsWith(`${run.id}/`)));
+  inside.sort((a, b) => a.id.localeCompare(b.id));
+  return h("section", {}, h("h2", {}, "Stages", h("small.dim", {}, "each is a run of its own")),
+    h("div.cards", {}, inside.map((each) => h("a.card.sweep-card", { href: to("run", { run: each.id }) },
+      h("small.dim", {}, visible(each.kind)), h("b", {}, visible(each.name)), statusMark(each)))));
 }
 
 /** Rows that came while nobody listened. */
@@ -146,6 +161,8 @@ function severalHead(scope, shown) {
   const element = h("div.run-head", {},
     h("div.headline", {}, h("h1", {}, `${ids.length} runs`),
       h("a.button", { href: to("compare", { run: ids }) }, "Compare")),
+    scope.query.getAll("run").length > MOST &&
+      h("p.dim", {}, `These are the first ${MOST}: more cannot be told apart.`),
     h("ul.legend", { "aria-label": "Runs and their lines" }, shown.runs.map((run) => h("li", {},
       swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
       h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Take away",
