@@ -14,12 +14,13 @@ from outdo.dash.metrics import evals_of, new_rows
 from outdo.dash.shapes import NewEvals, NewFindings, NewStatus, OneRun, RunSummary, Shape
 from outdo.dash.summary import FILES, Summaries
 
-EVERY = 0.3  # seconds between two looks
+EVERY = 0.4  # seconds between two looks: with many viewers it is the events that cost
 PING = 15.0  # seconds of silence that a proxy may take for an end
 WAITING = 64  # events that a viewer may be behind; one that is further behind begins again
 MOST_ROWS = 2000  # that are sent at once; who lacks more asks for all
 VIEWERS = 256
-ALIVE = 10  # looks between two questions whether the run's process is still there
+ALIVE = 8  # looks between two questions whether the run's process is still there
+STANDING = ("run.json", "evals.jsonl", "findings.jsonl")  # files that say how a run stands, beside its rows
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,19 @@ class Watcher:
         self.name, self.folder, self.book, self.summaries = name, folder, book, summaries
         self.viewers: set[Viewer] = set()
         self.signs: tuple[object, ...] = ()
+        self.standing: tuple[object, ...] = ()
         self.rows, self.times, self.evals, self.noted = 0, 0, 0, 0
         self.last: RunSummary | None = None
         self.gone = False
         self.ready = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def _signs(self) -> tuple[object, ...]:
-        return tuple(sign_of(self.folder / name) for name in FILES)
+    def _signs(self, names: Sequence[str] = FILES) -> tuple[object, ...]:
+        return tuple(sign_of(self.folder / name) for name in names)
 
     def begin(self) -> None:
         """What is there already is not new."""
-        self.signs = self._signs()
+        self.signs, self.standing = self._signs(), self._signs(STANDING)
         self.rows, self.times = len(self.book.metrics.frame()), self.book.metrics.times
         self.evals, self.noted = len(self.book.evals.all()), len(self.book.findings.all())
         self.last = self.summaries.of(self.folder, self.name)
@@ -103,20 +105,21 @@ class Watcher:
             await asyncio.sleep(EVERY)
             looks += 1
             signs = self._signs()
-            if signs == self.signs and looks % ALIVE:
+            ask = looks % ALIVE == 0
+            if signs == self.signs and not ask:
                 continue
             self.signs = signs
-            for event in await asyncio.to_thread(self.look):
+            for event in await asyncio.to_thread(self.look, ask):
                 for viewer in self.viewers:
                     viewer.put(event)
 
-    def look(self) -> list[Event]:
-        """The events since the last look."""
+    def look(self, ask: bool = True) -> list[Event]:
+        """The events since the last look; with whether the process is there, where that is to be asked."""
         if sign_of(self.folder / "run.json") is None:
             had, self.gone = self.gone, True
             return [] if had else [Event("gone", self.name, encoded(OneRun(run=self.name)))]
         self.gone = False
-        return [*self._numbers(), *self._evals(), *self._findings(), *self._status()]
+        return [*self._numbers(), *self._evals(), *self._findings(), *self._status(ask)]
 
     def _numbers(self) -> list[Event]:
         frame, times = self.book.metrics.frame(), self.book.metrics.times
@@ -143,8 +146,12 @@ class Watcher:
         found = findings_of(self.book).findings
         return [Event("findings", self.name, encoded(NewFindings(run=self.name, findings=found)))]
 
-    def _status(self) -> list[Event]:
+    def _status(self, ask: bool) -> list[Event]:
         """When more than the curve has changed: rows tell that themselves."""
+        standing = self._signs(STANDING)
+        if standing == self.standing and not ask:
+            return []
+        self.standing = standing
         now = self.summaries.of(self.folder, self.name)
         had, self.last = self.last, now
         moved = {"steps", "spark"}
