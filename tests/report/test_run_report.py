@@ -98,7 +98,7 @@ def test_the_same_prompt_is_shown_early_and_late(made: Path) -> None:
     text = Page(write_report(made)).text
     early, late = text.partition("step 1: 0 of 4 right")[2], text.partition("step 30: 1 of 4 right")[2]
     assert early and late, "17*3 is wrong at first, and one of four is right at the end"
-    assert "said right" in late and "What is 17*3?" in text and "expected: 42" in text
+    assert "said right" in late and text.count("What is 17*3?") == 1 and "expected: 42" in text
 
 
 def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_nothing_of_a_run_is_markup_and_nothing_leaves_the_page(tmp_path: Path) 
         assert not any(name.startswith("on") or name in ("src", "style") for name in attributes), (tag, attributes)
         assert tag == "a" or "href" not in attributes
     assert SCRIPT in page.text and "\x1b" not in page.text and "\u202e" not in page.text
-    assert "␛[31mred" in page.text and "⟨U+202E⟩" in page.text
+    assert "⟨U+001B⟩[31mred" in page.text and "⟨U+202E⟩" in page.text
 
 
 def test_the_policy_lets_in_its_own_script_and_style_alone(made: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
 
 
 def test_controls_are_made_visible() -> None:
-    assert visible("a\x1b\x00\x85\u200f\n\tb") == "a␛␀⟨U+0085⟩⟨U+200F⟩\n\tb"
+    assert visible("a\x1b\x00\x85\u200f\n\tb") == "a⟨U+001B⟩⟨U+0000⟩⟨U+0085⟩⟨U+200F⟩\n\tb"
 
 
 def test_a_run_leaves_its_report(steady: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo.dash.shapes import Finding, Metrics
@@ -11,6 +11,7 @@ from outdo.report.story import Story
 from outdo.track.catalogue import CATALOGUE, Signal
 
 STYLES = 8  # ways to draw a line
+ENVELOPES = 3  # lines in a chart, of which the least and most can still be told apart
 Values = Sequence[float | None]
 SUPERVISED = (  # of sft.jsonl: the first of the names is the chart's
     Signal(
@@ -76,6 +77,8 @@ def _charts(metrics: Metrics, catalogue: Sequence[Signal]) -> Iterator[Chart]:
     for signal in catalogue:
         names = [name for wanted in signal.names for name in _matching(wanted, metrics)]
         lines = tuple(_line(metrics, name, i % STYLES) for i, name in enumerate(dict.fromkeys(names)))
+        if len(lines) > ENVELOPES:
+            lines = tuple(replace(line, low=None, high=None) for line in lines)
         if lines and not (signal.name == "reward/*" and len(lines) == 1):  # one part is the reward
             yield Chart(signal, [step + 1 for step in metrics.steps], metrics.time, metrics.tokens, lines)
 

@@ -33,8 +33,11 @@ def examples(book: Book) -> list[Example]:
     if len(found) >= PROMPTS // 2:
         return found
     room = (PROMPTS - len(found)) // 2
-    early = _of_step(book, first, 0, room)
-    late = _of_step(book, last, -1, room)
+    shown = {one.before.prompt_id for one in found if one.before}
+    early, late = (
+        [group for group in _of_step(book, block, which) if group.prompt_id not in shown][:room]
+        for block, which in ((first, 0), (last, -1))
+    )
     is_one_step = bool(early and late) and early[0].step == late[0].step
     return [
         *found,
@@ -60,13 +63,13 @@ def _both(book: Book, *places: Place) -> tuple[Group | None, Group | None]:
     return (groups[0], groups[1]) if len(groups) == 2 else (None, None)
 
 
-def _of_step(book: Book, block: Block, which: int, limit: int) -> list[Group]:
+def _of_step(book: Book, block: Block, which: int) -> list[Group]:
     """Groups of a file's first or last step, those with spread first."""
     places = block.places()
     if not places:
         return []
     groups, _ = read_groups(book.root, block.at(places[which].step)[:64], LENGTH)
-    return sorted(groups, key=lambda group: -(group.spread or 0.0))[:limit]
+    return sorted(groups, key=lambda group: -(group.spread or 0.0))
 
 
 def telling(answers: Sequence[Answer]) -> list[Answer]:

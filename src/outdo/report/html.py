@@ -18,11 +18,7 @@ class Raw(str):
 
 def visible(text: str) -> str:
     """Signs that steer a terminal or turn the direction of writing, as signs that can be seen."""
-    return _HIDDEN.sub(lambda found: _shown(ord(found[0])), text)
-
-
-def _shown(code: int) -> str:
-    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    return _HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
 
 
 def escaped(value: Any) -> Raw:

@@ -227,7 +227,7 @@ def _answer(answer: Answer) -> Raw:
     return el(
         "div",
         el("p", el("b", answer.verdict or "not judged"), f" · reward {reward}{gain}", class_="verdict-line"),
-        el("pre", _cut(answer.text), dir="auto"),
+        el("pre", _cut(answer.text), " … (cut)" if answer.cut else None, dir="auto"),
         el("p", _cut(answer.reason, 300), class_="dim") if answer.reason else None,
         class_=f"answer {kind}",
     )

@@ -145,6 +145,8 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         self.metric, self.client = Metric, MlflowClient()
+        self.waiting: list[Any] = []  # numbers that are not sent yet
+        self.sent = -OFTEN  # when some were, last
         project = subject.project_of("MLFLOW_EXPERIMENT_NAME")
         known = self.client.get_experiment_by_name(project)
         experiment = known.experiment_id if known else self.client.create_experiment(project)
@@ -162,7 +164,14 @@ class MLflow:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         now = time.time_ns() // 1_000_000
-        self.client.log_batch(self.id, metrics=[self.metric(name, value, now, step) for name, value in values.items()])
+        self.waiting += [self.metric(name, value, now, step) for name, value in values.items()]
+        if len(self.waiting) > MANY or time.monotonic() - self.sent > OFTEN:
+            self._send()
+
+    def _send(self) -> None:
+        """Rows of quick steps go together: a call takes as long as a short update."""
+        self.client.log_batch(self.id, metrics=self.waiting)
+        self.waiting, self.sent = [], time.monotonic()
 
     def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.client.log_text(self.id, as_page(rows), f"answers/step-{step:06d}.md")
@@ -171,11 +180,14 @@ class MLflow:
         self.client.set_tag(self.id, f"finding.{code}", words[:MOST])
 
     def end(self, is_whole: bool) -> None:
+        self._send()
         self.client.set_terminated(self.id, "FINISHED" if is_whole else "FAILED")
 
 
 MOST = 5000  # characters of a value in mlflow; its own limit is 6000
-AT_ONCE = 100  # values that mlflow takes in one call
+AT_ONCE = 100  # params that mlflow takes in one call
+MANY = 800  # numbers in one call; its own limit is 1000
+OFTEN = 1.0  # seconds between two calls
 
 
 class Trackio:
