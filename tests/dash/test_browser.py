@@ -129,6 +129,10 @@ def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
     assert [float(text) for text in bars] == pytest.approx([a["advantage"] for a in row["completions"]], abs=0.006)
     verdicts = [text.split()[-1] for text in card.locator(".answer header .tag").all_inner_texts()]
     assert verdicts == [answer["verdict"] for answer in row["completions"]]
+    picture = "document.querySelector('.picker canvas').toDataURL()"
+    drawn = page.evaluate(picture)
+    page.keyboard.press("t")
+    until(page, f"{picture} !== {json.dumps(drawn)}")  # charts are drawn in the new colours
     page.keyboard.press("ArrowRight")
     until(page, "location.hash.includes('step=2')")
     until(page, "document.querySelector('.picker output').textContent === 'step 2'")

@@ -48,7 +48,6 @@ export function cardsOf(shown) {
   update();
   return {
     element, update,
-    redraw: () => cards.forEach((each) => each.chart.redraw()),
     remove: () => cards.forEach((each) => each.chart.remove()),
   };
 }

@@ -73,16 +73,19 @@ export function chart(element, options) {
     shown = seen[seen.length - 1].isIntersecting;
     if (shown) me.paint(whole);
   }, { rootMargin: "200px" });
+  const redraw = () => me.paint(true);
   sizes.observe(element);
   sight.observe(element);
+  document.addEventListener("theme", redraw);  // the page's own event: colours have changed
   group.charts.add(me);
   set({});
   return {
     set,
-    redraw: () => me.paint(true),
+    redraw,
     remove() {
       sizes.disconnect();
       sight.disconnect();
+      document.removeEventListener("theme", redraw);
       cancelAnimationFrame(due);
       group.charts.delete(me);
       base.remove();

@@ -5,9 +5,8 @@ import { cardsOf } from "./cards.js";
 import { load, signals } from "./data.js";
 import { h, state } from "./dom.js";
 import { interval, share, short, signed, typed } from "./format.js";
-import { dots } from "./plots.js";
+import { dots, swatch } from "./plots.js";
 import { to } from "./route.js";
-import { swatch } from "./curves.js";
 import { visible } from "./text.js";
 
 const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group_diversity", "len_mean"];
@@ -32,9 +31,7 @@ export async function open(scope) {
   const looks = { x: "steps", smooth: 0.6, log: false, flat: true };
   const shown = { runs, catalogue: chosen, group: chartGroup(), scope, ...looks };
   const cards = cardsOf(shown);
-  const redraw = () => cards.redraw();
-  document.addEventListener("theme", redraw);
-  scope.onClose(() => { document.removeEventListener("theme", redraw); cards.remove(); });
+  scope.onClose(cards.remove);
   const table = h("p.state.waiting", {}, "Reading the figures …");
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),

@@ -5,6 +5,7 @@ import { cardsOf } from "./cards.js";
 import { append, load, signals, stepsIn } from "./data.js";
 import { h, later, segmented, state } from "./dom.js";
 import { runHead } from "./head.js";
+import { swatch } from "./plots.js";
 import { note, to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
@@ -13,7 +14,6 @@ import { warmup } from "./warmup.js";
 const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
 const MOST = 8;  // runs over each other: there are no more colours and dashes that can be told apart
 const TOGETHER = 100;  // milliseconds in which what comes is drawn at once
-const DASHES = ["", "7 3", "2 2", "9 3 2 3", "4 4", "1 3", "12 4", "6 2 2 2 2 2"];
 
 export async function open(scope) {
   const { page, query } = scope;
@@ -36,9 +36,7 @@ export async function open(scope) {
   if (runs[0].summary.kind === "stages") page.append(await stagesOf(scope, runs[0]));
   shown.group.onZoom = later(200, (window) => onZoom(shown, cards, window));
   if (shown.group.range) onZoom(shown, cards, shown.group.range);
-  const redraw = () => cards.redraw();
-  document.addEventListener("theme", redraw);
-  scope.onClose(() => { document.removeEventListener("theme", redraw); cards.remove(); });
+  scope.onClose(cards.remove);
   scope.onClose(listen(ids, {
     after: () => shown.runs.map((run) => run.metrics.steps.at(-1) ?? -1),
     onBack: () => catchUp(shown, cards, head),
@@ -63,7 +61,8 @@ async function catchUp(shown, cards, head) {
     const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => error);
     if (fresh.status === 404) gone(shown, run);
     if (fresh instanceof Error || shown.scope.closed) return;
-    Object.assign(run, fresh, { window: run.window });
+    Object.assign(run.about, fresh.about);  // the head holds on to it
+    Object.assign(run, fresh, { about: run.about, window: run.window });
     head.update(run.summary, run.findings);
   }
   cards.update();
@@ -91,7 +90,9 @@ function onEvent(shown, cards, head, kind, data) {
   } else if (kind === "evals") run.evals = mergedEvals(run.evals, data.evals);
   else if (kind === "findings") run.findings = data.findings;
   else if (kind === "status") {
+    const ended = run.summary.status === "running" && data.summary.status !== "running";
     run.summary = data.summary;
+    if (ended) catchUp(shown, cards, head);  // the doctor looks at the whole of it
     shown.scope.live(shown.runs.some((each) => each.summary.status === "running") ? "live" : "off");
   }
   shown.due ||= setTimeout(() => {  // many events may come at once
@@ -168,18 +169,4 @@ function severalHead(scope, shown) {
       h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Take away",
         "aria-label": `Take ${visible(run.summary.name)} away` }, "×")))));
   return { element, update() {} };
-}
-
-/** A piece of a run's line. @param {number} style */
-export function swatch(style) {
-  const ns = "http://www.w3.org/2000/svg";
-  const image = document.createElementNS(ns, "svg"), line = document.createElementNS(ns, "line");
-  image.setAttribute("class", `swatch line-${style}`);
-  image.setAttribute("viewBox", "0 0 28 8");
-  image.setAttribute("aria-hidden", "true");
-  for (const [key, value] of Object.entries({ x1: 0, x2: 28, y1: 4, y2: 4, "stroke-dasharray": DASHES[style % 8] })) {
-    line.setAttribute(key, String(value));
-  }
-  image.append(line);
-  return image;
 }

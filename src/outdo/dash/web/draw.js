@@ -2,7 +2,7 @@
 import { clock, logTicks, nearest, placed, short, ticks } from "./scale.js";
 
 const COLOURS = ["#0868ac", "#c25400", "#00795c", "#8a3d99", "#b3224b", "#7a5a00", "#2488b8", "#59606b"];
-const DASHES = [[], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [1, 3], [12, 4], [6, 2, 2, 2, 2, 2]];
+export const DASHES = [[], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [1, 3], [12, 4], [6, 2, 2, 2, 2, 2]];
 export const GLYPHS = ["●", "■", "▲", "◆", "▼", "✚", "○", "□"];
 const CORNERS = {  // of the markers that are not round
   1: [[-1, -1], [1, -1], [1, 1], [-1, 1]],

@@ -1,9 +1,17 @@
 // Pictures that are no curves: stacked bars, dots with intervals, parallel lines. Small, in SVG.
 import { h, svg } from "./dom.js";
+import { DASHES } from "./draw.js";
 import { clock, short, typed } from "./format.js";
 import { visible } from "./text.js";
 
 export const PATTERNS = ["p0", "p1", "p2", "p3", "p4"];  // colour and hatching, by CSS
+
+/** A piece of a run's line. @param {number} style */
+export function swatch(style) {
+  const dash = DASHES[style % DASHES.length].join(" ");
+  return svg("svg", { class: `swatch line-${style}`, viewBox: "0 0 28 8", "aria-hidden": "true" },
+    svg("line", { x1: 0, x2: 28, y1: 4, y2: 4, "stroke-dasharray": dash || null }));
+}
 
 /**
  * A bar for each stretch of steps, the parts on top of each other.
