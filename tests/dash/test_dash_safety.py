@@ -222,6 +222,16 @@ def test_foreign_and_broken_files_never_end_in_an_error(tmp_path: Path, serve: S
     assert "no groups" in served.get("groups", run="texts", step=0)["trouble"][0]
 
 
+def test_a_folder_whose_name_is_no_text_is_shown_and_one_inside_is_passed_over(tmp_path: Path, serve: Serve) -> None:
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xffns"))
+    make_run(root, steps=1)
+    make_run(root / os.fsdecode(b"a\xfe"), steps=1)
+    served = serve(root)
+    found = served.get("runs")
+    assert [(run["id"], run["name"]) for run in found["runs"]] == [(".", "r\ufffdns")]
+    assert served.get("run", run=".")["summary"]["steps"] == 1
+
+
 def test_a_run_that_is_deleted_is_not_there_any_more(served: Served) -> None:
     assert served.get("metrics", run="good")["total"] == 3
     for path in sorted((served.root / "good").rglob("*"), reverse=True):

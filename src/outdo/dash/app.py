@@ -14,7 +14,7 @@ from outdo.dash import comparing, page, shapes
 from outdo.dash.answers import LONG, SHOWN, SORTED, Show, Sort, read_groups, tokens_of
 from outdo.dash.blocks import Place, read_place
 from outdo.dash.book import Book, Shelf
-from outdo.dash.files import WHOLE
+from outdo.dash.files import WHOLE, text_of
 from outdo.dash.findings import findings_of
 from outdo.dash.guard import LOOPBACK, Guard
 from outdo.dash.live import Live, parse_id
@@ -41,6 +41,7 @@ class Desk:
         self.places = Places(root)
         self.root = self.places.root
         self.shelf, self.summaries = Shelf(self.root), Summaries(self.root)
+        self.sweeps = comparing.Sweeps(self.root)
         self.live = Live(self.shelf, self.summaries)
 
     def book(self, run: str) -> Book:
@@ -63,7 +64,6 @@ def guarded(api: FastAPI, token: str | None = None, loopback: bool = True, port:
 
 def make_api(root: Path) -> FastAPI:
     desk = Desk(root)
-
     app = FastAPI(
         title="outdo dash",
         description=ABOUT,
@@ -103,9 +103,9 @@ def _add_runs(app: FastAPI, desk: Desk) -> None:
             if status in ("", one.status) and kind in ("", one.kind) and _fits(one, q.casefold().split())
         ]
         kept.sort(key=lambda one: one.started or "", reverse=True)
-        sweeps = [comparing.sweep_summary(desk.root, desk.root / name, name) for name in found.sweeps]
+        sweeps = [desk.sweeps.of(desk.root / name, name) for name in found.sweeps]
         shown = [sweep for sweep in sweeps if sweep]
-        return told(shapes.Runs(root=str(desk.root), runs=kept, sweeps=shown, trouble=list(found.trouble)))
+        return told(shapes.Runs(root=text_of(str(desk.root)), runs=kept, sweeps=shown, trouble=list(found.trouble)))
 
     @_getter(app, "/api/run", shapes.RunPage)
     def run(run: Name) -> Response:

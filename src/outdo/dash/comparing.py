@@ -12,7 +12,7 @@ import numpy as np
 
 from outdo.dash.blocks import Place, Reader
 from outdo.dash.book import Book
-from outdo.dash.files import Row, as_float, as_int, plain, read_object, text_of
+from outdo.dash.files import Row, Sign, as_float, as_int, plain, read_object, sign_of, text_of
 from outdo.dash.findings import findings_of
 from outdo.dash.shapes import Compared, Key, RunSummary, SweepPage, SweepSummary
 from outdo.dash.summary import total
@@ -125,13 +125,27 @@ def _error(reader: Reader, place: Place) -> list[float]:
 # --- sweeps
 
 
-def sweep_summary(root: Path, folder: Path, name: str) -> SweepSummary | None:
-    """None where its file cannot be read."""
-    try:
-        page = sweep_page(root, folder, name)
-    except (OSError, ValueError):
-        return None
-    return SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
+class Sweeps:
+    """Sweeps in a line, each read again when its file changes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._kept: dict[Path, tuple[Sign | None, SweepSummary | None]] = {}
+
+    def of(self, folder: Path, name: str) -> SweepSummary | None:
+        """None where its file cannot be read."""
+        sign = sign_of(folder / "sweep.json")
+        kept = self._kept.get(folder)
+        if kept is None or kept[0] != sign:
+            kept = self._kept[folder] = (sign, self._read(folder, name))
+        return kept[1]
+
+    def _read(self, folder: Path, name: str) -> SweepSummary | None:
+        try:
+            page = sweep_page(self.root, folder, name)
+        except (OSError, ValueError):
+            return None
+        return SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
 
 
 def sweep_page(root: Path, folder: Path, name: str) -> SweepPage:
@@ -148,7 +162,7 @@ def sweep_page(root: Path, folder: Path, name: str) -> SweepPage:
         rows.append({**cell, "run": f"{here}{inside}" if there else None})
     return SweepPage(
         id=name,
-        title=text_of(told.get("title")) or folder.name,
+        title=text_of(told.get("title")) or text_of(folder.name),
         keys=[text_of(key) for key in varied],
         rows=rows,
         pick=pick["setting"] if isinstance(pick.get("setting"), str) else None,

@@ -98,8 +98,10 @@ class Watcher:
         self.last = self.summaries.of(self.folder, self.name)
 
     async def watch(self) -> None:
-        await asyncio.to_thread(self.begin)
-        self.ready.set()
+        try:
+            await asyncio.to_thread(self.begin)
+        finally:
+            self.ready.set()
         looks = 0
         while True:
             await asyncio.sleep(EVERY)
@@ -109,7 +111,11 @@ class Watcher:
             if signs == self.signs and not ask:
                 continue
             self.signs = signs
-            for event in await asyncio.to_thread(self.look, ask):
+            try:
+                events = await asyncio.to_thread(self.look, ask)
+            except (OSError, ValueError):  # files that changed under our hands: the next look sees them whole
+                continue
+            for event in events:
                 for viewer in self.viewers:
                     viewer.put(event)
 

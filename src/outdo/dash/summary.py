@@ -90,7 +90,7 @@ def summary_of(root: Path, folder: Path, name: str) -> RunSummary:
     marks = marks_of(findings.all())
     return RunSummary(
         id=name,
-        name=folder.name if name == "." else name.rpartition("/")[2],
+        name=text_of(folder.name) if name == "." else name.rpartition("/")[2],
         kind=kind,
         status=status or "unreadable",
         why=text_of(manifest.get("why"))[:2000],
