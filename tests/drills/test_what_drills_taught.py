@@ -1,0 +1,46 @@
+"""What real ill runs showed of the doctor's rules, as small histories."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from outdo.diagnose.history import from_rows
+from outdo.diagnose.rules import diagnose
+
+
+def rows(n: int = 30, seed: int = 0, **ends: tuple[float, float]) -> list[dict[str, Any]]:
+    """Curves from one level to another, with a little noise."""
+    rng = random.Random(seed)
+    return [
+        {"step": i} | {name: a + (b - a) * i / (n - 1) + rng.gauss(0, 0.01) for name, (a, b) in ends.items()}
+        for i in range(n)
+    ]
+
+
+def codes(found: list[dict[str, Any]], **recipe: Any) -> list[str]:
+    return [finding.code for finding in diagnose(from_rows(found, recipe=recipe))]
+
+
+def test_success_that_falls_while_the_reward_rises_is_the_rewards_fault() -> None:
+    gamed = rows(reward_mean=(0.5, 1.0), success_rate=(0.5, 0.05), kl_mean=(0.0, 1.2))
+    assert codes(gamed) == ["reward_hacking"]
+    fallen = [row | {"success_rate": 0.0 if row["step"] > 12 else 0.5} for row in rows(kl_mean=(0.0, 0.0))]
+    assert codes([row | {"reward_mean": row["success_rate"]} for row in fallen]) == ["steps_too_big"]
+
+
+def test_a_step_without_an_update_is_no_large_one() -> None:
+    dead = rows(reward_mean=(0.0, 0.0), success_rate=(0.0, 0.0), all_wrong=(1.0, 1.0))
+    assert codes([row | {"ratio_mean": 0.0} for row in dead]) == ["dead_all_wrong"]
+
+
+def test_a_temperature_that_is_let_down_is_kept_up() -> None:
+    cold = [row | {"entropy_mean": max(0.0, 0.3 - 0.01 * row["step"])} for row in rows(success_rate=(0.4, 0.4))]
+    for recipe, key, new in (
+        ({"temperature": 1.0, "temperature_end": 0.1}, "temperature_end", 1.0),
+        ({"temperature": 1.0, "temperature_end": None}, "temperature", 1.25),
+        ({"temperature": 1.2}, "entropy_coef", 0.01),
+    ):
+        (finding,) = diagnose(from_rows(cold, recipe=recipe))
+        assert finding.code == "entropy_collapse" and finding.change is not None
+        assert (finding.change.key, finding.change.new) == (key, new)
