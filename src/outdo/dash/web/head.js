@@ -71,7 +71,8 @@ function facts(summary, about) {
   ].filter(Boolean);
 }
 
-function elapsed(summary, about) {
+/** Seconds from its start to its end, or to now. */
+export function elapsed(summary, about) {
   const from = parsed(summary.started);
   const until = parsed(summary.ended) ?? (summary.status === "running" ? new Date() : null);
   return from && until ? (until - from) / 1000 : (about.seconds ?? 0);

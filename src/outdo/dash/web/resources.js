@@ -4,7 +4,7 @@ import { chart, chartGroup } from "./chart.js";
 import { append, lineOf, load } from "./data.js";
 import { h, later, state } from "./dom.js";
 import { clock, count, size } from "./format.js";
-import { fact, runHead } from "./head.js";
+import { elapsed, fact, runHead } from "./head.js";
 import { note } from "./route.js";
 import { PATTERNS, stackedBars } from "./plots.js";
 
@@ -13,7 +13,7 @@ const PHASES = [
   ["grade", "Grade", "judging them"],
   ["update", "Update", "learning from them"],
   ["save", "Save", "checkpoints"],
-  ["other", "Other", "evaluation, logging and the rest"],
+  ["other", "Other", "the rest of a step"],
 ];
 
 export async function open(scope) {
@@ -50,9 +50,9 @@ export async function open(scope) {
 function parts(held, charts, price, draw) {
   const { about } = held;
   return [
-    h("section.card", {}, h("h2", {}, "Where the time went"), whole(about.phases ?? {})),
+    h("section.card", {}, h("h2", {}, "Where the time of its steps went"), whole(about)),
     h("section.card", {},
-      h("h2", {}, "Where the time of a step goes", h("small.dim", {}, "seconds a step, mean of each stretch")),
+      h("h2", {}, "Step by step", h("small.dim", {}, "seconds a step, mean of each stretch")),
       stackedBars(stretches(held.metrics), PHASES.map(([, word]) => word))),
     h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens a second"),
       curve(held, charts, "time/step", "Seconds a step"), memory(held, charts)),
@@ -61,7 +61,8 @@ function parts(held, charts, price, draw) {
 }
 
 /** One bar for the whole run, with its figures beside it. */
-function whole(phases) {
+function whole(about) {
+  const { phases } = about;
   const total = PHASES.reduce((sum, [key]) => sum + (phases[key] ?? 0), 0);
   if (!total) return h("p.dim", {}, "No times are known.");
   const has = PHASES.map((phase, i) => [...phase, i]).filter(([key]) => phases[key] > 0);
@@ -72,6 +73,8 @@ function whole(phases) {
     h("table.plain", {}, h("tbody", {}, has.map(([key, word, what, i]) => h("tr", {},
       h("td", {}, h(`i.phase.key.${PATTERNS[i]}`)), h("th", { scope: "row" }, word, h("small.dim", {}, ` ${what}`)),
       h("td.num", {}, clock(phases[key])), h("td.num", {}, percent(phases[key] / total)))))),
+    h("p.dim", {}, `Its steps took ${clock(total)} of the ${clock(elapsed(about.summary, about))} since it began; `,
+      "the rest is loading, warm-up, evaluation and waiting."),
   ];
 }
 
