@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dash.folders import append, make_run
-from outdo.dash import blocks, files
+from outdo.dash import blocks, book, files
 from outdo.dash.blocks import Index, Reader
-from outdo.dash.book import Book, Numbers
+from outdo.dash.book import Book, Numbers, Shelf
 from outdo.dash.files import Tail, parsed, parsed_all, plain
 from outdo.dash.table import Frame, Table, last_of, rounded, shrunk, starts
 
@@ -230,3 +230,26 @@ def test_steps_with_answers_are_told_without_reading_them(tmp_path: Path) -> Non
     assert book.index.rows == 0
     (tmp_path / "run" / "metrics.jsonl").unlink()
     assert book.steps() == [*range(100), *range(200, 230)]
+
+
+def test_the_shelf_lets_go_of_what_was_looked_at_longest_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        make_run(tmp_path / name, steps=2)
+    monkeypatch.setattr(book, "BOOKS", 2)
+    shelf = Shelf(tmp_path)
+    a, b = shelf.book(tmp_path / "a"), shelf.book(tmp_path / "b")
+    assert shelf.book(tmp_path / "a") is a
+    shelf.book(tmp_path / "c")
+    assert shelf.book(tmp_path / "a") is a and shelf.book(tmp_path / "b") is not b
+    a.metrics.frame()
+    monkeypatch.setattr(book, "CELLS", 10)  # what is read counts, not how many runs there are
+    assert shelf.book(tmp_path / "b") is not b and shelf.book(tmp_path / "a") is not a
+
+
+def test_more_groups_than_are_kept_in_mind_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "run", steps=250)
+    monkeypatch.setattr(blocks, "MOST_ROWS", 150)
+    whole = Index(tmp_path, tmp_path / "run").all()
+    assert whole.steps_N.tolist() == [step for step in range(75) for _ in range(2)] + [100 + i // 2 for i in range(150)]
+    assert whole.trouble() == ["groups/ has more than 150 groups: the first are looked at"]
+    assert whole.place(151).path.name == "steps-000100.jsonl" and whole.place(151).step == 100
