@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from outdo.dash import comparing, page, shapes
+from outdo.dash import page, shapes
 from outdo.dash.answers import LONG, SHOWN, SORTED, Show, Sort, read_groups, tokens_of
 from outdo.dash.blocks import Place, read_place
 from outdo.dash.book import Book, Shelf
@@ -22,6 +22,7 @@ from outdo.dash.metrics import evals_of, metrics_of
 from outdo.dash.places import Places, Unknown
 from outdo.dash.prompts import prompt_page
 from outdo.dash.summary import Summaries, run_page
+from outdo.dash.sweeps import Sweeps, sweep_page
 from outdo.track.catalogue import CATALOGUE
 
 Name = Annotated[str, Query(max_length=4096, description="a run's id, as /api/runs lists it")]
@@ -41,7 +42,7 @@ class Desk:
         self.places = Places(root)
         self.root = self.places.root
         self.shelf, self.summaries = Shelf(self.root), Summaries(self.root)
-        self.sweeps = comparing.Sweeps(self.root)
+        self.sweeps = Sweeps(self.root)
         self.live = Live(self.shelf, self.summaries)
 
     def book(self, run: str) -> Book:
@@ -232,15 +233,17 @@ def _add_several(app: FastAPI, desk: Desk) -> None:
     @_getter(app, "/api/compare", shapes.Compared)
     def compare(run: Several) -> Response:
         """Runs side by side, as `outdo compare` has them; differences are from the first."""
+        from outdo.dash.comparing import compared  # it needs half of the package: not before someone asks
+
         names = list(dict.fromkeys(run))
-        return told(comparing.compared([(desk.book(name), desk.summary(name)) for name in names]))
+        return told(compared([(desk.book(name), desk.summary(name)) for name in names]))
 
     @_getter(app, "/api/sweep", shapes.SweepPage)
     def sweep(sweep: Annotated[str, Query(max_length=4096, description="a sweep's id")]) -> Response:
         """A sweep: its cells, and the setting to take."""
         folder = desk.places.sweep(sweep)
         try:
-            return told(comparing.sweep_page(desk.root, folder, sweep))
+            return told(sweep_page(desk.root, folder, sweep))
         except (OSError, ValueError) as error:
             raise HTTPException(404, f"sweep.json cannot be read: {error}") from None
 

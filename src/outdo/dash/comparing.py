@@ -1,4 +1,4 @@
-"""Runs side by side, as `outdo compare` has them, and sweeps; from what the index already knows."""
+"""Runs side by side, as `outdo compare` has them, from what the index already knows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from outdo.dash.blocks import Place, Reader
 from outdo.dash.book import Book
-from outdo.dash.files import Row, Sign, as_float, as_int, plain, read_object, sign_of, text_of
+from outdo.dash.files import Row, as_float, as_int, plain
 from outdo.dash.findings import findings_of
-from outdo.dash.shapes import Compared, Key, RunSummary, SweepPage, SweepSummary
+from outdo.dash.shapes import Compared, Key, RunSummary
 from outdo.dash.summary import total
 from outdo.sweeps.compare import Side, against, differing, is_paired, words
 from outdo.sweeps.rows import LOOKED_AT, NOTHING, SIGNALS, TAIL, held_out, mean_of, outcome, troubles
@@ -120,58 +120,3 @@ def _error(reader: Reader, place: Place) -> list[float]:
     with np.errstate(all="ignore"):
         error = float(np.var(rewards, ddof=1)) / len(rewards) if len(rewards) > 1 else float("nan")
     return [error] if np.isfinite(error) else []
-
-
-# --- sweeps
-
-
-class Sweeps:
-    """Sweeps in a line, each read again when its file changes."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._kept: dict[Path, tuple[Sign | None, SweepSummary | None]] = {}
-
-    def of(self, folder: Path, name: str) -> SweepSummary | None:
-        """None where its file cannot be read."""
-        sign = sign_of(folder / "sweep.json")
-        kept = self._kept.get(folder)
-        if kept is None or kept[0] != sign:
-            kept = self._kept[folder] = (sign, self._read(folder, name))
-        return kept[1]
-
-    def _read(self, folder: Path, name: str) -> SweepSummary | None:
-        try:
-            page = sweep_page(self.root, folder, name)
-        except (OSError, ValueError):
-            return None
-        return SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
-
-
-def sweep_page(root: Path, folder: Path, name: str) -> SweepPage:
-    """What is in sweep.json. Raises OSError or ValueError where it cannot be read."""
-    told = plain(read_object(root, folder / "sweep.json", most=32 << 20))
-    cells = [cell for cell in told.get("cells", ()) if isinstance(cell, dict)] if _is_list(told.get("cells")) else []
-    pick = told.get("pick") if isinstance(told.get("pick"), dict) else {}
-    varied = told.get("varied") if _is_list(told.get("varied")) else []
-    here = "" if name == "." else f"{name}/"
-    rows = []
-    for cell in cells:
-        inside = cell.get("folder")
-        there = isinstance(inside, str) and "/" not in inside and (folder / inside / "run.json").is_file()
-        rows.append({**cell, "run": f"{here}{inside}" if there else None})
-    return SweepPage(
-        id=name,
-        title=text_of(told.get("title")) or text_of(folder.name),
-        keys=[text_of(key) for key in varied],
-        rows=rows,
-        pick=pick["setting"] if isinstance(pick.get("setting"), str) else None,
-        why=text_of(pick.get("why")),
-        default=told["default"] if isinstance(told.get("default"), str) else None,
-        done=sum(cell.get("status") in ("done", "halted") for cell in cells),
-        cells=len(cells),
-    )
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
