@@ -55,7 +55,7 @@ _ALL = (
         "kl_blowup",
         (Signal("kl_mean", "down", 0.5),),
         ill_and_cured,
-        steps=16,
+        steps=20,
     ),
     Drill(
         "entropy-collapse",
@@ -133,7 +133,7 @@ _ALL = (
         "steps_too_big",
         (Signal("eval_success_rate", "up", 0.1), Signal("success_rate", "up")),
         ill_and_cured,
-        steps=14,
+        cure={"epsilon": 0.2},
     ),
     Drill(
         "wrong-checkpoint",
