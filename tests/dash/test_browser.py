@@ -20,10 +20,10 @@ NO_LONGER = ("404", "net::ERR")  # what the browser itself notes of a run that i
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Path:
-    chromium()
+def root(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    chromium()  # before anything is trained for it
     root = tmp_path_factory.mktemp("runs")
-    make_runs(root, forks)
+    make_runs(root, request.getfixturevalue("forks"))
     return root
 
 
