@@ -233,7 +233,7 @@ def test_an_open_r1_file_runs_unchanged_to_its_end(
     said = " ".join(done.stdout.split())
     assert "clip_range is epsilon here" in said and "reward_funcs=accuracy,format" in said
     (idle,) = re.findall(r"of no consequence here: (.*?) config.yaml|of no consequence here: (.*)", said)[:1]
-    for key in ("use_vllm", "vllm_gpu_memory_utilization", "logging_steps", "push_to_hub", "report_to", "hub_model_id"):
+    for key in ("use_vllm", "vllm_gpu_memory_utilization", "logging_steps", "push_to_hub", "hub_model_id"):
         assert key in "".join(idle)
     assert "1 of 11 train prompts are longer than 160 tokens and left out" in said
     assert "none of 3 held-out prompts is among 11 training prompts" in said

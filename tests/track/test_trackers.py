@@ -101,7 +101,7 @@ def test_wandb_keeps_a_run_offline_and_asks_nothing(
     follow(tmp_path / "run", ["wandb"], range(1, 4))
     files = sorted((tmp_path / "run/wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2 and len({path.name for path in files}) == 1, "two sessions of one run"
-    records = [record for path in files for record in wandb_records(path)]
+    records = [record for path in files for record in whole_records(path)]
     found = []
     for record in records:
         if record.WhichOneof("record_type") == "history":
@@ -113,6 +113,17 @@ def test_wandb_keeps_a_run_offline_and_asks_nothing(
     runs = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert {run.display_name for run in runs} == {"a run: «one»"} and {run.project for run in runs} == {"my project"}
     assert any("kl_blowup" in run.tags for run in runs) and any("try beta=0.04" in run.notes for run in runs)
+
+
+def whole_records(path: Path) -> list[Any]:
+    """wandb's own process writes the file, and may still do so when it says that a run is finished."""
+    end = time.monotonic() + 60
+    while True:
+        records = list(wandb_records(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        assert time.monotonic() < end, "the file never came to its end"
+        time.sleep(0.2)
 
 
 def wandb_records(path: Path) -> Iterator[Any]:
