@@ -156,9 +156,7 @@ def _hub(name: str) -> Source:
     except (OSError, ValueError):
         there = None
     if there is None:
-        raise ModelError(
-            f"model {name}: there is no network, and it is not in the cache; without one, give {WAYS}"
-        )
+        raise ModelError(f"model {name}: there is no network, and it is not in the cache; without one, give {WAYS}")
     return Source(name, "hub")
 
 
