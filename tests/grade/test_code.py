@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -322,7 +323,7 @@ def test_the_prompt_belongs_to_the_problem():
         {"test": "def check(candidate):\n    while True: pass", "entry_point": "solve", "reward_timeout": 1.0},
         {"test": ["no text"], "entry_point": "solve"},
     ],
-    ids=repr,
+    ids=lambda row: re.sub(" at 0x[0-9a-f]+", "", repr(row))[:100],
 )
 def test_a_row_that_judges_nothing_is_broken_not_wrong(row):
     limit = {"reward_timeout": row["reward_timeout"]} if "reward_timeout" in row else {}
