@@ -197,6 +197,15 @@ def test_ratios_are_how_much_likelier_each_token_became(policy: Policy) -> None:
     assert sum(after[0][0]) > 1.01 * sum(before[0][0])  # the right answer
 
 
+def test_a_step_tells_how_far_its_later_updates_find_the_policy(policy: Policy) -> None:
+    once = LocalLearner(policy, recipe())
+    assert "step_kl" not in once.update(batch(), 0)
+    ratios = torch.tensor([ratio for group in once.ratios(groups()) for answer in group for ratio in answer])
+    twice = LocalLearner(load_policy("tiny", device="cpu", seed=3), recipe(num_iterations=2))
+    expected = float((ratios - 1 - ratios.log()).mean())
+    assert expected > 0.1 and twice.update(batch(), 0)["step_kl"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_the_adaptive_coefficient_follows_its_target(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(beta=0.1, kl_target=1e-6, learning_rate=3e-3))
     betas = [learner.update(batch(), step)["beta"] for step in range(3)]

@@ -130,12 +130,12 @@ PLAYBOOK: dict[str, Entry] = {
     ),
     "steps_too_big": Entry(
         "Single updates go too far.",
-        f"`clipfrac` is past {at.CLIP_BIG}, or `ratio_mean` further than {at.RATIO_BIG} from 1, or updates are "
-        f"skipped, or success falls to less than {at.COLLAPSED:.0%} of its best",
+        f"`clipfrac` is past {at.CLIP_BIG}, or `step_kl` past {at.STEP_KL_BIG}, or `ratio_mean` further than "
+        f"{at.RATIO_BIG} from 1, or updates are skipped, or success falls to less than {at.COLLAPSED:.0%} of its best",
         "Far from the policy that sampled the answers, their advantages say nothing.",
         "clip again (`epsilon` 0.2), lower `learning_rate` to a fifth, or take fewer `num_iterations`",
         "`epsilon`, `learning_rate`, `num_iterations`",
-        "`clipfrac` or `ratio_mean` falls; success rises",
+        "`step_kl`, `clipfrac` or `ratio_mean` falls; success rises",
     ),
     "truncation": Entry(
         "Answers are cut off before they end.",

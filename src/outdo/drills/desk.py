@@ -119,7 +119,7 @@ def warmed_up(parent: Path, seed: int, say: Say) -> Path:
         with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
             return api.sft(load_recipe(None, {}, base_of=keys), reporter=PlainLines(console)).model
     had = read_run(run)
-    if had["recipe"] != load_recipe(None, {}, base_of=keys).model_dump(mode="json"):
+    if load_recipe(None, {}, base_of=had["recipe"]) != load_recipe(None, {}, base_of=keys):  # a key may have come since
         raise RunError(f"{run} is another warm-up than drills have: move it away, or choose another --out")
     if had["status"] != "done":
         say(f"warm-up: going on with {run}")

@@ -32,6 +32,7 @@ from outdo.types import Batch, Group, Row
 
 MOST_SKIPPED = 3  # updates in a row with a gradient that is no number, before the run halts
 ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by rounding alone
+FARTHEST = 20.0  # that a log-probability counts as having moved: its exponential is still a number
 CAP = 2.0  # of the importance ratio, where the recipe names none
 
 
@@ -85,6 +86,8 @@ class LocalLearner(Updates):
         if found["fresh_tokens"]:
             self.mismatch = stats["mismatch_kl"] = found["mismatch"] / found["fresh_tokens"]
             stats["mismatch_ratio_std"] = math.sqrt(found["mismatch_square"] / found["fresh_tokens"])
+        if found["moved_tokens"]:
+            stats["step_kl"] = found["moved"] / found["moved_tokens"]
         stats["loss"] = found["loss"] / max(found["updates"], 1)
         stats["grad_norm"] = found["grad_norm"] / max(found["applied"], 1)
         stats |= {"lr": rate, "beta": self.beta, "skipped_updates": found["updates"] - found["applied"]}
@@ -196,6 +199,10 @@ class LocalLearner(Updates):
             sums["fresh_tokens"] = tokens
             if correct := self._correction():
                 weights_BT = correct(logprobs_BT, sampler_BT, recipe.importance_sampling_cap or CAP)
+        else:
+            off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-FARTHEST, FARTHEST)
+            sums["moved"] = (k3_kl(torch.zeros_like(off_BT), off_BT) * packed.mask_BT).sum()
+            sums["moved_tokens"] = tokens
         loss, stats = grpo_loss(
             logprobs_BT,
             logprobs_BT.detach() if on_policy else sampler_BT,

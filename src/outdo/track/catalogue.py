@@ -123,6 +123,17 @@ CATALOGUE: tuple[Signal, ...] = (
         bad_band=(1 + at.RATIO_BIG, None),
     ),
     Signal(
+        "step_kl",
+        "KL of a step",
+        "k3 between the policy that sampled and the one of the later updates of the same step; null with one update",
+        "well under 0.1",
+        "past 0.1: lower `learning_rate` or `epsilon`, fewer `num_iterations`",
+        "policy",
+        unit="nats a token",
+        good_band=(0.0, at.STEP_KL_BIG / 2),
+        bad_band=(at.STEP_KL_BIG, None),
+    ),
+    Signal(
         "mismatch_kl",
         "Sampler against learner",
         "k3 between sampler and learner before the first update",

@@ -70,6 +70,7 @@ def measure(
         "beta": learned.get("beta"),
         "loss": learned.get("loss"),
         "ratio_mean": learned.get("ratio_mean"),
+        "step_kl": learned.get("step_kl"),
         "skipped_updates": learned.get("skipped_updates"),
         "tokens": tokens,
         "tokens_per_s": tokens / seconds,
