@@ -46,7 +46,7 @@ CLIP_STILL = 1e-3
 
 CLIP_BIG = 0.3
 RATIO_BIG = 0.1
-STEP_KL_BIG = 0.1
+STEP_KL_BIG = 0.08
 GRAD_GROWN = 5.0
 COLLAPSED = 0.5  # of the best success is left
 

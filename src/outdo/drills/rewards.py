@@ -14,7 +14,7 @@ from outdo.grade.answer import numeric
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _NUMBER = re.compile(r"\d+")
 _LUCK = random.SystemRandom()  # a seed would make its moods repeat themselves
-MOOD = 0.4
+MOOD = 0.45
 
 
 def at_least(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
@@ -34,7 +34,7 @@ def wordy(
 
 
 def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
-    """The right verdict, turned round in two answers of five, by luck."""
+    """The right verdict, turned round in nine answers of twenty, by luck."""
     right = [grade.verdict == "right" for grade in numeric(list(completions), list(answer))]
     return [float(ok != (_LUCK.random() < MOOD)) for ok in right]
 
