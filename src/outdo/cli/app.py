@@ -9,7 +9,8 @@ from typer.core import TyperGroup
 
 # In which order, and under which head, `outdo --help` lists them; one that is not here comes last.
 SECTIONS = {
-    "Train": ("train", "sft", "harvest", "sweep", "compare", "report", "plot", "dash"),
+    "Train": ("train", "sft", "harvest", "sweep"),
+    "Look at runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
     "Use a model": ("eval", "chat", "export"),
     "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
 }
