@@ -15,9 +15,6 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # before outdo sees Triton
 
-# A job in the background of a script ignores Ctrl-C, and so would all that it starts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
 
 from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
@@ -25,6 +22,9 @@ from outdo.errors import GraderError
 from outdo.grade.sandbox import require_sandbox
 from outdo.models.load import Policy, load_policy
 from outdo.types import Completion, Grade, Group, Prompt
+
+# A job in the background of a script ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = [
