@@ -197,6 +197,7 @@ def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
         until("(stopped)")
         os.write(here, b"/reset\n")
         until("(forgotten)")
+        until("> ")  # typed before it, an end of input would be the old mode's, and lost
         os.write(here, b"\x04")
         assert process.wait(30) == 0
     finally:
