@@ -31,11 +31,12 @@ def main(argv: list[str] | None = None, **defaults: Any) -> None:
     found = machine.facts()
     sides = {
         "outdo": [sys.executable, "-m", "bench.ours_step"],
-        "TRL": [str(args.trl_python or venv.python_with("trl")), "-m", "bench.peers.trl_step"],
+        "TRL": [str(args.trl_python or venv.python_with("trl[peft]")), "-m", "bench.peers.trl_step"],
     }
+    adapter = f", LoRA of rank {work.lora_r}" if work.lora_r else ""
     print(machine.line(found))
     print(
-        f"{work.shape} on {work.device}: {work.prompts} prompts x {work.group} answers, "
+        f"{work.shape} on {work.device}{adapter}: {work.prompts} prompts x {work.group} answers, "
         f"{work.prompt_tokens} + {work.new_tokens} tokens, "
         f"{work.threads} threads, {args.rounds} rounds of {work.steps} steps, the first of each not counted\n",
         flush=True,
@@ -92,11 +93,13 @@ def table(result: dict[str, Any], work: Work) -> list[str]:
         packages = ", ".join(f"{name} {number}" for name, number in row["versions"].items())
         times = f"{row['best']:9.3f} s {row['median']:10.3f} s {row['cpu_median']:14.3f} s"
         lines.append(f"{side:6} {times} {rate:9,.0f}   {packages}")
-    ratio, parts = result["ratio"], result["outdo"]["parts_median"]
+    ratio = result["ratio"]
     lines.append(f"{'ratio':6} {ratio['best']:10.2f}x {ratio['median']:11.2f}x {ratio['cpu_median']:15.2f}x")
-    rest = result["outdo"]["median"] - sum(parts.values())
-    told = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items())
-    lines.append(f"outdo's median step: {told}, the rest {max(rest, 0.0):.3f} s")
+    for side in ("outdo", "TRL"):
+        parts = result[side]["parts_median"]
+        rest = result[side]["median"] - sum(parts.values())
+        told = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items())
+        lines.append(f"{side}'s median step: {told}, the rest {max(rest, 0.0):.3f} s")
     lines.append(f"each step of both: {work.completion_tokens} completion tokens, counted")
     return lines
 
@@ -126,7 +129,7 @@ def _column(steps: list[dict[str, Any]], name: str) -> list[float]:
 def _work(args: argparse.Namespace) -> Work:
     micro = args.micro_batch or min(64, args.prompts * args.group)
     sizes = (args.prompts, args.group, args.prompt_tokens, args.new_tokens, micro, args.steps, args.threads)
-    work = Work(*sizes, args.shape, args.device)
+    work = Work(*sizes, args.shape, args.device, args.lora_r)
     if work.answers % micro:
         raise SystemExit(f"--micro-batch {micro} does not divide the {work.answers} answers of a step")
     if work.steps < 2:
@@ -152,6 +155,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--micro-batch", type=int, help="answers in one forward and backward, on both sides (default 64)"
     )
     parser.add_argument("--shape", choices=SHAPES, default="tiny", help="of the model (default tiny)")
+    parser.add_argument("--lora-r", type=int, default=0, help="train an adapter of this rank (default: all weights)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--steps", type=int, default=8, help="in one process, the first not counted (default 8)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each side, taking turns (default 3)")

@@ -19,6 +19,7 @@ from outdo.learn.learner import LocalLearner
 from outdo.loop import Row, run_loop
 from outdo.models import attention
 from outdo.models.load import Policy
+from outdo.models.lora import Adapter, Lora, new_factors
 from outdo.rollout.local import LocalSampler
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
@@ -42,7 +43,8 @@ def policy_of(work: w.Work) -> Policy:
     """The work's model as outdo holds it."""
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
     device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
-    return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT)
+    adapter = Adapter(model, new_factors(model, Lora(r=work.lora_r))) if work.lora_r else None
+    return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT, adapter=adapter)
 
 
 def main(work: w.Work, report: str) -> None:

@@ -1,9 +1,9 @@
 """Sampling alone, ours beside the peers': `python -m bench.rollout`.
 
 Groups of answers with their log-probabilities, as training needs them, on a model of random weights. Answers have a
-fixed length, or with `--ragged` 16 to 512 tokens, 128 on average. Peers: transformers' `generate` in this process, and
-vLLM in one of its own where it is installed. `--scan` doubles the rows, `--profile` says where a decode step's time
-goes.
+fixed length, or with `--ragged` 16 to 512 tokens, 129 on average. Peers: transformers' `generate` in this process, and
+vLLM in one of its own where it is installed. `--scan` and `--scan-tokens` measure several sizes, `--profile` says where
+a decode step's time goes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,17 +40,19 @@ def main() -> None:
     print(f"{work.shape} on {work.device}, groups of {work.group}, {work.prompt_tokens} + {work.new_tokens} tokens")
     policy = policy_of(work)
     rows: list[dict[str, Any]] = []
-    for prompts in args.scan or [work.prompts]:
-        one = replace(work, prompts=prompts)
+    sizes = [replace(work, prompts=prompts) for prompts in args.scan]
+    sizes += [replace(work, new_tokens=tokens) for tokens in args.scan_tokens]
+    sizes = sizes or [work]
+    for one in sizes:
         rows.append(_row("outdo", one, ours(policy, one, args.rows or one.answers)))
         if "transformers" in args.peers:
             rows.append(_row("transformers", one, generate(policy, one)))
     if args.ragged:
         rows.append(ragged(policy, work))
     if "vllm" in args.peers and find_spec("vllm"):
-        del policy
+        policy.model.to("cpu")
         torch.cuda.empty_cache()
-        rows.append(_row("vLLM", work, float(_aside(work))))
+        rows += [_row("vLLM", one, seconds) for one, seconds in zip(sizes, _aside(sizes), strict=True)]
     if args.profile:
         profile(policy_of(work), work)
     print(f"\n{'':14} {'rows':>6} {'tokens':>9} {'seconds':>9} {'tokens/s':>10}")
@@ -153,12 +156,14 @@ def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
     return {"who": who, "rows": work.answers, "tokens": tokens, "seconds": seconds, "rate": tokens / seconds}
 
 
-def _aside(work: w.Work) -> str:
-    command = [sys.executable, "-m", "bench.peers.vllm_rollout", json.dumps(vars(work))]
+def _aside(sizes: Sequence[w.Work]) -> list[float]:
+    """Seconds of each, by vLLM in a process of its own."""
+    command = [sys.executable, "-m", "bench.peers.vllm_rollout", *(json.dumps(vars(one)) for one in sizes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    return done.stdout.split()[-1]
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _arguments() -> argparse.Namespace:
@@ -172,7 +177,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="decoded side by side (default: all)")
     parser.add_argument("--peers", nargs="*", choices=("transformers", "vllm"), default=[])
     parser.add_argument("--ragged", action="store_true")
-    parser.add_argument("--scan", type=int, nargs="*", help="prompts: one measurement each")
+    parser.add_argument("--scan", type=int, nargs="*", default=[], help="prompts: one measurement each")
+    parser.add_argument("--scan-tokens", type=int, nargs="*", default=[], help="new tokens: one measurement each")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()

@@ -45,6 +45,7 @@ class Work:
     threads: int = 1
     shape: str = "tiny"
     device: str = "cpu"  # cuda: bfloat16, with whatever each side keeps in float32
+    lora_r: int = 0  # train an adapter of that rank on all linear layers; 0: all weights
 
     @property
     def answers(self) -> int:
