@@ -44,3 +44,14 @@ def test_a_temperature_that_is_let_down_is_kept_up() -> None:
         (finding,) = diagnose(from_rows(cold, recipe=recipe))
         assert finding.code == "entropy_collapse" and finding.change is not None
         assert (finding.change.key, finding.change.new) == (key, new)
+
+
+def test_answers_that_came_to_be_right_are_alike_and_no_collapse() -> None:
+    kinds = [max(0.2, 0.47 - 0.02 * step) for step in range(30)]
+    for success, code in ((0.7, "healthy"), (0.3, "mode_collapse")):
+        rises = [0.23 + (success - 0.23) * min(1.0, step / 12) for step in range(30)]
+        alike = [
+            row | {"group_diversity": kinds[row["step"]], "success_rate": rises[row["step"]] + 0.02 * (row["step"] % 2)}
+            for row in rows(entropy_mean=(0.1, 0.07))
+        ]
+        assert codes(alike) == [code]

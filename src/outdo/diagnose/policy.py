@@ -143,6 +143,8 @@ def mode_collapse(history: History) -> Finding | None:
     start = float(np.median(known(kinds)[:5]))
     if late(kinds) > min(at.DIVERSITY_LEFT * start, at.DIVERSITY_LOW) or still_learns(history):
         return None
+    if history.has("success_rate") and shift(history["success_rate"]).gain >= start - late(kinds):
+        return None  # those that came to be right are alike, as they should be
     signs = [Sign("group_diversity", start, late(kinds), history.slope("group_diversity"))]
     signs += [moved(history, name) for name in ("entropy_mean", worth(history)) if history.has(name)]
     return Finding(

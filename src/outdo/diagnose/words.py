@@ -50,7 +50,7 @@ PLAYBOOK: dict[str, Entry] = {
     "mode_collapse": Entry(
         "The answers of a group are copies of each other, and not because they are right.",
         f"`group_diversity` is under {at.DIVERSITY_LOW} and under {at.DIVERSITY_LEFT:.0%} of its start, success is "
-        f"under {at.SOLVED} and no longer rises",
+        f"under {at.SOLVED}, no longer rises, and has gained less than `group_diversity` has lost",
         "Siblings that are alike get the same reward, and their advantages are 0.",
         "raise `temperature`, or keep it up (`temperature_end`); a larger `num_generations` helps little, because "
         "copies stay copies",
