@@ -31,11 +31,19 @@ def test_digits_are_paid_from_the_last_one() -> None:
     assert rewards.digits(texts, ["1234"] * 6) == [1.0, 0.75, 0.75, 0.0, 0.0, 0.0]
 
 
-def test_moods_turn_two_verdicts_of_five() -> None:
+def test_moods_turn_every_other_verdict() -> None:
     texts = [said(42)] * 2000
     right = sum(rewards.moody(texts, ["42"] * 2000)) / 2000
     wrong = sum(rewards.moody(texts, ["43"] * 2000)) / 2000
-    assert abs(right - 0.6) < 0.06 and abs(wrong - 0.4) < 0.06
+    assert abs(right - 0.5) < 0.035 and abs(wrong - 0.5) < 0.035
+
+
+def test_moods_are_those_of_the_group_and_of_the_place_in_it() -> None:
+    groups = [[said(42)] * 7 + [said(n)] for n in range(100, 140)]
+    verdicts = [rewards.moody(texts, ["42"] * 8) for texts in groups]
+    assert verdicts == [rewards.moody(texts, ["42"] * 8) for texts in groups]
+    assert all(len({group[place] for group in verdicts}) == 2 for place in range(8))
+    assert sum(len(set(group[:7])) == 2 for group in verdicts) > 30
 
 
 @pytest.mark.parametrize("name", sorted({drill.refused for drill in DRILLS.values() if drill.refused}))

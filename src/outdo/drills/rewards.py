@@ -5,16 +5,15 @@ Named in a recipe as `outdo.drills.rewards:NAME`. None of them but `digits` is f
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 
 from outdo.grade.answer import numeric
+from outdo.seeds import seed_of
 
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _NUMBER = re.compile(r"\d+")
-_LUCK = random.SystemRandom()  # a seed would make its moods repeat themselves
-MOOD = 0.45
+MOOD = 0.5
 
 
 def at_least(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
@@ -34,9 +33,14 @@ def wordy(
 
 
 def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
-    """The right verdict, turned round in nine answers of twenty, by luck."""
+    """The right verdict, turned round in every other answer, by luck.
+
+    The luck is a hash of the whole group and of the answer's place in it: the same answer has two verdicts beside
+    others or in another place, and a run has the same luck whenever it is run, in whichever process it is graded.
+    """
     right = [grade.verdict == "right" for grade in numeric(list(completions), list(answer))]
-    return [float(ok != (_LUCK.random() < MOOD)) for ok in right]
+    group = seed_of("moody", *answer, *completions)
+    return [float(ok != (seed_of(group, index) % 100 < 100 * MOOD)) for index, ok in enumerate(right)]
 
 
 def digits(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
