@@ -55,3 +55,15 @@ def test_answers_that_came_to_be_right_are_alike_and_no_collapse() -> None:
             for row in rows(entropy_mean=(0.1, 0.07))
         ]
         assert codes(alike) == [code]
+
+
+def test_single_far_steps_are_no_illness_and_many_are() -> None:
+    clipped = [0.05, 0.02, 0.09, 0.25, 0.04, 0.03, 0.06, 0.16, 0.05, 0.13] * 3
+    learns = rows(success_rate=(0.4, 0.6))
+    assert codes([row | {"step_kl": clipped[row["step"]]} for row in learns]) == ["healthy"]
+    loose = [3 * kl if step >= 8 else kl for step, kl in enumerate(clipped)]
+    (finding,) = diagnose(
+        from_rows([row | {"step_kl": loose[row["step"]]} for row in learns], recipe={"epsilon": 10.0})
+    )
+    assert finding.code == "steps_too_big" and 3 <= finding.step <= 10
+    assert finding.change is not None and finding.change.pair() == "epsilon=0.2"

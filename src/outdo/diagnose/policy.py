@@ -253,10 +253,13 @@ def _strides(history: History) -> tuple[list[Sign], int]:
     """Signals of single updates that went too far, and when it began."""
     signs: list[Sign] = []
     began = len(history) - 1
-    for name, limit in (("clipfrac", at.CLIP_BIG), ("step_kl", at.STEP_KL_BIG)):
-        if history.has(name, least=at.FEW) and late(history[name]) > limit:
-            signs.append(moved(history, name))
-            began = min(began, onset(history[name], limit))
+    if history.has("clipfrac", least=at.FEW) and late(history["clipfrac"]) > at.CLIP_BIG:
+        signs.append(moved(history, "clipfrac"))
+        began = min(began, onset(history["clipfrac"], at.CLIP_BIG))
+    far = _far(history)
+    if far is not None:
+        signs.append(far[1])
+        began = min(began, far[0])
     if history.has("ratio_mean", least=at.FEW):
         ratio = history["ratio_mean"]
         away = np.abs(np.where(ratio > 0, ratio, np.nan) - 1)  # 0: there was nothing to update on
@@ -267,6 +270,21 @@ def _strides(history: History) -> tuple[list[Sign], int]:
         signs.append(moved(history, "skipped_updates"))
         began = min(began, onset(history["skipped_updates"], 0))
     return signs, began
+
+
+def _far(history: History) -> tuple[int, Sign] | None:
+    """Steps whose updates went far from the policy that had sampled, and the first of them."""
+    if not history.has("step_kl", least=at.FEW):
+        return None
+    at_N = np.flatnonzero(np.isfinite(history["step_kl"]))
+    kl_N = history["step_kl"][at_N]
+    size = min(len(kl_N), max(at.STEP_KL_STEPS, edge(len(kl_N))))
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(kl_N, size), axis=1)
+    if levels[-1] <= at.STEP_KL_BIG:
+        return None
+    calm = np.flatnonzero(levels <= at.STEP_KL_BIG)
+    began = int(at_N[calm[-1] + 1 + size // 2]) if len(calm) else 0  # half of a window was far when its median was
+    return began, Sign("step_kl", float(levels[0]), float(levels[-1]), history.slope("step_kl"))
 
 
 def has_big_strides(history: History) -> bool:
