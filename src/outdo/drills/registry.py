@@ -139,7 +139,7 @@ _ALL = (
             "eval_size": 400,
         },
         "steps_too_big",
-        (Signal("success_rate", "up", 0.1), Signal("step_kl", "down"), Signal("eval_success_rate", "up")),
+        (Signal("success_rate", "up", 0.1), Signal("eval_success_rate", "up")),
         ill_and_cured,
         cure={"epsilon": 0.2},
     ),
