@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from conftest import ROOT
 from faults.harness import Forks
-from outdo import api
-from outdo.config import load_recipe
+from outdo import api, keeping
+from outdo.config import Recipe, load_recipe
 from outdo.errors import Halted, RecipeError
-from outdo.run import Run, is_locked, read_run
+from outdo.evals.held_out import Evaluation, evaluate_prompts
+from outdo.run import Run, is_locked, read_rows, read_run
 from outdo.signals import Stopped
-from outdo.stages import prefixed, read_stages
+from outdo.stages import known_of, prefixed, read_stages
+from outdo.track.console import PlainLines
 
 Outdo = Callable[..., "CompletedProcess[str]"]
 STAGES = [{"stage": "sft", "epochs": 6}, {"stage": "grpo"}, {"stage": "harvest", "samples": 4}, {"stage": "sft"}]
@@ -117,7 +122,8 @@ def desk(folder: Path) -> None:
 
 
 def same(one: Path, other: Path) -> None:
-    for name in ("01-sft/sft.jsonl", "02-grpo/groups/steps-000000.jsonl", "03-harvest/demonstrations.jsonl"):
+    evals = ("02-grpo/evals.jsonl", "04-sft/evals.jsonl")
+    for name in ("01-sft/sft.jsonl", "02-grpo/groups/steps-000000.jsonl", "03-harvest/demonstrations.jsonl", *evals):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     assert (one / "model" / "model.safetensors").read_bytes() == (other / "model" / "model.safetensors").read_bytes()
 
@@ -141,6 +147,120 @@ def test_four_stages_one_after_the_other(outdo: Outdo, tmp_path: Path) -> None:
     assert other.returncode == 2 and "seed was 0 and is 5" in other.stderr
     again = outdo("train", "--resume", "steady")
     assert again.returncode == 0 and again.stdout.count("done before") == 4
+
+
+def rows_at(folder: Path, which: int) -> list[dict[str, Any]]:
+    """Rows of a stage's first look or its last, without their step."""
+    rows = list(read_rows(folder / "evals.jsonl"))
+    step = (0, max(row["step"] for row in rows))[which]
+    return [{key: row[key] for key in row if key != "step"} for row in rows if row["step"] == step]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The splits that models were asked, as they are asked."""
+    seen: list[str] = []
+
+    def counted(prompts: Any, split: str, *rest: Any) -> Evaluation:
+        seen.append(split)
+        return evaluate_prompts(prompts, split, *rest)
+
+    monkeypatch.setattr(keeping, "evaluate_prompts", counted)
+    return seen
+
+
+def test_a_model_is_measured_once_also_where_it_ends_one_stage_and_begins_the_next(
+    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    desk(tmp_path)
+    said = io.StringIO()
+    reporter = PlainLines(Console(file=said, width=200))
+    stages = [*STAGES[:3], {"stage": "sft", "epochs": 1}, {"stage": "grpo", "max_steps": 1, "eval_size": 3}]
+    run = api.train("recipe.yaml", output_dir="run", eval_samples=2, stages=stages, reporter=reporter).folder
+    # Before and after the first; after the second, and the fourth, which starts from the first model again; before
+    # and after the last, which looks at fewer problems.
+    assert asked == ["test"] * 6
+    sft, grpo, again, last = (run / name for name in ("01-sft", "02-grpo", "04-sft", "05-grpo"))
+    assert rows_at(grpo, 0) == rows_at(sft, -1) != rows_at(sft, 0)
+    assert rows_at(again, 0) == rows_at(sft, 0)
+    assert [row["n"] for row in rows_at(last, 0)] == [3]
+    assert [row["n"] for row in rows_at(again, -1)] == [4] and "pass@2" in rows_at(grpo, 0)[0]
+    assert said.getvalue().count("carried over from 01-sft: ") == 2 == said.getvalue().count("carried over")
+    shutil.rmtree(again)
+    shutil.rmtree(last)  # as if it had been killed after the harvest
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(manifest | {"status": "running"}))
+    asked.clear()
+    api.train(resume=run, reporter=reporter)
+    assert asked == ["test"] * 3 and rows_at(again, 0) == rows_at(sft, 0)
+
+
+def stage_done(folder: Path, recipe: Recipe, kind: str, rates: Sequence[float]) -> Path:
+    run = Run.create(folder, recipe.model_dump(mode="json"), {"kind": kind})
+    for step, rate in enumerate(rates):
+        run.record_eval(Evaluation("test", 4, rate, 0.0, 1.0, problems="them").row(step))
+    run.finish("done")
+    run.close()
+    return folder
+
+
+def known_rate(recipe: Recipe, kind: str, *earlier: Path) -> tuple[str, float] | None:
+    known = known_of(recipe.model_dump(mode="json"), kind, earlier)
+    return known and (known.where, known.found[0].success_rate)
+
+
+def test_what_is_known_of_a_model_is_of_that_model(tmp_path: Path) -> None:
+    base = load_recipe(None, {"model_name_or_path": "tiny", "sft_steps": 0})
+    warm = base.model_copy(update={"sft_steps": 5})
+    first = stage_done(tmp_path / "1", warm, "sft", [0.1, 0.2])
+    trained = base.model_copy(update={"model_name_or_path": str(first / "model")})
+    second = stage_done(tmp_path / "2", trained, "grpo", [0.2, 0.3, 0.4])
+    reaped = base.model_copy(update={"model_name_or_path": str(second / "model")})
+    third = stage_done(tmp_path / "3", reaped, "harvest", [])
+    for model, found in (
+        ("tiny", ("1", 0.1)),
+        (str(first / "model"), ("2", 0.2)),
+        (str(tmp_path / "3" / ".." / "2" / "model"), ("2", 0.4)),
+        (str(third / "model"), None),
+        ("smollm2", None),
+    ):
+        assert known_rate(base.model_copy(update={"model_name_or_path": model}), "grpo", first, second, third) == found
+    assert known_rate(warm, "sft", first) == ("1", 0.1)
+    assert known_rate(warm, "grpo", first) is None  # it is looked at after its warm-up
+    warmed = stage_done(tmp_path / "4", warm, "grpo", [0.5, 0.6])
+    assert known_rate(base, "grpo", warmed) is None
+    after = warm.model_copy(update={"model_name_or_path": str(warmed / "model")})
+    assert known_rate(after, "sft", warmed) == ("4", 0.6)
+    four = base.model_copy(update={"load_in_4bit": True})
+    fifth = stage_done(tmp_path / "5", four, "grpo", [0.7, 0.8])
+    assert known_rate(four, "grpo", fifth) == ("5", 0.7)
+    assert known_rate(four.model_copy(update={"model_name_or_path": str(fifth / "model")}), "grpo", fifth) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 1),
+        ("dtype", "bfloat16"),
+        ("sampler", "hf"),
+        ("temperature", 0.5),
+        ("max_completion_length", 9),
+        ("stop", ["."]),
+        ("eval_samples", 3),
+        ("eval_ks", [2]),
+        ("system_prompt", "Be brief."),
+        ("task_args", {"digits": 3}),
+        ("dataset_name", "countdown"),
+        ("reward_funcs", ["exact"]),
+        ("learning_rate", None),
+    ],
+)
+def test_what_is_known_of_a_model_was_asked_in_the_same_way(key: str, value: Any, tmp_path: Path) -> None:
+    base = load_recipe(None, {"sft_steps": 0})
+    done = stage_done(tmp_path / "1", base, "grpo", [0.1, 0.2])
+    here = base.model_copy(update={key: value} if value else {"learning_rate": 0.5, "max_steps": 7, "beta": 0.3})
+    assert known_rate(here, "grpo", done) == (None if value else ("1", 0.1))
 
 
 @pytest.mark.slow

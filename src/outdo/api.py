@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from outdo.evaluating import Settings, examine, quizzes, with_model
 from outdo.grade.choose import rewards_of
 from outdo.harvesting import harvesting
 from outdo.host import keep_memory
+from outdo.keeping import Known
 from outdo.launch import Job, Result, go_on, start
 from outdo.report.write import try_report
 from outdo.run import read_run
@@ -26,6 +27,19 @@ from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.track.trackers import chosen
 
 Objects = Sequence[str | Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is asked for, its recipe read."""
+
+    recipe: Recipe
+    task: Task | None
+    reward_funcs: Objects | None
+    reporter: PlainLines | LiveTable
+    resume: Path | None
+    force: bool
+    known: Known | None = None  # of the model that a stage starts from
 
 
 def train(
@@ -44,12 +58,11 @@ def train(
     own recipe; what has changed since and matters is refused unless `force`. A recipe with `stages` runs them one after
     the other. Raises OutdoError's family; an interrupt is passed on after the run has been saved.
     """
-    reporter = reporter or make_reporter()
-    kind = read_run(Path(resume)).get("kind", "grpo") if resume else "grpo"
-    found, resume = _recipe(recipe, keys, reward_funcs, resume, reporter)
-    if found.stages:
-        return _in_stages(found, task, reward_funcs, reporter, resume, force)
-    return _run("sft" if kind == "sft" else "grpo", found, task, reward_funcs, reporter, resume, force)
+    asked = _asked(recipe, task, reward_funcs, reporter, resume, force, keys)
+    if asked.recipe.stages:
+        return _in_stages(asked)
+    kind = read_run(asked.resume).get("kind", "grpo") if asked.resume else "grpo"
+    return _sft(asked) if kind == "sft" else _grpo(asked)
 
 
 def sft(
@@ -63,13 +76,10 @@ def sft(
     **keys: Any,
 ) -> Result:
     """Supervised training alone, by the recipe's sft keys; one epoch where they name no length. Else as `train`."""
-    reporter = reporter or make_reporter()
-    found, resume = _recipe(recipe, keys, reward_funcs, resume, reporter)
-    if found.stages:
+    asked = _asked(recipe, task, reward_funcs, reporter, resume, force, keys)
+    if asked.recipe.stages:
         raise RecipeError("this recipe has stages: `outdo train` runs them, one after the other")
-    if not found.sft_steps and not found.sft_epochs:
-        found = found.model_copy(update={"sft_epochs": 1.0})
-    return _run("sft", found, task, reward_funcs, reporter, resume, force)
+    return _sft(asked)
 
 
 def harvest(
@@ -83,28 +93,40 @@ def harvest(
     **keys: Any,
 ) -> Result:
     """A harvest by the recipe's harvest keys, in a run's folder: the model as it is, and `Result.harvest`."""
-    reporter = reporter or make_reporter()
-    found, resume = _recipe(recipe, keys, reward_funcs, resume, reporter)
+    return _harvest(_asked(recipe, task, reward_funcs, reporter, resume, force, keys))
+
+
+def _grpo(asked: Asked) -> Result:
+    return _run("grpo", asked)
+
+
+def _sft(asked: Asked) -> Result:
+    if not asked.recipe.sft_steps and not asked.recipe.sft_epochs:
+        asked = replace(asked, recipe=asked.recipe.model_copy(update={"sft_epochs": 1.0}))
+    return _run("sft", asked)
+
+
+def _harvest(asked: Asked) -> Result:
     keep_memory()
-    task = task or task_of(found)
-    return harvesting(found, task, rewards_of(found, task, _own(reward_funcs)), reporter, resume)
+    task = asked.task or task_of(asked.recipe)
+    rewards = rewards_of(asked.recipe, task, _own(asked.reward_funcs))
+    return harvesting(asked.recipe, task, rewards, asked.reporter, asked.resume)
 
 
-def _in_stages(
-    recipe: Recipe,
-    task: Task | None,
-    reward_funcs: Objects | None,
-    reporter: PlainLines | LiveTable,
-    resume: Path | None,
-    force: bool,
-) -> Result:
-    objects = {"task": task, "reward_funcs": reward_funcs}
-    kinds: dict[str, Runner] = {"sft": sft, "grpo": train, "harvest": harvest}
-    runners = {kind: partial(runner, **objects) for kind, runner in kinds.items()}
-    if resume is None and recipe.resume == "auto":
-        resume = resuming.unfinished(recipe, "", "stages")
-    result = run_stages(recipe, runners, reporter, resume, force)
-    try_report(result.folder, reporter.note)
+def _in_stages(whole: Asked) -> Result:
+    def runner(work: Callable[[Asked], Result]) -> Runner:
+        def run(recipe: Recipe | None = None, *, resume: Path | None = None, known: Known | None = None) -> Result:
+            asked = _asked(recipe, whole.task, whole.reward_funcs, whole.reporter, resume, whole.force, {})
+            return work(replace(asked, known=known))
+
+        return run
+
+    resume = whole.resume
+    if resume is None and whole.recipe.resume == "auto":
+        resume = resuming.unfinished(whole.recipe, "", "stages")
+    runners = {"sft": runner(_sft), "grpo": runner(_grpo), "harvest": runner(_harvest)}
+    result = run_stages(whole.recipe, runners, whole.reporter, resume, whole.force)
+    try_report(result.folder, whole.reporter.note)
     return result
 
 
@@ -112,48 +134,46 @@ def _own(reward_funcs: Objects | None) -> dict[str, Callable[..., Any]]:
     return {f.__name__: f for f in reward_funcs or () if callable(f)}
 
 
-def _recipe(
+def _asked(
     recipe: str | Path | Recipe | None,
-    keys: dict[str, Any],
+    task: Task | None,
     reward_funcs: Objects | None,
+    reporter: PlainLines | LiveTable | None,
     resume: str | Path | None,
-    reporter: PlainLines | LiveTable,
-) -> tuple[Recipe, Path | None]:
-    """The recipe with the keys over it, or that of the run to go on with."""
+    force: bool,
+    keys: dict[str, Any],
+) -> Asked:
+    """By the recipe with the keys over it, or by that of the run to go on with."""
+    reporter = reporter or make_reporter()
     if reward_funcs is not None:
         keys = {**keys, "reward_funcs": [f.__name__ if callable(f) else f for f in reward_funcs]}
     if resume is not None:
         had = read_run(Path(resume))["recipe"]
         found = load_recipe(None, keys, reporter.note, base_of=had)
         resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
-        return found, Path(resume)
-    if not isinstance(recipe, Recipe):
-        return load_recipe(recipe, keys, reporter.note), None
-    return load_recipe(
-        None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True)
-    ) if keys else recipe, None
+    elif not isinstance(recipe, Recipe):
+        found = load_recipe(recipe, keys, reporter.note)
+    elif keys:
+        found = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True))
+    else:
+        found = recipe
+    return Asked(found, task, reward_funcs, reporter, None if resume is None else Path(resume), force)
 
 
-def _run(
-    kind: Literal["grpo", "sft"],
-    recipe: Recipe,
-    task: Task | None,
-    reward_funcs: Objects | None,
-    reporter: PlainLines | LiveTable,
-    resume: Path | None,
-    force: bool,
-) -> Result:
+def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
+    recipe, reporter, resume = asked.recipe, asked.reporter, asked.resume
     chosen(recipe.report_to)  # says now that a tracker is not there
     keep_memory()
-    task = task or task_of(recipe)
+    task = asked.task or task_of(recipe)
     recipe = in_steps(recipe, task)
     for split in (*recipe.eval_split, *recipe.final_eval_split):
         next(task.prompts(split, recipe.seed))  # says now that there is no such split
     unjudged = kind == "sft" and not (task.rewards or task.parts or recipe.reward_funcs)
-    job = Job(kind, recipe, task, None if unjudged else rewards_of(recipe, task, _own(reward_funcs)), reporter)
+    rewards = None if unjudged else rewards_of(recipe, task, _own(asked.reward_funcs))
+    job = Job(kind, recipe, task, rewards, reporter, asked.known)
     if resume is None and recipe.resume == "auto":
         resume = resuming.unfinished(recipe, job.data, kind)
-    return go_on(job, resume, force) if resume else start(job)
+    return go_on(job, resume, asked.force) if resume else start(job)
 
 
 def evaluate(

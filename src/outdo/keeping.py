@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from outdo import checkpoint, signals
 from outdo.config import Recipe
 from outdo.errors import Halted, OutdoError, RunError
-from outdo.evals.held_out import Evaluation, evaluate_prompts
+from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
 from outdo.grade.compose import Rewards
 from outdo.learn.sft import Imitator
 from outdo.learn.update import Updates
@@ -43,6 +43,14 @@ class Start:
     state: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What an earlier run found of the very model that a run starts from, asked in the very way."""
+
+    where: str  # the run
+    found: tuple[Evaluation, ...]
+
+
 class Keeper(Generic[L]):
     """One run by one learner. A kind of run says what its phases are, and what else its checkpoints hold."""
 
@@ -58,10 +66,11 @@ class Keeper(Generic[L]):
         run: Run,
         reporter: PlainLines | LiveTable,
         start: Start | None = None,
+        known: Known | None = None,
     ) -> None:
         """Without rewards there is no success to measure."""
         self.recipe, self.task, self.rewards, self.policy, self.sampler = recipe, task, rewards, policy, sampler
-        self.run, self.reporter, self.start = run, reporter, start
+        self.run, self.reporter, self.start, self.known = run, reporter, start, known
         looked_at = eval_splits(recipe, task) if rewards else []
         last = [s for s in recipe.final_eval_split if s not in looked_at] if rewards else []
         self.splits = {s: held_out(task, s, recipe.eval_size) for s in looked_at}
@@ -149,14 +158,8 @@ class Keeper(Generic[L]):
         """Held-out success, measured once for a step however often the run is gone on with."""
         if found := self._evaluated(step):
             return found
-        recipe, rewards = self.recipe, self.rewards
-        if rewards is None:
-            return []
-        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
-        seed = seed_of("evaluation", recipe.seed, step)
-        looked_at = self.splits | (self.final_splits if step == self.total else {})
-        how = params, recipe.eval_samples, seed, recipe.eval_ks
-        found = [evaluate_prompts(ps, split, self.sampler, rewards, *how) for split, ps in looked_at.items()]
+        carried = self._carried() if step == 0 else []
+        found = carried or self._measure(step)
         with self.undivided():
             for result in found:
                 self.run.record_eval(result.row(step))
@@ -164,7 +167,25 @@ class Keeper(Generic[L]):
         for result in found:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
             self.reporter.note(f"  {result.split}: success {interval(result)}{passes}")
+        if carried and self.known:
+            self.reporter.note(f"  carried over from {self.known.where}: the same model and problems, not asked again")
         return found
+
+    def _carried(self) -> list[Evaluation]:
+        """What is known of the model that it starts from, where that is of the very problems."""
+        known = {(each.split, each.problems): each for each in self.known.found} if self.known else {}
+        wanted = [(split, problems_of(prompt.id for prompt in prompts)) for split, prompts in self.splits.items()]
+        return [known[key] for key in wanted] if all(key in known for key in wanted) else []
+
+    def _measure(self, step: int) -> list[Evaluation]:
+        recipe, rewards = self.recipe, self.rewards
+        if rewards is None:
+            return []
+        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
+        seed = seed_of("evaluation", recipe.seed, step)
+        looked_at = self.splits | (self.final_splits if step == self.total else {})
+        how = params, recipe.eval_samples, seed, recipe.eval_ks
+        return [evaluate_prompts(ps, split, self.sampler, rewards, *how) for split, ps in looked_at.items()]
 
     # --- keeping
 

@@ -13,7 +13,7 @@ from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.grade.choose import refuse_unfit_rewards
 from outdo.grade.compose import Rewards
-from outdo.keeping import Start
+from outdo.keeping import Known, Start
 from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy
 from outdo.plan import policy_for
@@ -59,6 +59,7 @@ class Job:
     task: Task
     rewards: Rewards | None  # None: a supervised run of a task without a verifier
     reporter: PlainLines | LiveTable
+    known: Known | None = None  # of the model that it starts from
 
     @property
     def data(self) -> str:
@@ -155,7 +156,7 @@ def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTabl
 
 def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:
     sampler = make_sampler(policy, job.recipe, job.reporter)
-    parts = (job.recipe, job.task, job.rewards, policy, sampler, run, job.reporter, start)
+    parts = (job.recipe, job.task, job.rewards, policy, sampler, run, job.reporter, start, job.known)
     if job.kind == "sft":
         assert lessons
         before, after = Supervised(*parts, lessons=lessons).train()

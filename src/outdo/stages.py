@@ -9,18 +9,22 @@
 Each is a run in a folder of its own inside the recipe's (`01-sft`, `02-grpo`, …), with the recipe's common keys and its
 own over them. A harvest hands on the model that it had, and its demonstrations to the supervised stages after it. The
 first of those starts from the recipe's first model unless it says `from: previous`.
+
+A model that an earlier stage has measured, asked in the same way, is not measured again: the rows are carried over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from outdo import resuming
 from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError, RunError
+from outdo.evals.held_out import Evaluation
+from outdo.keeping import Known
 from outdo.launch import Result, finished
 from outdo.run import Run, default_folder, read_run
 from outdo.track.console import LiveTable, PlainLines
@@ -29,8 +33,22 @@ KINDS = ("sft", "grpo", "harvest")
 FROM = ("first", "previous")
 TRL = {"num_train_epochs": "sft_epochs", "max_seq_length": "sft_max_length"}  # names that TRL's SFT has
 ITS_TASK = ("dataset_name", "task_args", "columns")  # keys that mean the same everywhere: what success is measured on
+# Keys that decide what a model's held-out success comes to, beside the problems, which tell themselves from others. The
+# seed is that of the samples, and of the weights where a model is made from nothing.
+MEASURING = (
+    *("dtype", "device", "load_in_4bit", "sampler", "seed", "max_completion_length", "temperature", "stop"),
+    *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
+    *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks"),
+    *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout"),
+)
 
-Runner = Callable[..., Result]  # runner(recipe, reporter=…, resume=…, force=…)
+
+class Runner(Protocol):
+    """A kind of run: by a recipe, or one to go on with by its own."""
+
+    def __call__(
+        self, recipe: Recipe | None = None, *, resume: Path | None = None, known: Known | None = None
+    ) -> Result: ...
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ def run_stages(
         run = Run.create(folder, recipe.model_dump(mode="json"), facts)
     try:
         with run.until_done():
-            results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter, force)
+            results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter)
             _link(run.folder, results[-1].model)
     except KeyboardInterrupt:
         reporter.note(f"go on with: outdo train --resume {run.folder}")
@@ -139,7 +157,6 @@ def _all(
     parent: Path,
     runners: Mapping[str, Runner],
     reporter: PlainLines | LiveTable,
-    force: bool,
 ) -> list[Result]:
     results: list[Result] = []
     model, harvest = first, None
@@ -150,24 +167,53 @@ def _all(
         keys["model_name_or_path"] = first if stage.start == "first" else model
         if stage.kind == "sft" and harvest and not stage.own_data:
             keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}
-        result = _one(stage, folder, keys, runners[stage.kind], reporter, force)
+        earlier = [result.folder for result in results]
+        ready = replace(stage, recipe=stage.recipe.model_copy(update=keys))
+        result = _one(ready, folder, earlier, runners[stage.kind], reporter)
         results.append(result)
         model, harvest = str(result.model), result.harvest or harvest
     return results
 
 
 def _one(
-    stage: Stage, folder: Path, keys: dict[str, Any], runner: Runner, reporter: PlainLines | LiveTable, force: bool
+    stage: Stage, folder: Path, earlier: Sequence[Path], runner: Runner, reporter: PlainLines | LiveTable
 ) -> Result:
     if not (folder / "run.json").exists():
-        return runner(stage.recipe.model_copy(update=keys), reporter=reporter, force=force)
+        return runner(stage.recipe, known=known_of(stage.recipe.model_dump(mode="json"), stage.kind, earlier))
     manifest = read_run(folder)
     if manifest["status"] != "done":
-        return runner(resume=folder, reporter=reporter, force=force)
+        return runner(resume=folder, known=known_of(manifest["recipe"], stage.kind, earlier))
     reporter.note("  done before")
     harvest = manifest.get("harvest")
     result = finished(folder)
     return replace(result, model=Path(manifest["model"]), harvest=Path(harvest)) if harvest else result
+
+
+def known_of(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Path]) -> Known | None:
+    """What the newest of the earlier stages found of the model that this recipe starts from, asked in the same way.
+
+    After a warm-up it is another model than it started from. What was trained on four bits is rounded to them anew when
+    it is loaded, so that it is not what was measured.
+    """
+    if _warms_up(recipe, kind):
+        return None
+    for folder in reversed(earlier):
+        manifest = read_run(folder)
+        had, result = manifest["recipe"], finished(folder)
+        if any(had.get(key) != recipe.get(key) for key in MEASURING):
+            continue
+        found: Sequence[Evaluation] = ()
+        if Path(recipe["model_name_or_path"]).resolve() == result.model.resolve():
+            found = result.after if not recipe["load_in_4bit"] else ()
+        elif recipe["model_name_or_path"] == had["model_name_or_path"] and not _warms_up(had, manifest["kind"]):
+            found = result.before
+        if found:
+            return Known(folder.name, tuple(found))
+    return None
+
+
+def _warms_up(recipe: Mapping[str, Any], kind: str) -> bool:
+    return kind == "grpo" and bool(recipe["sft_steps"] or recipe["sft_epochs"])
 
 
 def _link(folder: Path, model: Path) -> None:

@@ -135,11 +135,16 @@ def measure(answers: Answers, split: str, ks: Sequence[int] = (), temperature: f
     )
 
 
+def problems_of(ids: Iterable[str]) -> str:
+    """What tells these problems from others, in whatever order they are asked."""
+    return hashlib.blake2b("\0".join(sorted(ids)).encode(), digest_size=8).hexdigest()
+
+
 def _by_problem(greedy: Sequence[Group]) -> tuple[str, str]:
     """Which problems they are, and how each went: two runs are compared on the same ones."""
     verdicts = {group.prompt.id: group.grades[0].verdict for group in greedy}
-    asked = hashlib.blake2b("\0".join(sorted(verdicts)).encode(), digest_size=8).hexdigest()
-    return asked, "".join({"right": "1", "wrong": "0"}.get(verdicts[key], "-") for key in sorted(verdicts))
+    went = "".join({"right": "1", "wrong": "0"}.get(verdicts[key], "-") for key in sorted(verdicts))
+    return problems_of(verdicts), went
 
 
 def _judged(
