@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import outdo
+from outdo import api
 from outdo.api import train
-from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, TaskError
+from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, RecipeError, TaskError
 from outdo.run import read_rows
 from outdo.track.console import PlainLines
 from outdo.types import Prompt
@@ -211,6 +213,19 @@ def test_evaluate_agrees_with_the_run(tmp_path: Path) -> None:
     result = train(reporter=quiet(), output_dir=str(tmp_path / "r"), **{**QUICK, "sft_steps": 40, "max_steps": 1})
     found = outdo.evaluate(result.model, "arithmetic", size=4, samples=0, max_completion_length=12)
     assert found.success_rate == result.after[0].success_rate and found.n == 4
+
+
+@pytest.mark.parametrize("function", [api.train, api.sft, api.harvest])
+def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None:
+    """To `help` and to an editor, though it is written down once."""
+    told = inspect.signature(function)
+    assert list(told.parameters) == ["recipe", "task", "reward_funcs", "reporter", "resume", "force", "keys"]
+    assert told.parameters["recipe"].annotation == "str | Path | Recipe | None" and told.return_annotation == "Result"
+    assert function.__name__ in ("train", "sft", "harvest") and function.__doc__
+    with pytest.raises(TypeError, match=f"{function.__name__}.*1 positional"):
+        function(None, None)
+    with pytest.raises(RecipeError, match="did you mean 'max_steps'"):
+        function(max_step=3)
 
 
 def test_public_names() -> None:

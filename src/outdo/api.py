@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 from outdo import resuming
 from outdo.config import Recipe, load_recipe
@@ -26,6 +27,7 @@ from outdo.tasks.task import Task
 from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.track.trackers import chosen
 
+P = ParamSpec("P")
 Objects = Sequence[str | Callable[..., Any]]
 
 
@@ -42,7 +44,7 @@ class Asked:
     known: Known | None = None  # of the model that a stage starts from
 
 
-def train(
+def _asked(
     recipe: str | Path | Recipe | None = None,
     *,
     task: Task | None = None,
@@ -51,49 +53,64 @@ def train(
     resume: str | Path | None = None,
     force: bool = False,
     **keys: Any,
-) -> Result:
+) -> Asked:
+    """By the recipe with the keys over it, or by that of the run to go on with."""
+    reporter = reporter or make_reporter()
+    if reward_funcs is not None:
+        keys = {**keys, "reward_funcs": [f.__name__ if callable(f) else f for f in reward_funcs]}
+    if resume is not None:
+        had = read_run(Path(resume))["recipe"]
+        found = load_recipe(None, keys, reporter.note, base_of=had)
+        resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
+    elif not isinstance(recipe, Recipe):
+        found = load_recipe(recipe, keys, reporter.note)
+    elif keys:
+        found = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True))
+    else:
+        found = recipe
+    return Asked(found, task, reward_funcs, reporter, None if resume is None else Path(resume), force)
+
+
+def _taking(shape: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
+    """For a function that hands all that it is given to `shape`: its parameters are that one's, for type checkers,
+    editors and `help`."""
+
+    def of(function: Callable[..., Result]) -> Callable[P, Result]:
+        theirs, returned = signature(shape), signature(function).return_annotation
+        function.__signature__ = theirs.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return function
+
+    return of
+
+
+@_taking(_asked)
+def train(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     """Trains by a recipe (a YAML path, a Recipe, or the default) with `keys` over it, and returns what came of it.
 
     `task` and `reward_funcs` may be your own objects instead of names. `resume` is a run's folder to go on with, by its
     own recipe; what has changed since and matters is refused unless `force`. A recipe with `stages` runs them one after
     the other. Raises OutdoError's family; an interrupt is passed on after the run has been saved.
     """
-    asked = _asked(recipe, task, reward_funcs, reporter, resume, force, keys)
+    asked = _asked(recipe, **given)
     if asked.recipe.stages:
         return _in_stages(asked)
     kind = read_run(asked.resume).get("kind", "grpo") if asked.resume else "grpo"
     return _sft(asked) if kind == "sft" else _grpo(asked)
 
 
-def sft(
-    recipe: str | Path | Recipe | None = None,
-    *,
-    task: Task | None = None,
-    reward_funcs: Objects | None = None,
-    reporter: PlainLines | LiveTable | None = None,
-    resume: str | Path | None = None,
-    force: bool = False,
-    **keys: Any,
-) -> Result:
+@_taking(_asked)
+def sft(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     """Supervised training alone, by the recipe's sft keys; one epoch where they name no length. Else as `train`."""
-    asked = _asked(recipe, task, reward_funcs, reporter, resume, force, keys)
+    asked = _asked(recipe, **given)
     if asked.recipe.stages:
         raise RecipeError("this recipe has stages: `outdo train` runs them, one after the other")
     return _sft(asked)
 
 
-def harvest(
-    recipe: str | Path | Recipe | None = None,
-    *,
-    task: Task | None = None,
-    reward_funcs: Objects | None = None,
-    reporter: PlainLines | LiveTable | None = None,
-    resume: str | Path | None = None,
-    force: bool = False,
-    **keys: Any,
-) -> Result:
+@_taking(_asked)
+def harvest(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     """A harvest by the recipe's harvest keys, in a run's folder: the model as it is, and `Result.harvest`."""
-    return _harvest(_asked(recipe, task, reward_funcs, reporter, resume, force, keys))
+    return _harvest(_asked(recipe, **given))
 
 
 def _grpo(asked: Asked) -> Result:
@@ -116,7 +133,14 @@ def _harvest(asked: Asked) -> Result:
 def _in_stages(whole: Asked) -> Result:
     def runner(work: Callable[[Asked], Result]) -> Runner:
         def run(recipe: Recipe | None = None, *, resume: Path | None = None, known: Known | None = None) -> Result:
-            asked = _asked(recipe, whole.task, whole.reward_funcs, whole.reporter, resume, whole.force, {})
+            asked = _asked(
+                recipe,
+                task=whole.task,
+                reward_funcs=whole.reward_funcs,
+                reporter=whole.reporter,
+                resume=resume,
+                force=whole.force,
+            )
             return work(replace(asked, known=known))
 
         return run
@@ -132,32 +156,6 @@ def _in_stages(whole: Asked) -> Result:
 
 def _own(reward_funcs: Objects | None) -> dict[str, Callable[..., Any]]:
     return {f.__name__: f for f in reward_funcs or () if callable(f)}
-
-
-def _asked(
-    recipe: str | Path | Recipe | None,
-    task: Task | None,
-    reward_funcs: Objects | None,
-    reporter: PlainLines | LiveTable | None,
-    resume: str | Path | None,
-    force: bool,
-    keys: dict[str, Any],
-) -> Asked:
-    """By the recipe with the keys over it, or by that of the run to go on with."""
-    reporter = reporter or make_reporter()
-    if reward_funcs is not None:
-        keys = {**keys, "reward_funcs": [f.__name__ if callable(f) else f for f in reward_funcs]}
-    if resume is not None:
-        had = read_run(Path(resume))["recipe"]
-        found = load_recipe(None, keys, reporter.note, base_of=had)
-        resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
-    elif not isinstance(recipe, Recipe):
-        found = load_recipe(recipe, keys, reporter.note)
-    elif keys:
-        found = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True))
-    else:
-        found = recipe
-    return Asked(found, task, reward_funcs, reporter, None if resume is None else Path(resume), force)
 
 
 def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
