@@ -17,6 +17,7 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 
 os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
 
+from dash.browser import browser  # noqa: F401  (a fixture of tests/dash and tests/report)
 from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 from outdo.errors import GraderError
 from outdo.grade.sandbox import require_sandbox

@@ -60,6 +60,18 @@ def chromium() -> str:
     return found
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all tests of a file. No longer: its loop would be in the way of tests that have their own."""
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 @contextmanager
 def dash(root: Path, *words: str) -> Iterator[str]:
     """Starts `outdo dash` on a folder of runs; the address that it prints."""

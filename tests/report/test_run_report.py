@@ -10,14 +10,13 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dash.browser import chromium
 from dash.folders import HOSTILE, RECIPE, group, make_run, numbers
 from faults.harness import SHORT
 from outdo.config import load_recipe
@@ -263,17 +262,6 @@ def test_a_report_that_fails_does_not_fail_the_run(outdo: Outdo, tmp_path: Path)
     done = outdo("train", *SHORT, "max_steps=1", "eval_size=2", "output_dir=runs/one")
     assert done.returncode == 0 and "warning: no report" in done.stdout, done.stderr
     assert json.loads((tmp_path / "runs/one/run.json").read_text())["status"] == "done"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.slow
