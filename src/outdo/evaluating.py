@@ -108,8 +108,8 @@ def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]
         give_back(device)
 
 
-def make_sampler(policy: Policy) -> Sampler:
-    """The one that serves it."""
+def fastest_sampler(policy: Policy) -> Sampler:
+    """The fastest that gives its logits."""
     return HFSampler(policy) if policy.plain else LocalSampler(policy, memory=cache_budget(policy))
 
 
@@ -117,7 +117,7 @@ def examine(
     model: str, policy: Policy, asked: Sequence[Quiz], settings: Settings, counting: Counting = silent
 ) -> list[Result]:
     """One model on every quiz."""
-    sampler = make_sampler(policy)
+    sampler = fastest_sampler(policy)
     limit = min(settings.max_completion_length, policy.context // 2)
     found = []
     for quiz in asked:
@@ -171,7 +171,7 @@ class Keepsake:
 
     def _written(self, policy: Policy) -> list[Text]:
         params = SampleParams(min(TOKENS, policy.context // 2))
-        groups = make_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
+        groups = fastest_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
         return sorted((group.prompt_ids, group.completions[0].token_ids) for group in groups)
 
     def _decoded(self, policy: Policy) -> list[str]:

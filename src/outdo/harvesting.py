@@ -11,7 +11,7 @@ from outdo.config import Recipe
 from outdo.errors import RecipeError
 from outdo.grade.compose import Rewards
 from outdo.harvest import Tally, harvest
-from outdo.launch import Result, fitted, make_sampler
+from outdo.launch import Result, fitted, sampler_by_recipe
 from outdo.plan import policy_for
 from outdo.run import Run, default_folder
 from outdo.seeds import seed_of
@@ -64,7 +64,7 @@ def _reap(
 ) -> Tally:
     policy = policy_for(recipe, learns=False)
     prompts = held_out(fitted(recipe, task, policy, reporter.note), split, recipe.harvest_size)
-    sampler = make_sampler(policy, recipe, reporter, learns=False)
+    sampler = sampler_by_recipe(policy, recipe, reporter, learns=False)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     _teacher(recipe, task)  # says now, not after all was sampled, that there is none

@@ -51,26 +51,30 @@ class Known:
     found: tuple[Evaluation, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of, once everything is loaded."""
+
+    recipe: Recipe
+    task: Task
+    rewards: Rewards | None  # without them there is no success to measure
+    policy: Policy
+    sampler: Sampler
+    run: Run
+    reporter: PlainLines | LiveTable
+    start: Start | None  # None: it begins
+    known: Known | None  # of the model that it begins with
+
+
 class Keeper(Generic[L]):
     """One run by one learner. A kind of run says what its phases are, and what else its checkpoints hold."""
 
     command: ClassVar[str]  # of `outdo`, that goes on with such a run
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        task: Task,
-        rewards: Rewards | None,
-        policy: Policy,
-        sampler: Sampler,
-        run: Run,
-        reporter: PlainLines | LiveTable,
-        start: Start | None = None,
-        known: Known | None = None,
-    ) -> None:
-        """Without rewards there is no success to measure."""
-        self.recipe, self.task, self.rewards, self.policy, self.sampler = recipe, task, rewards, policy, sampler
-        self.run, self.reporter, self.start, self.known = run, reporter, start, known
+    def __init__(self, parts: Parts) -> None:
+        self.recipe, self.task, self.rewards = recipe, task, rewards = parts.recipe, parts.task, parts.rewards
+        self.policy, self.sampler, self.run, self.reporter = parts.policy, parts.sampler, parts.run, parts.reporter
+        self.start, self.known = parts.start, parts.known
         looked_at = eval_splits(recipe, task) if rewards else []
         last = [s for s in recipe.final_eval_split if s not in looked_at] if rewards else []
         self.splits = {s: held_out(task, s, recipe.eval_size) for s in looked_at}
@@ -81,7 +85,7 @@ class Keeper(Generic[L]):
         self.total = recipe.max_steps  # steps in all
         self.saver: threading.Thread | None = None
         self.last_saved = -1  # the step of the last checkpoint that was written
-        self.trackers = Trackers.of(run, recipe, reporter.note)
+        self.trackers = Trackers.of(parts.run, recipe, parts.reporter.note)
 
     def _phases(self) -> tuple[Before, After]:
         raise NotImplementedError

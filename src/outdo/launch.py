@@ -13,7 +13,7 @@ from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.grade.choose import refuse_unfit_rewards
 from outdo.grade.compose import Rewards
-from outdo.keeping import Known, Start
+from outdo.keeping import Known, Parts, Start
 from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy
 from outdo.plan import policy_for
@@ -147,7 +147,7 @@ def finished(folder: Path, steps: int | None = None) -> Result:
     return Result(folder, folder / "model", before, after)
 
 
-def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable, learns: bool = True) -> Sampler:
+def sampler_by_recipe(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable, learns: bool = True) -> Sampler:
     """The one that the recipe asks for and the policy can have. Where it `learns`, memory is left for that."""
     if policy.plain and recipe.sampler != "hf":
         reporter.note(SLOW.format(type(policy.model).__name__))
@@ -155,13 +155,23 @@ def make_sampler(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTabl
 
 
 def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:
-    sampler = make_sampler(policy, job.recipe, job.reporter)
-    parts = (job.recipe, job.task, job.rewards, policy, sampler, run, job.reporter, start, job.known)
+    sampler = sampler_by_recipe(policy, job.recipe, job.reporter)
+    parts = Parts(
+        recipe=job.recipe,
+        task=job.task,
+        rewards=job.rewards,
+        policy=policy,
+        sampler=sampler,
+        run=run,
+        reporter=job.reporter,
+        start=start,
+        known=job.known,
+    )
     if job.kind == "sft":
         assert lessons
-        before, after = Supervised(*parts, lessons=lessons).train()
+        before, after = Supervised(parts, lessons=lessons).train()
     else:
-        before, after = Session(*parts, lessons=lessons).train()
+        before, after = Session(parts, lessons=lessons).train()
     return Result(run.folder, run.model_folder, before, after)
 
 

@@ -9,7 +9,7 @@ from outdo.diagnose import foothold
 from outdo.evals.estimate import mean_interval
 from outdo.grade.choose import rewards_of
 from outdo.grade.compose import grade_all
-from outdo.launch import fitted, make_sampler
+from outdo.launch import fitted, sampler_by_recipe
 from outdo.plan import policy_for
 from outdo.seeds import seed_of
 from outdo.tasks.mixture import task_of
@@ -25,7 +25,7 @@ def preflight(recipe: Recipe, reporter: PlainLines | LiveTable) -> None:
     rewards = rewards_of(recipe, task, {})
     policy = policy_for(recipe)
     task = fitted(recipe, task, policy, reporter.note)
-    sampler = make_sampler(policy, recipe, reporter, learns=False)
+    sampler = sampler_by_recipe(policy, recipe, reporter, learns=False)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     prompts = list(islice(task.prompts("train", recipe.seed), PROMPTS))

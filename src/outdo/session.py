@@ -18,7 +18,7 @@ from outdo.diagnose.watch import Watch
 from outdo.errors import Halted, NumericsError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.grade.compose import Rewards
-from outdo.keeping import Keeper, Start
+from outdo.keeping import Keeper, Parts, Start
 from outdo.learn.learner import LocalLearner
 from outdo.learn.memory import most_held
 from outdo.learn.sft import Imitator, imitate
@@ -38,9 +38,9 @@ class Session(Keeper[LocalLearner]):
     command = "train"
     rewards: Rewards
 
-    def __init__(self, *parts: Any, lessons: Lessons | None = None) -> None:
-        """`lessons` are those of the warm-up; the rest is a Keeper's."""
-        super().__init__(*parts)
+    def __init__(self, parts: Parts, *, lessons: Lessons | None = None) -> None:
+        """`lessons` are those of the warm-up."""
+        super().__init__(parts)
         self.lessons = lessons
         self.curriculum = Curriculum(self.task, self.recipe)
         self.made: Rounds = []  # rollouts of the step in hand

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from outdo.keeping import After, Before, Keeper
+from outdo.keeping import After, Before, Keeper, Parts
 from outdo.learn.sft import Imitator, encode, imitate
 from outdo.run import read_rows
 from outdo.tasks.lessons import Lessons, held_out_lessons
@@ -20,8 +20,8 @@ class Supervised(Keeper[Imitator]):
 
     command = "sft"
 
-    def __init__(self, *parts: Any, lessons: Lessons) -> None:
-        super().__init__(*parts)
+    def __init__(self, parts: Parts, *, lessons: Lessons) -> None:
+        super().__init__(parts)
         self.lessons, self.total = lessons, lessons.steps
         self.unseen = None if self.rewards else held_out_lessons(self.recipe, self.task)
         self.saved_at = time.monotonic()
