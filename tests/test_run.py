@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,14 @@ def test_a_run_that_is_written_is_not_opened_twice_and_names_its_writer(tmp_path
 def test_a_pipe_for_a_lock_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock")
     assert not is_locked(tmp_path)
+
+
+def test_a_look_at_the_lock_keeps_no_run_from_starting(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    run.close()
+    with (run.folder / ".lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        gone = threading.Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+        gone.start()
+        Run.reopen(run.folder).close()
+        gone.join()

@@ -36,6 +36,7 @@ from outdo.types import Group
 Status = Literal["running", "done", "stopped", "failed"]
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
 BLOCK = 100  # steps in one file of groups
+GLANCE = 0.4  # seconds that a lock may be held by those who only look
 
 
 class Run:
@@ -297,18 +298,31 @@ def _locked(folder: Path) -> IO[str]:
     with writing(path):
         file = path.open("a+", encoding="utf-8")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        taken = _take(file)
+    except OSError:  # a disk without locks
+        return file
+    if not taken:
         file.seek(0)
         who = file.read().strip() or "another process"
         file.close()
-        raise RunError(f"{folder} is being written by {who}: wait for it, or stop it first") from None
-    except OSError:  # a disk without locks
-        return file
+        raise RunError(f"{folder} is being written by {who}: wait for it, or stop it first")
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}")
     file.flush()
     return file
+
+
+def _take(file: IO[str]) -> bool:
+    """Whether the lock is ours now. Whoever asks if a run is being written holds it for a moment: that is waited for."""
+    until = time.monotonic() + GLANCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(GLANCE / 20)
 
 
 def _now() -> str:
