@@ -313,7 +313,7 @@ def _locked(folder: Path) -> IO[str]:
 
 
 def _take(file: IO[str]) -> bool:
-    """Whether the lock is ours now. Whoever asks if a run is being written holds it for a moment: that is waited for."""
+    """Whether the lock is ours now. Who asks if a run is being written holds it for a moment: that is waited for."""
     until = time.monotonic() + GLANCE
     while True:
         try:
