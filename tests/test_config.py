@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from outdo import foreign
+from outdo import foreign, train
 from outdo.config import INSTEAD, SYNONYMS, Recipe, load_recipe
 from outdo.errors import RecipeError
 from outdo.grade.registry import GRADERS
+from outdo.stages import read_stages
 
 
 def refused(*pairs: str, path: Path | None = None) -> str:
@@ -45,6 +46,19 @@ def test_synonyms_set_the_canonical_key(other: str, canonical: str) -> None:
 def test_a_misspelt_key_names_the_nearest() -> None:
     assert "'num_generations'" in refused("num_generatoins=8")
     assert "'epsilon'" in refused("epsilom=0.1")
+
+
+def test_numbers_that_no_run_could_have_are_refused() -> None:
+    for pair in ("max_steps=99999999999999999999999", "sft_steps=1000000001", "eval_size=99999999999999999999999"):
+        assert refused(pair).startswith(pair), pair
+    assert load_recipe(None, ["max_steps=1000000000"]).max_steps == 10**9
+
+
+def test_messages_say_where_a_key_was_given() -> None:
+    with pytest.raises(RecipeError, match=r"^keys given: unknown key 'max_stepz': did you mean 'max_steps'"):
+        train(max_stepz=2)
+    with pytest.raises(RecipeError, match=r"^stage 1, grpo: unknown key 'max_stepz'"):
+        read_stages(load_recipe(None, {"stages": [{"stage": "grpo", "max_stepz": 2}]}))
 
 
 def test_a_key_of_another_trainer_says_what_to_use() -> None:

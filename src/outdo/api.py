@@ -29,6 +29,7 @@ from outdo.track.trackers import chosen
 
 P = ParamSpec("P")
 Objects = Sequence[str | Callable[..., Any]]
+WHERE = "keys given"  # what messages call those of a call
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ def _asked(
         keys = {**keys, "reward_funcs": [f.__name__ if callable(f) else f for f in reward_funcs]}
     if resume is not None:
         had = read_run(Path(resume))["recipe"]
-        found = load_recipe(None, keys, reporter.note, base_of=had)
+        found = load_recipe(None, keys, reporter.note, had, WHERE)
         resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
     elif not isinstance(recipe, Recipe):
-        found = load_recipe(recipe, keys, reporter.note)
+        found = load_recipe(recipe, keys, reporter.note, where=WHERE)
     elif keys:
-        found = load_recipe(None, keys, reporter.note, base_of=recipe.model_dump(exclude_unset=True))
+        found = load_recipe(None, keys, reporter.note, recipe.model_dump(exclude_unset=True), WHERE)
     else:
         found = recipe
     return Asked(found, task, reward_funcs, reporter, None if resume is None else Path(resume), force)

@@ -23,6 +23,9 @@ from outdo.reading import read_yaml
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr"]
 Trackers = Literal["tensorboard", "wandb", "mlflow", "trackio", "all"]  # all: those that are installed
 GROUPS = ("sft", "harvest")  # keys that begin alike may be given as a mapping
+MIXTURE = "mixture"  # what dataset_name is where dataset_mixture names the tasks
+# What each entry of a mixture has of its own: beside the mixture these would decide nothing.
+OF_ONE_TASK = ("task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split")
 
 
 class Recipe(BaseModel):
@@ -80,7 +83,7 @@ class Recipe(BaseModel):
     tokens_per_micro_batch: int | None = Field(None, ge=1)  # in one forward and backward; changes no gradient
     gradient_checkpointing: bool = False  # compute activations again in the backward, to save memory
     num_iterations: int = Field(1, ge=1)  # times that a step's answers are gone through
-    max_steps: int = Field(100, ge=1)  # where it is given it wins over …
+    max_steps: int = Field(100, ge=1, le=10**9)  # where it is given it wins over …
     num_train_epochs: float | None = Field(None, gt=0)  # … times through the prompts of data that have an end
     # --- the objective
     loss_type: str = "grpo"  # grpo, bnpo, dapo, dr_grpo, gspo, cispo
@@ -110,7 +113,7 @@ class Recipe(BaseModel):
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     max_grad_norm: float = Field(1.0, gt=0)
     # --- supervised training: the warm-up before GRPO, and `outdo sft`; `sft: {epochs: 3}` says the same
-    sft_steps: int = Field(0, ge=0)  # updates, or …
+    sft_steps: int = Field(0, ge=0, le=10**9)  # updates, or …
     sft_epochs: float = Field(0, ge=0)  # … times through data that have an end, each example once a time
     sft_batch_size: int = Field(64, ge=1)  # examples in one update
     sft_learning_rate: float = Field(1e-5, gt=0)
@@ -151,6 +154,13 @@ class Recipe(BaseModel):
     project: str | None = None  # what they keep it under; default: as their own variable says, else outdo
     doctor: Literal["quiet", "note", "halt"] = "note"  # what is wrong is told as it arises; halt: and it stops, exit 3
     seed: int = Field(0, ge=0)
+
+    @field_validator("*")
+    @classmethod
+    def _countable(cls, value: Any) -> Any:
+        if isinstance(value, int) and value >= 2**63:
+            raise ValueError("the number is too large")
+        return value
 
     @field_validator("scale_rewards", mode="before")
     @classmethod
@@ -220,13 +230,15 @@ def load_recipe(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     say: Callable[[str], None] = lambda line: None,
     base_of: Mapping[str, Any] | None = None,
+    where: str = "command line",
 ) -> Recipe:
     """The recipe of a YAML file (none: the embedded default) with `key=value` overrides. Raises RecipeError.
 
     `say` is told of every synonym that was understood. `base_of` is a whole recipe to go over instead of a file's.
+    `where` is what messages call the overrides.
     """
     over = parse_overrides(overrides) if not isinstance(overrides, Mapping) else dict(overrides)
-    over = _canonical(over, "command line", say)
+    over = _canonical(over, where, say)
     if base_of is not None:
         base = _canonical(base_of, "the recipe", say)
     elif path is not None:
@@ -235,8 +247,15 @@ def load_recipe(
         base = yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text())
     else:
         base = {}  # the default's rates suit the tiny model only
+    merged = _merged(base, over)
+    if merged.get("dataset_mixture"):
+        _refuse_beside_mixture(over, where)
+        if path is not None and not over.get("dataset_mixture"):
+            _refuse_beside_mixture(base, str(path))
+        if base_of is None or over.get("dataset_mixture"):  # it goes over the one task of the base
+            merged = {key: value for key, value in merged.items() if key not in OF_ONE_TASK} | {"dataset_name": MIXTURE}
     try:
-        recipe = Recipe(**_merged(base, over))
+        recipe = Recipe(**merged)
     except ValidationError as error:
         raise RecipeError("\n".join(_explain(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
@@ -259,6 +278,17 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(old, dict) and isinstance(new, dict):
             merged[name] = {**old, **new} if same_task else new
     return merged
+
+
+def _refuse_beside_mixture(given: Mapping[str, Any], where: str) -> None:
+    """Keys of one task, where a mixture has several. What says nothing may stay, as in a run's own recipe."""
+    idle = {key: Recipe.model_fields[key].get_default() for key in OF_ONE_TASK} | {"dataset_name": MIXTURE}
+    for key, value in given.items():
+        if key in idle and value != idle[key]:
+            raise RecipeError(
+                f"{where}: {key}={value!r} would be ignored beside dataset_mixture, whose entries each have their own: "
+                f"[{{dataset_name: NAME, task_args: {{…}}}}, …]. Put it there, or set dataset_mixture=[]"
+            )
 
 
 def _restaged(stages: Any, over: Mapping[str, Any]) -> list[dict[str, Any]]:

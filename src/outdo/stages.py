@@ -106,7 +106,7 @@ def read_stages(recipe: Recipe) -> list[Stage]:
         try:
             its_recipe = load_recipe(None, keys, base_of=base)
         except RecipeError as error:
-            raise RecipeError(f"{where}, {kind}: {error}") from None
+            raise RecipeError(f"{where}, {kind}: {str(error).removeprefix('command line: ')}") from None
         found.append(Stage(f"{number:02d}-{kind}", kind, its_recipe, start, own_data))
     return found
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -18,7 +19,7 @@ import typer
 from conftest import QUICK
 from outdo.cli.app import app
 from outdo.cli.train import _eval_words
-from outdo.config import Recipe
+from outdo.config import Recipe, load_recipe
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -56,6 +57,7 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
         "train", "--dry-run", "dataset_mixture=[{dataset_name: arithmetic, weight: 3}, {dataset_name: countdown}]"
     )
     assert "75% arithmetic and 25% countdown" in done.stdout, done.stderr
+    assert "runs/mixture-" in done.stdout, "as the run will call it"
 
 
 def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -> None:
@@ -72,10 +74,24 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
 def test_the_next_command_can_be_typed_as_it_is() -> None:
     recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
     words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
-    assert _eval_words(recipe, Path("run/model")) == words
+    assert _eval_words(recipe, Path("run/model")) == [words]
     recipe = Recipe(task_args={"ops": "+", "ask": "What is {a} {op} {b}?"}, reward_funcs=["numeric"])
     words = "outdo eval run/model --task arithmetic --task-arg ops=+ --task-arg 'ask=What is {a} {op} {b}?'"
-    assert _eval_words(recipe, Path("run/model")) == words
+    assert _eval_words(recipe, Path("run/model")) == [words]
+
+
+def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments() -> None:
+    sums: dict[str, Any] = {"dataset_name": "arithmetic", "task_args": {"ops": "+", "digits": 3}, "name": "sums"}
+    both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}]})
+    words = "outdo eval m --task arithmetic,countdown --task-arg arithmetic.ops=+ --task-arg arithmetic.digits=3"
+    assert _eval_words(both, Path("m")) == [words]
+    own = {"dataset_name": "a.jsonl", "columns": {"prompt": "q"}, "reward_funcs": ["exact"], "dataset_test_split": "v"}
+    split = load_recipe(None, {"dataset_mixture": [sums, own, {"dataset_name": "gym:x", "task_args": {"a": "3"}}]})
+    assert _eval_words(split, Path("m")) == [
+        "outdo eval m --task arithmetic --task-arg ops=+ --task-arg digits=3",
+        "outdo eval m --task a.jsonl --reward exact --task-arg columns.prompt=q --task-arg dataset_test_split=v",
+        "outdo eval m --task gym:x --task-arg 'a=\"3\"'",
+    ]
 
 
 def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:

@@ -93,6 +93,39 @@ def test_bad_mixtures(entries: list[dict[str, Any]], words: str) -> None:
         mixture(*entries)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["dataset_name=gsm8k", "dataset_name=arithmetic", "task_args.digits=3", "columns.prompt=q", "dataset_config=main"],
+)
+def test_keys_of_one_task_are_refused_beside_a_mixture(words: str, tmp_path: Path) -> None:
+    pair = "dataset_mixture=[{dataset_name: arithmetic}, {dataset_name: countdown}]"
+    key = words.partition("=")[0].partition(".")[0]
+    with pytest.raises(RecipeError, match=f"command line: {key}=.*would be ignored beside dataset_mixture"):
+        load_recipe(None, [pair, words])
+    file = tmp_path / "mixed.yaml"
+    file.write_text("dataset_mixture: [{dataset_name: arithmetic}, {dataset_name: countdown}]\n")
+    with pytest.raises(RecipeError, match=f"command line: {key}="):
+        load_recipe(file, [words])
+    with pytest.raises(RecipeError, match=f"command line: {key}="):
+        load_recipe(None, [words], base_of=load_recipe(file).model_dump())
+    assert load_recipe(file, [words, "dataset_mixture=[]"]).dataset_mixture == []
+    file.write_text(file.read_text() + "dataset_name: countdown\n")
+    with pytest.raises(RecipeError, match=r"mixed.yaml: dataset_name='countdown' would be ignored"):
+        load_recipe(file)
+    assert load_recipe(file, [pair]).dataset_name == "mixture", "the newer word goes over the file's one task"
+
+
+def test_the_defaults_own_task_is_no_part_of_a_mixture(tmp_path: Path) -> None:
+    recipe = load_recipe(None, {"dataset_mixture": MIXTURE})
+    assert (recipe.dataset_name, recipe.task_args) == ("mixture", {})
+    whole = recipe.model_dump(mode="json")
+    assert load_recipe(None, {}, base_of=whole).model_dump(mode="json") == whole, "a run goes on by its own recipe"
+    (tmp_path / "whole.yaml").write_text(json.dumps(whole))
+    assert load_recipe(tmp_path / "whole.yaml") == recipe
+    old = {**whole, "dataset_name": "arithmetic", "task_args": {"ops": "+"}}  # as runs had it before
+    assert load_recipe(None, {"seed": 1}, base_of=old).task_args == {"ops": "+"}
+
+
 def test_other_refusals() -> None:
     with pytest.raises(RecipeError, match="dataset_mixture is a list here"):
         load_recipe(None, {"dataset_mixture": {"datasets": [{"id": "a/b", "weight": 0.5}]}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 
 from outdo.cli.app import app
@@ -85,7 +87,8 @@ def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    out.print(f"next      {_eval_words(recipe, result.model)}", markup=False, soft_wrap=True)
+    for number, words in enumerate(_eval_words(recipe, result.model)):
+        out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
     if not result.stages:
         out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
     page = result.folder / "report.html"
@@ -124,19 +127,54 @@ def _plan(recipe: Recipe) -> list[str]:
     return [*describe(in_steps(recipe, task)), *told(task), *(stage.told() for stage in stages)]
 
 
-def _eval_words(recipe: Recipe, model: Path) -> str:
-    """The command that measures the model again, on the task or on a mixture's first."""
+def _eval_words(recipe: Recipe, model: Path) -> list[str]:
+    """The commands that measure the model again: one, and for a mixture as many as it takes to tell its tasks apart."""
+    from outdo.tasks.mixture import Entry
     from outdo.tasks.task import TASKS
 
-    keys: dict[str, Any] = recipe.model_dump()
-    keys |= recipe.dataset_mixture[0] if recipe.dataset_mixture else {}
-    given = {**keys["task_args"], **{f"columns.{ours}": theirs for ours, theirs in keys["columns"].items()}}
-    words = ["outdo", "eval", str(model), "--task", keys["dataset_name"]]
-    if keys["reward_funcs"] and keys["dataset_name"] not in TASKS:
-        words += ["--reward", keys["reward_funcs"][0]]
-    for key, value in given.items():
-        words += ["--task-arg", f"{key}={value}"]
+    if not recipe.dataset_mixture:
+        return [_eval_command(model, [recipe.model_dump()])]
+    entries = [Entry(**entry).model_dump() for entry in recipe.dataset_mixture]
+    names = [entry["dataset_name"] for entry in entries]
+    alike: list[dict[str, Any]] = []  # that one command can ask
+    alone: list[list[dict[str, Any]]] = []
+    for entry, name in zip(entries, names, strict=True):
+        entry["reward_funcs"] = entry["reward_funcs"] or recipe.reward_funcs
+        if name in TASKS and names.count(name) == 1:
+            alike.append(entry)
+        else:
+            alone.append([entry])
+    return [_eval_command(model, together) for together in (alike, *alone) if together]
+
+
+def _eval_command(model: Path, asked: list[dict[str, Any]]) -> str:
+    """One command for tasks by the keys that a recipe has for them."""
+    from outdo.tasks.sources import SOURCE_KEYS, Source
+    from outdo.tasks.task import TASKS
+
+    words = ["outdo", "eval", str(model), "--task", ",".join(keys["dataset_name"] for keys in asked)]
+    usual = Source("")
+    for keys in asked:
+        name, prefix = keys["dataset_name"], f"{keys['dataset_name']}." if len(asked) > 1 else ""
+        given = {**keys["task_args"], **{f"columns.{ours}": theirs for ours, theirs in keys["columns"].items()}}
+        for key, field in SOURCE_KEYS.items():
+            if key != "columns" and keys[key] != getattr(usual, field):
+                given[key] = keys[key]
+        if keys["reward_funcs"] and name not in TASKS:
+            words += ["--reward", keys["reward_funcs"][0]]
+        for key, value in given.items():
+            words += ["--task-arg", f"{prefix}{key}={_typed(value)}"]
     return shlex.join(words)
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed, so that it is read as what it is."""
+    text = str(value)
+    try:
+        same = yaml.safe_load(text) == value
+    except yaml.YAMLError:
+        same = isinstance(value, str)  # what is no YAML is read as the text that it is
+    return text if same else json.dumps(value, default=str)
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:
