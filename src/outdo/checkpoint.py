@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 MANIFEST = "manifest.json"
-_ASIDE, _OLD = ".writing-", ".old-"
+_ASIDE, _OLD, _UNUSABLE = ".writing-", ".old-", "unusable-"
 
 Writer = Callable[[Path], None]  # writes its files into the folder that it is given
 
@@ -74,7 +74,7 @@ def recover(parent: Path) -> None:
 
 def set_aside(folder: Path) -> None:
     """Takes a checkpoint that cannot be used out of the row, so that it is not found again."""
-    bad = folder.with_name(f"unusable-{folder.name}")
+    bad = folder.with_name(f"{_UNUSABLE}{folder.name}")
     shutil.rmtree(bad, ignore_errors=True)
     os.replace(folder, bad)
 
@@ -104,6 +104,11 @@ def existing(parent: Path) -> list[Path]:
     """Every folder that has a checkpoint's name, oldest first."""
     found = [path for path in parent.glob("step-*") if path.name.rpartition("-")[2].isdecimal() and path.is_dir()]
     return sorted(found, key=step_of)
+
+
+def were_there(parent: Path) -> bool:
+    """Whether there ever was a checkpoint, of use or not."""
+    return bool(existing(parent)) or any(parent.glob(f"{_UNUSABLE}step-*"))
 
 
 def prune(parent: Path, keep: int, best: Sequence[int] = ()) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from outdo import resuming
+from outdo import checkpoint, resuming
 from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
@@ -95,7 +95,7 @@ def start(job: Job) -> Result:
 
 
 def go_on(job: Job, folder: Path, force: bool) -> Result:
-    """Goes on with a run where its newest whole checkpoint is; from the start where there is none."""
+    """Goes on with a run where its newest whole checkpoint is; from the start where there was none, or by force."""
     run = Run.reopen(folder, job.kind)
     try:
         return _resumed(job, run, force)
@@ -123,6 +123,11 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         reporter.note(f"passed over {words}")
     if newest is None and was_done:
         raise RunError(f"{folder} is done and has no checkpoint to go on from: start a new run with its model")
+    if newest is None and checkpoint.were_there(run.checkpoints) and not force:
+        raise RecipeError(
+            f"{folder} cannot be gone on with: none of its checkpoints can be used. Put a whole one back, or begin "
+            "again with --force: its rows and checkpoints so far are then kept, in a folder before-N inside it"
+        )
     if newest and state["step"] > steps:
         raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={steps} is behind it")
     policy = policy_for(recipe, str(newest) if newest else None)
@@ -132,11 +137,21 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         reporter.note(f"changed since: device was {device} and is {policy.device}")
     run.note(recipe=recipe.model_dump(mode="json"), device=str(policy.device))
     if newest is None:
-        reporter.note(f"{folder} has no checkpoint yet: it begins again")
-        run.rewind({})
-        run.note(status="running", why="")
+        _begin_again(run, reporter)
         lessons = lessons or find_lessons(recipe, job.task)
     return _trained(replace(job, task=task), policy, run, Start(newest, state) if newest else None, lessons)
+
+
+def _begin_again(run: Run, reporter: PlainLines | LiveTable) -> None:
+    """Steps and checkpoints are set aside, never erased; a warm-up alone is done again, and gives the same rows."""
+    had = checkpoint.were_there(run.checkpoints)
+    what = f"{run.folder} has {'no checkpoint that can be used' if had else 'no checkpoint yet'}: it begins again"
+    if had or any(read_rows(run.folder / "metrics.jsonl")):
+        what += f"; its rows so far are in {run.set_aside()}"
+    else:
+        run.rewind({})
+    reporter.note(what)
+    run.note(status="running", why="")
 
 
 def finished(folder: Path, steps: int | None = None) -> Result:

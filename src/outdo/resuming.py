@@ -45,9 +45,8 @@ def unfinished(recipe: Recipe, data: str, kind: str = "grpo") -> Path | None:
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The keys that matter and differ, with both values."""
     first = {key: field.get_default() for key, field in Recipe.model_fields.items()}  # of keys that came later
-    keys = [key for key in {**old, **new} if key not in FREE and old.get(key, first.get(key)) != new.get(key)]
-    if keys == ["max_steps"] and not _is_scheduled(new):
-        return []  # more of the same
+    free = FREE if _is_scheduled(new) else {*FREE, "max_steps"}  # more of the same, or less
+    keys = [key for key in {**old, **new} if key not in free and old.get(key, first.get(key)) != new.get(key)]
     return [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys]
 
 
@@ -99,8 +98,12 @@ def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], forc
 
 
 def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
-    """The newest checkpoint that is whole and whose rows are still there, its state, and why newer ones are not."""
+    """The newest checkpoint that is whole and whose rows are still there, its state, and why newer ones are not.
+
+    Newer ones are taken out of the row. Where none can be used, all stay as they are.
+    """
     passed: list[str] = []
+    unusable: list[Path] = []
     checkpoint.recover(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
         wrong = checkpoint.trouble(folder)
@@ -108,8 +111,10 @@ def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
             state = json.loads((folder / "state.json").read_text(encoding="utf-8"))  # its hash is right: it is ours
             short = run.lacks(state["offsets"])
             if not short:
+                for bad in unusable:
+                    checkpoint.set_aside(bad)
                 return folder, state, passed
             wrong = f"{short} is shorter than it was when this was saved"
         passed.append(f"{folder}: {wrong}")
-        checkpoint.set_aside(folder)
+        unusable.append(folder)
     return None, {}, passed

@@ -7,6 +7,7 @@
     findings.jsonl  what the doctor said, and when
     groups/         the answers themselves, a file for each hundred steps
     checkpoints/    what the run goes on from, each complete or not there (`checkpoint.py`)
+    before-N/       rows and checkpoints of before the run was begun again
     reference/      the weights that KL is measured from
     model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -26,7 +28,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
-from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -106,7 +107,7 @@ class Run:
     def record(self, step: int, row: Mapping[str, Any], groups: Sequence[Group], tokens: Sequence[Tokens] = ()) -> None:
         """One step: its numbers, and the answers behind them; the first groups with the tokens of their answers."""
         block = self.folder / "groups" / f"steps-{step // BLOCK * BLOCK:06d}.jsonl"
-        self._append(block, [_group_row(step, *one) for one in zip_longest(groups, tokens)])
+        self._append(block, [_group_row(step, *one) for one in itertools.zip_longest(groups, tokens)])
         self._append(self.folder / "metrics.jsonl", [{"step": step, **{k: _short(v) for k, v in row.items()}}])
 
     def record_eval(self, row: Mapping[str, Any]) -> None:
@@ -139,6 +140,17 @@ class Run:
         for path in self._row_files():
             with writing(path):
                 os.truncate(path, offsets.get(str(path.relative_to(self.folder)), 0))
+
+    def set_aside(self) -> Path:
+        """Moves the rows and checkpoints into a folder of their own, before the run begins again."""
+        numbered = (self.folder / f"before-{number}" for number in itertools.count(1))
+        place = next(folder for folder in numbered if not folder.exists())
+        with writing(place):
+            for path in [*self._row_files(), *self.folder.glob(self.checkpoints.name)]:
+                moved = place / path.relative_to(self.folder)
+                moved.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, moved)
+        return place
 
     def lacks(self, offsets: Mapping[str, int]) -> str:
         """The first file that is shorter than it was, so that its rows cannot be gone on with; or nothing."""

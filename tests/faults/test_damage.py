@@ -61,8 +61,33 @@ def test_all_checkpoints_damaged(bench: Bench, steady: Path, stopped: Path) -> N
     shutil.copytree(stopped, run)
     for folder in (run / "checkpoints").iterdir():
         (folder / "state.json").write_text("{}")
+    files = ["metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"]
+    had = {name: (run / name).read_bytes() for name in files}
+    assert all(had.values())
+    for words in (["train", "--resume", run.name], ["train", "--resume", run.name]):  # nor the second time
+        bench.said()
+        assert bench.start(*words).wait() == 2
+        said = bench.said()
+        assert "none of its checkpoints can be used" in said and "--force" in said and "begins again" not in said
+        assert {name: (run / name).read_bytes() for name in files} == had
+        assert (run / "checkpoints" / "step-000004").is_dir()
+    assert bench.start("train", "--resume", run.name, "--force").wait() == 0
+    assert "begins again; its rows so far are in none-left/before-1" in bench.said()
+    assert {name: (run / "before-1" / name).read_bytes() for name in files} == had
+    assert (run / "before-1" / "checkpoints" / "step-000004").is_dir()
+    same(run, steady)
+
+
+def test_steps_without_a_checkpoint_are_not_erased(bench: Bench, steady: Path, stopped: Path) -> None:
+    """Such as those of a process that was killed while it wrote the first one."""
+    run = bench.folder / "none-yet"
+    shutil.copytree(stopped, run)
+    shutil.rmtree(run / "checkpoints")
+    had = (run / "metrics.jsonl").read_bytes()
+    bench.said()
     assert bench.train(run.name) == 0
-    assert "begins again" in bench.said()
+    assert "has no checkpoint yet: it begins again; its rows so far are in none-yet/before-1" in bench.said()
+    assert had and (run / "before-1" / "metrics.jsonl").read_bytes() == had
     same(run, steady)
 
 
