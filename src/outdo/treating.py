@@ -91,7 +91,7 @@ def treat(folder: Path, console: Console, steps: int | None = None, out: Path | 
         raise RecipeError(f"{whole} is there already: move it away, or name another folder with --out")
     found = None if finding.change.key in FROM_START else _before(folder, finding.step)
     start = checkpoint.step_of(found) if found else 0
-    last = start + steps if found and steps else finding.step + (steps or finding.expect.steps)
+    last = start + steps - 1 if found and steps else finding.step + (steps or finding.expect.steps)
     keys = _keys(folder, finding.change, finding.expect, last)
     base = {**read_run(folder)["recipe"], "output_dir": str(whole)}
     recipe = load_recipe(None, keys, base_of=base)

@@ -97,6 +97,15 @@ def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
     assert [row["reward"] for row in graded(done.stdout)] == [0.5, -0.5, 0.0, 0.0]
 
 
+def test_what_a_reward_prints_is_not_among_the_grades(outdo: Outdo, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "def loud(completions, **columns):\n    print('noise')\n    return [1.0] * len(completions)\n"
+    )
+    done = outdo("grade", "--reward", "loud.py:loud", str(written(tmp_path / "a.jsonl", {"completion": "x"})))
+    assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [1.0]
+    assert "noise" in done.stderr
+
+
 def test_a_users_function_and_a_grader_in_json(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import time\ndef mine(completions, level):\n"

@@ -1,6 +1,7 @@
 """The audit: good graders pass, gameable ones are named before anything is trained on them."""
 
 import itertools
+import time
 
 import pytest
 
@@ -81,6 +82,19 @@ def test_a_builtin_on_golds_that_it_cannot_read():
         audit(find_rewards(["numeric"], [], "numeric"), [bad])
     result = audit(find_rewards(["numeric"], [], "numeric"), [bad, *SUMS])
     assert "1 of 4 do not" in result.failures[0].words
+
+
+def test_a_reward_that_judges_nothing_is_given_up_before_all_prompts_are_tried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outdo.grade.audit.HOPELESS_SECONDS", 0.5)
+    asked = []
+
+    def hangs(completions, **columns):
+        asked.extend(completions)
+        time.sleep(1000)
+
+    with pytest.raises(GraderError, match=r"not one of \d answers could be judged; the first: .*no verdict within 0.2 s"):
+        audit(find_rewards(["hangs"], [], "hangs", own={"hangs": hangs}, timeout=0.2), SUMS * 5)
+    assert len(asked) < 10
 
 
 def test_where_no_good_answer_is_known_it_says_so_and_a_gold_column_helps():

@@ -24,6 +24,8 @@ from outdo.types import Completion, Grade, Group, Prompt
 SLOWEST = 1.0  # seconds: a grader that takes longer for an answer holds up training
 
 Outcome = Literal["passed", "failed", "unknown"]
+WAITED = 1.0  # seconds: an answer that broke after more is not asked about again
+HOPELESS, HOPELESS_SECONDS = 60, 20.0  # answers and seconds after which a reward that has judged none is given up
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,27 @@ class _Bench:
     def __init__(self, rewards: Rewards, twice: bool) -> None:
         self.rewards, self.twice = rewards, twice
         self.seconds: list[float] = []
+        self.asked = 0
         self.changed: list[str] = []
         self.broken: list[str] = []
 
     def ask(self, prompt: Prompt, text: str) -> Grade:
-        first, second = self._grade(prompt, text), self._grade(prompt, text) if self.twice else None
+        self.asked += 1
+        first = self._grade(prompt, text)
+        again = self.twice and (first.verdict != "broken" or self.seconds[-1] < WAITED)
+        second = self._grade(prompt, text) if again else None
         if second and (first.reward, first.verdict, first.parts) != (second.reward, second.verdict, second.parts):
             self.changed.append(f"{shown(text)} got {first.reward} and then {second.reward}")
         if first.verdict == "broken":
             self.broken.append(f"{shown(text)}: {first.reason}")
+            if self.asked >= HOPELESS or sum(self.seconds) > HOPELESS_SECONDS:
+                self.give_up()
         return first
+
+    def give_up(self) -> None:
+        """Raises GraderError where nothing has been judged so far."""
+        if self.asked and len(self.broken) == self.asked:
+            raise GraderError(f"not one of {self.asked} answers could be judged; the first: {self.broken[0]}")
 
     def together(self, prompt: Prompt) -> None:
         """Two answers at once, as training asks. Raises GraderError where neither can be judged."""
@@ -117,8 +130,7 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
         attacks = list(_attacks(rewards, prompt, best[0] if best else ""))
         for kind, text in attacks[: 3 if short and costly else 8 if short else None]:
             paid.note(_attack_trouble(rewards, bench.ask(prompt, text), best and best[1], kind, text))
-    if len(bench.broken) >= len(bench.seconds) / (2 if bench.twice else 1):
-        raise GraderError(f"not one of {len(bench.broken)} answers could be judged; the first: {bench.broken[0]}")
+    bench.give_up()
     return Audit(
         (
             _gold_check(gold, unknown),

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,7 +48,7 @@ def grade_file(path: str, out: Path | None, options: Options) -> int:
     counts: Counter[str] = Counter()
     total, first_broken, unreadable = 0.0, "", False
     start = said = time.monotonic()
-    with _opened(path) as lines, _sink(out) as sink:
+    with _opened(path) as lines, _sink(out) as sink, redirect_stdout(sys.stderr):  # what a reward prints is no grade
         for grade in graded_lines(lines, rewards, options.encode):
             sink.write(_row(grade) + "\n")
             counts[grade.verdict] += 1

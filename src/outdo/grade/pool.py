@@ -202,6 +202,7 @@ class Pool:
             self._first = subprocess.Popen(
                 line,
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # what a reward prints is for people: standard output is the command's own
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 env={**os.environ, "PYTHONHASHSEED": "0"},  # sets have one order, whoever asks and whenever
