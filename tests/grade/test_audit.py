@@ -92,7 +92,7 @@ def test_a_reward_that_judges_nothing_is_given_up_before_all_prompts_are_tried(m
         asked.extend(completions)
         time.sleep(1000)
 
-    with pytest.raises(GraderError, match=r"not one of \d answers could be judged; the first: .*no verdict within 0.2 s"):
+    with pytest.raises(GraderError, match=r"not one of \d answers could be judged.*no verdict within 0.2 s"):
         audit(find_rewards(["hangs"], [], "hangs", own={"hangs": hangs}, timeout=0.2), SUMS * 5)
     assert len(asked) < 10
 
