@@ -51,3 +51,9 @@ class BrokenGraders(Halted, RuntimeError):
 
 class RunError(OutdoError, OSError):
     """The run folder cannot be written or read."""
+
+
+class PlaceError(RunError):
+    """The place that was named is none to read from or write to: no run, a file for a folder, another's run."""
+
+    exit_status = 2

@@ -31,12 +31,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from outdo.errors import Halted, OutdoError, RecipeError, RunError
+from outdo.errors import Halted, OutdoError, PlaceError, RecipeError, RunError
 from outdo.types import Group
 
 Status = Literal["running", "done", "stopped", "failed"]
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
 BLOCK = 100  # steps in one file of groups
+NO_PLACE = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
 GLANCE = 0.4  # seconds that a lock may be held by those who only look
 
 
@@ -60,7 +61,7 @@ class Run:
             "git": _git_state(),
             **facts,
         }
-        with writing(folder):
+        with writing(folder, "set output_dir elsewhere"):
             (folder / "groups").mkdir(parents=True, exist_ok=True)
         run = cls(folder, manifest, _locked(folder))
         run._write_manifest()
@@ -69,7 +70,7 @@ class Run:
     @classmethod
     def reopen(cls, folder: Path, kind: str = "grpo") -> Run:
         """A folder that holds a run of that kind, to write on in it. Raises RecipeError where it is another kind's, and
-        RunError where there is none or another process writes there."""
+        PlaceError where there is none or another process writes there."""
         manifest = read_run(folder)
         had = manifest.get("kind", "grpo")
         if had != kind:
@@ -187,50 +188,68 @@ class Run:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """A run's manifest. Raises RunError where the folder holds none."""
-    if (folder / "run.json").exists() and not (folder / "run.json").is_file():  # a pipe might never end
-        raise RunError(f"{folder} holds no run: its run.json is no file")
+    """A run's manifest. Raises PlaceError where the folder holds none."""
+    path = folder / "run.json"
+    if not path.is_file():  # a pipe might never end
+        there = "its run.json is no file" if path.exists() else "it has no run.json"
+        why = there if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
+        raise PlaceError(f"{folder} holds no run: {why}")
     try:
-        manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{folder} holds no run (its run.json cannot be read: {error})") from None
+        raise PlaceError(f"{folder} holds no run (its run.json cannot be read: {error})") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("recipe"), dict):
-        raise RunError(f"{folder} holds no run: its run.json has no recipe")
+        raise PlaceError(f"{folder} holds no run: its run.json has no recipe")
     if manifest.get("status") not in get_args(Status):
-        raise RunError(f"{folder}: run.json says status {manifest.get('status')!r:.40}, which no run has")
+        raise PlaceError(f"{folder}: run.json says status {manifest.get('status')!r:.40}, which no run has")
     return manifest
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a JSON Lines file that may still be growing: a last line without its end is left for next time."""
+def read_rows(path: Path, passed: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of a JSON Lines file that may still be growing: a last line without its end is left for next time.
+
+    A line that is no row raises RunError; where there is a list for it, it is passed over and told there.
+    """
     if not path.is_file():  # a pipe or a device might never end
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.endswith("\n"):
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    raise RunError(f"{path}: a line is no JSON: {line[:60]!r}") from None
-                if not isinstance(row, dict):
-                    raise RunError(f"{path}: a line is no row of names and values: {line[:60]!r}")
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
                 yield row
+            elif passed is None:
+                raise RunError(f"{path}: line {number} is no JSON row: {line[:60]!r}; remove it")
+            else:
+                passed.append(f"{path}: line {number}")
+
+
+def in_words(passed: Sequence[str]) -> str:
+    """The note on lines that were passed over."""
+    more = f" and {len(passed) - 3} more" if len(passed) > 3 else ""
+    lines = "1 line that is no JSON row" if len(passed) == 1 else f"{len(passed)} lines that are no JSON rows"
+    return f"passed over {lines}: {', '.join(passed[:3])}{more}"
 
 
 class writing:
-    """Turns a full or read-only disk into an error that names the path."""
+    """Turns a disk that fails into an error that names the path, and says what to do: `elsewhere` is how another
+    place is named, where one can be."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, elsewhere: str = "") -> None:
+        self.path, self.elsewhere = path, elsewhere
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, RunError):
-            reason = error.strerror or error
-            raise RunError(
-                f"cannot write {self.path}: {reason}; free some space or set output_dir elsewhere"
-            ) from error
+            full = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            do = " or ".join(filter(None, [full, self.elsewhere]))
+            words = f"cannot write {self.path}: {error.strerror or error}" + (f"; {do}" if do else "")
+            raise (PlaceError if error.errno in NO_PLACE else RunError)(words) from error
 
 
 def default_folder(task: str) -> Path:
@@ -317,7 +336,7 @@ def _locked(folder: Path) -> IO[str]:
         file.seek(0)
         who = file.read().strip() or "another process"
         file.close()
-        raise RunError(f"{folder} is being written by {who}: wait for it, or stop it first")
+        raise PlaceError(f"{folder} is being written by {who}: wait for it, or stop it first")
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()}")
     file.flush()

@@ -189,6 +189,20 @@ def test_a_folder_that_no_run_wrote_is_told_of_in_a_sentence(tmp_path: Path, nam
         assert str(tmp_path) in str(error)
 
 
+def test_a_line_that_is_no_row_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"recipe": {}, "status": "done"}')
+    rows = [json.dumps({"step": step, "kl_mean": 0.1 * step}) for step in range(4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*rows[:3], "garbage{", rows[3]]) + "\n")
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "groups" / "steps-000000.jsonl").write_text("garbage{\n")
+    history = read_history(tmp_path)
+    assert list(history["kl_mean"]) == [0.0, 0.1, 0.2, pytest.approx(0.3)]
+    assert [words.rpartition("/")[2] for words in history.passed] == [
+        "metrics.jsonl: line 4",
+        "steps-000000.jsonl: line 1",
+    ]
+
+
 def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

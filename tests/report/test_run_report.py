@@ -253,7 +253,7 @@ def test_the_command_writes_it_anew_with_a_picture(outdo: Outdo, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "send/it.html").exists() and (tmp_path / "send/it.png").stat().st_size > 10_000
     done = outdo("report", "runs/none")
-    assert done.returncode == 1 and "holds no run" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "holds no run" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import outdo as package
 from dash.folders import RECIPE, make_run
 from outdo.errors import RecipeError, RunError
 from outdo.run import Run
-from outdo.track.plot import smooth, thinned
+from outdo.track.plot import plot_runs, smooth, thinned
 
 
 def test_a_run_is_drawn_from_a_folder_a_name_or_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,6 +63,19 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(RunError, match="pip install 'outdo\\[plot\\]'"):
         package.plot(tmp_path / "run")
+
+
+def test_a_line_that_is_no_row_is_passed_over_and_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", steps=5)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([*lines[:2], "garbage{\n", *lines[2:]]))
+    with pytest.warns(UserWarning, match="passed over 1 line that is no JSON row: .*metrics.jsonl: line 3"):
+        figure = package.plot(tmp_path / "run", signals="kl_mean")
+    assert list(figure.axes[0].lines[1].get_xdata()) == [1, 2, 3, 4, 5]
+    said: list[str] = []
+    plot_runs([tmp_path / "run"], tmp_path / "it.png", say=said.append)
+    assert len(said) == 1 and "line 3" in said[0]
 
 
 @pytest.mark.slow

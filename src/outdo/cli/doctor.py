@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -54,9 +55,12 @@ def doctor(
     from outdo.diagnose.read import read_history
     from outdo.diagnose.rules import diagnose
     from outdo.diagnose.show import show
+    from outdo.run import in_words
 
     history = read_history(target)
     findings = diagnose(history)
+    if history.passed:
+        print(in_words(history.passed), file=sys.stderr)
     if as_json:
         print(json.dumps([finding.row() for finding in findings], indent=2))
         return

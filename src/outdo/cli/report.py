@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,10 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr)
 
 
 @app.command()
@@ -36,7 +41,7 @@ def report(
         print("no picture beside it: pip install 'outdo[plot]' for that")
         return
     try:
-        print(plot_runs([folder], path.with_suffix(".png")))
+        print(plot_runs([folder], path.with_suffix(".png"), say=_say))
     except RunError as error:
         print(f"no picture beside it: {error}")
 
@@ -57,4 +62,4 @@ def plot(
 
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
-    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None))
+    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _say))

@@ -20,28 +20,31 @@ SHOWN = 90  # characters of an answer
 Row = Mapping[str, Any]
 
 
-def read_answers(folder: Path) -> Answers:
-    """Of a run's groups/, from its first and its last files. Raises RunError where they are not a run's."""
+def read_answers(folder: Path, passed: list[str]) -> Answers:
+    """Of a run's groups/, from its first and its last files. Raises RunError where they are not a run's.
+
+    Lines that are no rows are told in `passed`.
+    """
     files = sorted(path for path in (folder / "groups").glob("steps-*.jsonl") if path.is_file())
     if not files:
         return Answers()
     chosen = list(dict.fromkeys([files[0], *files[-FILES + 1 :]]))
-    rows = [row for path in chosen for row in _some(path)]
+    rows = [row for path in chosen for row in _some(path, passed)]
     try:
         return look(rows)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise RunError(f"{folder / 'groups'}: rows are not as a run writes them ({error!r:.80})") from None
 
 
-def _some(path: Path) -> Iterator[Row]:
+def _some(path: Path, passed: list[str]) -> Iterator[Row]:
     """Rows from the start and the end of a file; all where they are few."""
     with path.open("rb") as file:
         count = sum(1 for _ in file)
     if count <= GROUPS:
-        yield from read_rows(path)
+        yield from read_rows(path, passed)
         return
     half = GROUPS // 2
-    for index, row in enumerate(islice(read_rows(path), count)):
+    for index, row in enumerate(islice(read_rows(path, passed), count)):
         if index < half or index >= count - half:
             yield row
 

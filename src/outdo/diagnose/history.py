@@ -44,6 +44,7 @@ class History:
     held: tuple[Held, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    passed: tuple[str, ...] = ()  # lines of its files that are no rows
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -56,8 +56,10 @@ def run_history(folder: Path, look: bool = True) -> History:
         raise RecipeError(f"{folder} has stages, each a run of its own: name one of GRPO, such as {folder}/02-grpo")
     if manifest.get("kind", "grpo") != "grpo":
         raise RecipeError(f"{folder} is a run of the kind {manifest['kind']}: the doctor knows GRPO runs")
-    rows, evals = (list(read_rows(folder / name)) for name in ("metrics.jsonl", "evals.jsonl"))
-    return from_rows(rows, evals, manifest["recipe"], read_answers(folder) if look else Answers())
+    passed: list[str] = []
+    rows, evals = (list(read_rows(folder / name, passed)) for name in ("metrics.jsonl", "evals.jsonl"))
+    answers = read_answers(folder, passed) if look else Answers()
+    return replace(from_rows(rows, evals, manifest["recipe"], answers), passed=tuple(passed))
 
 
 def _settings(history: History) -> dict[str, Any]:

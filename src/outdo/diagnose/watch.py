@@ -21,8 +21,8 @@ class Watch:
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         """Goes on where the folder is: its rows are known, and its findings are told."""
         self.folder, self.recipe = folder, recipe
-        self.rows = list(read_rows(folder / "metrics.jsonl"))
-        told = read_rows(folder / "findings.jsonl")
+        self.rows = list(read_rows(folder / "metrics.jsonl", []))
+        told = read_rows(folder / "findings.jsonl", [])
         self.told = {row["code"]: int(row["seen"]) for row in told}  # code -> the step at which it was told last
         self.suspected: set[str] = set()
         self.due = _after(len(self.rows))
@@ -33,7 +33,7 @@ class Watch:
         if len(self.rows) < self.due:
             return []
         self.due = _after(len(self.rows))
-        evals = list(read_rows(self.folder / "evals.jsonl"))
+        evals = list(read_rows(self.folder / "evals.jsonl", []))
         found = [one for one in diagnose(from_rows(self.rows, evals, self.recipe)) if one.severity != "info"]
         sure = [one for one in found if one.code in self.suspected]
         self.suspected = {one.code for one in found}

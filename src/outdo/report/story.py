@@ -15,7 +15,7 @@ from outdo.dash.findings import findings_of
 from outdo.dash.metrics import evals_of, metrics_of
 from outdo.dash.shapes import Eval, Finding, Metrics, RunPage, RunSummary
 from outdo.dash.summary import run_page, summary_of
-from outdo.errors import RunError
+from outdo.errors import PlaceError
 from outdo.report.examples import Example, examples
 
 POINTS = 500  # of a curve
@@ -48,13 +48,13 @@ class Story:
 
 
 def read_story(folder: Path) -> Story:
-    """Raises RunError where the folder holds no run."""
+    """Raises PlaceError where the folder holds no run."""
     folder = folder.resolve()
     book = Book(folder, folder)
     manifest, wrong = book.manifest()
     if not isinstance(manifest.get("recipe"), dict):
         why = wrong[0] if wrong else "its run.json has no recipe"
-        raise RunError(f"{folder} holds no run: {why}")
+        raise PlaceError(f"{folder} holds no run: {why}")
     stages = _stages(folder, manifest.get("stages"))
     page = run_page(book, _with(summary_of(folder, folder, "."), stages))
     found = findings_of(book)

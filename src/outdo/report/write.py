@@ -26,7 +26,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     path = out or folder / "report.html"
     text = report_page(read_story(folder))
     aside = path.with_name(f".{path.name}.tmp")
-    with writing(path):
+    with writing(path, "name another place with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8")
         os.replace(aside, path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError
-from outdo.run import read_rows, read_run, writing
+from outdo.run import in_words, read_rows, read_run, writing
 
 PANELS = (  # title, names of metrics.jsonl, what a good curve looks like
     ("reward and success", ("success_rate", "reward_mean"), "rise, then flat"),
@@ -53,6 +54,7 @@ class _Read:
     rows: list[Row]
     evals: list[Row]
     panels: Sequence[Panel]
+    passed: Sequence[str]  # lines that are no rows
 
 
 def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None = None) -> Any:
@@ -60,8 +62,13 @@ def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None =
 
     A run is a folder, its name under runs/, or what `train` returned. `signals` picks some by their names in
     metrics.jsonl, a panel each. Raises RunError where matplotlib or the rows are not there, RecipeError for a signal
-    that no run has.
+    that no run has. Lines that are no rows are passed over, with a warning.
     """
+    flat: list[Any] = [one for run in runs for one in (run if isinstance(run, (list, tuple)) else [run])]
+    return _figure([find_run(run) for run in flat], signals, lambda words: warnings.warn(words, stacklevel=4))
+
+
+def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, say: Callable[[str], None]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -75,8 +82,9 @@ def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None =
             self.savefig(file, format="png", dpi=110)
             return file.getvalue()
 
-    flat: list[Any] = [one for run in runs for one in (run if isinstance(run, (list, tuple)) else [run])]
-    read = [_read(find_run(run)) for run in flat]
+    read = [_read(folder) for folder in folders]
+    if passed := [words for one in read for words in one.passed]:
+        say(in_words(passed))
     if not read:
         raise RecipeError("plot needs a run: a folder, its name under runs/, or what train returned")
     if signals:
@@ -96,10 +104,12 @@ def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None =
     return figure
 
 
-def plot_runs(folders: Sequence[Path], out: Path, signals: Sequence[str] | None = None) -> Path:
-    """Draws runs' curves, finished or not, to a PNG or SVG file."""
-    figure = plot(folders, signals=signals)
-    with writing(out):
+def plot_runs(
+    folders: Sequence[Path], out: Path, signals: Sequence[str] | None = None, say: Callable[[str], None] = warnings.warn
+) -> Path:
+    """Draws runs' curves, finished or not, to a PNG or SVG file; `say` hears what was passed over."""
+    figure = _figure(folders, signals, say)
+    with writing(out, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             figure.savefig(out, dpi=110)
@@ -124,13 +134,19 @@ def _read(folder: Path) -> _Read:
     title = f"{recipe.get('dataset_name')}, {recipe.get('model_name_or_path')}, seed {recipe.get('seed')}"
     name = folder.resolve().name
     is_supervised = manifest.get("kind") == "sft"
-    rows = list(read_rows(folder / ("sft.jsonl" if is_supervised else "metrics.jsonl")))
+    passed: list[str] = []
+    rows = list(read_rows(folder / ("sft.jsonl" if is_supervised else "metrics.jsonl"), passed))
     if not rows:
         raise RunError(f"{folder} has no steps yet: there is nothing to draw")
-    evals = list(read_rows(folder / "evals.jsonl"))
+    evals = list(read_rows(folder / "evals.jsonl", passed))
     first = evals[0]["split"] if evals else ""
     return _Read(
-        name, title, rows, [row for row in evals if row["split"] == first], SUPERVISED if is_supervised else PANELS
+        name=name,
+        title=title,
+        rows=rows,
+        evals=[row for row in evals if row["split"] == first],
+        panels=SUPERVISED if is_supervised else PANELS,
+        passed=passed,
     )
 
 
