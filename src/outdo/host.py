@@ -23,6 +23,11 @@ def share_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
+def one_thread() -> None:
+    """Torch computes with one thread: its numbers do not depend on the cores. Call it before torch is imported."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
+
 def available_memory() -> int | None:
     """Bytes that a process may still take: what the machine has, or what its container is allowed. None: unknown."""
     found = []

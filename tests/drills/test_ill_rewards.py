@@ -26,8 +26,8 @@ def test_length_is_paid() -> None:
     assert rewards.wordy(["", ""], [range(8), range(80)], 32) == [0.25, 1.0]
 
 
-def test_digits_are_paid_from_the_last_one() -> None:
-    texts = [said(1234), said(234), said(1034), said(9999), said(12345), "1234"]
+def test_digits_are_paid_from_the_first_one() -> None:
+    texts = [said(1234), said(123), said(1034), said(9999), said(91234), "1234"]
     assert rewards.digits(texts, ["1234"] * 6) == [1.0, 0.75, 0.75, 0.0, 0.0, 0.0]
 
 

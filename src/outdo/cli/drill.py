@@ -11,6 +11,7 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.cli.train import told_to_stop
+from outdo.host import one_thread
 
 if TYPE_CHECKING:
     from outdo.drills.perform import Performed
@@ -25,13 +26,14 @@ def drill(
 ) -> None:
     """Make a small run ill on purpose, see that the doctor names it, change one thing, and see it cured.
 
-    Each takes about a minute on two cores. Exit status 0 where all pass, 1 where one does not.
+    Each takes about a minute of one core. Exit status 0 where all pass, 1 where one does not.
 
     \b
       outdo drill
       outdo drill kl-blowup
       outdo drill all --seed 1
     """
+    one_thread()  # else a drill would be another one on a machine with other cores
     from outdo.drills.registry import DRILLS, find_drills
 
     console = Console(highlight=False, stderr=as_json)

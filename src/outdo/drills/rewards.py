@@ -44,15 +44,14 @@ def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) 
 
 
 def digits(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
-    """Pays for part of the way: the share of the digits that are right, counted from the last one."""
+    """Pays for part of the way: the share of the digits that are right, counted from the first one."""
     return [_share(_last_answer(text).strip(), right) for text, right in zip(completions, answer, strict=True)]
 
 
 def _share(said: str, right: str) -> float:
     if not _NUMBER.fullmatch(said):
         return 0.0
-    pairs = zip(reversed(said), reversed(right), strict=False)
-    return sum(a == b for a, b in pairs) / max(len(said), len(right))
+    return sum(a == b for a, b in zip(said, right, strict=False)) / max(len(said), len(right))
 
 
 def _last_answer(text: str) -> str:
