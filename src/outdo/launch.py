@@ -22,7 +22,7 @@ from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, versions
 from outdo.session import Session
 from outdo.supervised import Supervised
-from outdo.tasks.lengths import fitting
+from outdo.tasks.lengths import within
 from outdo.tasks.lessons import Lessons, find_lessons
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
@@ -191,12 +191,5 @@ def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: L
 
 
 def fitted(recipe: Recipe, task: Task, policy: Policy, say: Callable[[str], None]) -> Task:
-    """Without the prompts that are too long. Those of a task without end are only measured where the recipe asks."""
-    room = policy.context - recipe.max_completion_length
-    if room < 1:
-        what = f"max_completion_length={recipe.max_completion_length} leaves no room for a prompt"
-        raise RecipeError(f"{what}: the model sees {policy.context} tokens")
-    if not task.finite and recipe.max_prompt_length is None:
-        return task
-    limit = min(room, recipe.max_prompt_length or room)
-    return fitting(task, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], limit, say)
+    """Without the prompts that are too long."""
+    return within(recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], say)

@@ -202,12 +202,19 @@ def describe(recipe: Recipe) -> list[str]:
         f"run       {whole}",
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
-        f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each",
+        f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each; "
+        f"learning_rate {_rates(r)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}",
     ]
     refuse_too_large(r, shape)
     return lines
+
+
+def _rates(r: Recipe) -> str:
+    """Of GRPO, and of a warm-up where there is one."""
+    warm = f", in the warm-up {r.sft_learning_rate:g} {r.sft_lr_scheduler_type}" if r.sft_steps or r.sft_epochs else ""
+    return f"{r.learning_rate:g} {r.lr_scheduler_type}, beta {r.beta:g}{warm}"
 
 
 def _tasks(recipe: Recipe) -> str:

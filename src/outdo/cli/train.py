@@ -55,7 +55,9 @@ def train(
     else:
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
     if dry_run:
-        for line in _plan(recipe):
+        from outdo.dry_run import plan_of
+
+        for line in plan_of(recipe):
             out.print(line, markup=False, soft_wrap=True)
         if look:
             from outdo.preflight import preflight
@@ -105,26 +107,6 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
     run = Path(folder) if folder else Path("runs") / "new"
     root = run.parent if run.resolve().parent.name == "runs" else run
     return beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
-
-
-def _plan(recipe: Recipe) -> list[str]:
-    """What a run would do. What a run would refuse before it loads a model is refused here too."""
-    from outdo.grade.choose import rewards_of
-    from outdo.plan import describe
-    from outdo.stages import read_stages
-    from outdo.tasks.lengths import in_steps
-    from outdo.tasks.lessons import find_lessons
-    from outdo.tasks.mixture import task_of
-    from outdo.tasks.overlap import told
-    from outdo.track.trackers import chosen
-
-    chosen(recipe.report_to)
-    task = task_of(recipe)
-    stages = read_stages(recipe)
-    if not stages:
-        rewards_of(recipe, task, {})
-        find_lessons(recipe, task)
-    return [*describe(in_steps(recipe, task)), *told(task), *(stage.told() for stage in stages)]
 
 
 def _eval_words(recipe: Recipe, model: Path) -> list[str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from outdo.config import Recipe
-from outdo.errors import RecipeError
+from outdo.errors import GraderError, RecipeError
 from outdo.grade.audit import refuse_unfit
 from outdo.grade.compose import Rewards, find_rewards
 from outdo.grade.registry import GRADERS
 from outdo.tasks.task import Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
+LOOKED_AT = 100  # prompts
+NOT_ASKED = ("tokens", "entry_point")  # columns that training gives, or that only some rows need
 
 
 def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
@@ -38,7 +41,24 @@ def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
     for part in task.parts:
         refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
     if not task.parts:
+        _refuse_missing_columns(rewards, task, seed)
         refuse_unfit(rewards, lambda: task.prompts("train", seed))
+
+
+def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
+    """A column that a built-in reward needs and no prompt has is named, before it is told of in the grader's words."""
+    prompts = list(islice(task.prompts("train", seed), LOOKED_AT))
+    found = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
+    have = dict.fromkeys(name for row in found for name, value in row.items() if value is not None)
+    for part in rewards.parts:
+        if part.name not in GRADERS or part.name == rewards.audit:
+            continue
+        for need in GRADERS[part.name].needs:
+            if need not in NOT_ASKED and not need.startswith("[") and not have.keys() & set(need.split(" or ")):
+                raise GraderError(
+                    f"{part.name} needs the column `{need}`, and {task.name} has none of that name: it has "
+                    f"{', '.join(have)}. Where it is called otherwise, columns.{need.split()[0]}=NAME says so"
+                )
 
 
 def truth_of(task: Task, names: Sequence[str]) -> str:

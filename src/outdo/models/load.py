@@ -21,7 +21,7 @@ from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
 from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
-from outdo.models.tokens import ending_ids, keep_spaces, set_padding, token_facts
+from outdo.models.tokens import encoded, ending_ids, keep_spaces, set_padding, token_facts
 from outdo.types import Prompt
 
 
@@ -54,31 +54,15 @@ class Policy:
         return self.encode_all([prompt])[0]
 
     def encode_all(self, prompts: Sequence[Prompt], room: int = 0) -> list[tuple[int, ...]]:
-        """Many at once: in a tokenizer of Rust's, on all cores. Each must leave room for an answer of that length."""
-        if not prompts:
-            return []
-        chat = bool(self.tokenizer.chat_template)
-        texts = [self._text(prompt) for prompt in prompts]
-        encoded = [tuple(ids) for ids in self.tokenizer(texts, add_special_tokens=not chat)["input_ids"]]
-        for prompt, ids in zip(prompts, encoded, strict=True):
-            if not ids:
-                raise TaskError(f"prompt {prompt.id!r} is empty: nothing to answer")
+        """Many at once. Each must leave room for an answer of that length."""
+        found = encoded(self.tokenizer, prompts)
+        for prompt, ids in zip(prompts, found, strict=True):
             if room and len(ids) + room > self.context:
                 raise TaskError(
                     f"prompt {prompt.id!r} has {len(ids)} tokens; with max_completion_length={room} it does not fit "
                     f"the model's {self.context}"
                 )
-        return encoded
-
-    def _text(self, prompt: Prompt) -> str:
-        messages = [dict(m) for m in prompt.messages]
-        if not self.tokenizer.chat_template:
-            return "\n".join(m["content"] for m in messages)
-        try:
-            return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # a template is a stranger's program, in a sandbox: it may raise anything
-            words = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the model's chat template fails on prompt {prompt.id!r:.60}: {words:.300}") from error
+        return found
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)

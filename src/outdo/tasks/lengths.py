@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outdo.config import Recipe
-from outdo.errors import TaskError
+from outdo.errors import RecipeError, TaskError
 from outdo.tasks.task import Task
 from outdo.types import Prompt
 
@@ -28,6 +28,19 @@ def in_steps(recipe: Recipe, task: Task) -> Recipe:
     count = len({prompt.id for prompt in task.prompts("train", 0)})
     steps = math.ceil(epochs * count / recipe.prompts_per_step)
     return recipe.model_copy(update={"max_steps": max(1, steps)})
+
+
+def within(recipe: Recipe, task: Task, context: int, measure: Measure, say: Callable[[str], None]) -> Task:
+    """Without the prompts that leave no room for an answer in a context of so many tokens, or are longer than the
+    recipe allows. Those of a task without end are only measured where the recipe asks. Raises RecipeError, TaskError.
+    """
+    room = context - recipe.max_completion_length
+    if room < 1:
+        what = f"max_completion_length={recipe.max_completion_length} leaves no room for a prompt"
+        raise RecipeError(f"{what}: the model sees {context} tokens")
+    if not task.finite and recipe.max_prompt_length is None:
+        return task
+    return fitting(task, measure, min(room, recipe.max_prompt_length or room), say)
 
 
 def fitting(task: Task, measure: Measure, limit: int, say: Callable[[str], None]) -> Task:
