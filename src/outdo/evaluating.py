@@ -91,10 +91,17 @@ def quizzes(
     return found
 
 
-def refuse_missing(models: Sequence[str]) -> None:
-    """Says before the first is asked for an hour that the second does not exist. Raises ModelError."""
+def weights_of(models: Sequence[str]) -> list[str]:
+    """Of runs that have no model yet: which of their checkpoints is measured.
+
+    Raises ModelError before the first is asked for an hour, where the second does not exist.
+    """
+    told = []
     for name in models:
-        find_source(name)
+        path = find_source(name).path
+        if path and path.parent.name == "checkpoints" and path != Path(name).expanduser().resolve():
+            told.append(f"{name} has no model yet: measuring its newest whole checkpoint, {path.name}")
+    return told
 
 
 def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]) -> T:

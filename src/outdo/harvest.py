@@ -142,7 +142,7 @@ def _open(out: Path, settings: Mapping[str, Any]) -> Path:
     """The journal, with the settings as its first row; without a row that was cut short."""
     journal = out.with_name(out.stem + ".prompts.jsonl")
     wanted = json.loads(json.dumps(settings, default=str))
-    with writing(journal):
+    with writing(journal, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         whole = journal.read_bytes().rpartition(b"\n")[0] if journal.exists() else b""
         if not whole:

@@ -50,6 +50,10 @@ def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo,
     verdicts = [row["verdict"] for row in graded((tmp_path / "out.jsonl").read_text())]
     assert verdicts == ["broken", "right", "broken", "broken", "broken"]
     assert "line 1: not JSON" in done.stderr
+    written_first = (tmp_path / "out.jsonl").read_bytes()
+    for words, status in ((["--out", "out.jsonl"], 2), (["--out", "."], 2), (["--out", "out.jsonl", "--force"], 1)):
+        assert outdo("grade", "--reward", "exact", str(file), *words).returncode == status, words
+        assert ((tmp_path / "out.jsonl").read_bytes() == written_first) == (status == 2), words
 
 
 @pytest.mark.parametrize(

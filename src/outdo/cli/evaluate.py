@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError, RunError
+from outdo.outputs import refuse_file
 
 if TYPE_CHECKING:
     from outdo.evals.report import Result
@@ -48,6 +50,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Keep each answer with its verdict, as JSONL.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The numbers as JSON.")] = False,
 ) -> None:
     """Measure models on held-out problems: success, pass@k, and whether two of them differ.
@@ -79,9 +82,10 @@ def evaluate(
         reward=reward,
         system_prompt=system_prompt,
     )
-    evaluating.refuse_missing(names)
+    for line in evaluating.weights_of(names):
+        print(line, file=sys.stderr)
     if out:
-        _refuse_unwritable(out)
+        refuse_file(out, over=force)
     results, kept = _ask(names, asked, settings, evaluating.Keepsake(text, seed) if retention else None)
     if out:
         _write(out, results)
@@ -165,14 +169,6 @@ def _size(word: str) -> int:
     return 0 if word == "all" else _whole("--size", word)
 
 
-def _refuse_unwritable(path: Path) -> None:
-    """Now, not after an hour. What is there already stays until there is something to put in its place."""
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise RecipeError(f"--out {path}: cannot be written: {error.strerror}; name another file") from None
-
-
 def _write(path: Path, results: Sequence[Result]) -> None:
     from outdo.evals.report import answer_lines
 
@@ -181,4 +177,4 @@ def _write(path: Path, results: Sequence[Result]) -> None:
             for result in results:
                 file.writelines(line + "\n" for line in answer_lines(result))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"--out {path}: cannot be written: {error.strerror or error}") from error

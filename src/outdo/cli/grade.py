@@ -20,6 +20,7 @@ def grade_file(
     weights: Annotated[str, typer.Option(help="One for each reward, with commas.")] = "",
     gate: Annotated[str, typer.Option(help="A reward: the others pay only where it is right.")] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for one answer.")] = 10.0,
     max_completion_length: Annotated[int, typer.Option(min=0, help="Tokens, for overlong and cosine.")] = 0,
     tokenizer: Annotated[str | None, typer.Option(help="A folder or hub name, for rewards that count tokens.")] = None,
@@ -45,7 +46,7 @@ def grade_file(
 
         encode = load_encoder(tokenizer)
     options = command.Options(names, weights, gate, timeout, max_completion_length, encode)
-    raise typer.Exit(command.grade_file(file, out, options))
+    raise typer.Exit(command.grade_file(file, out, options, force))
 
 
 @app.command()

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.cli.train import told_to_stop
+from outdo.errors import RecipeError
+from outdo.outputs import refuse_file
 
 
 @app.command()
@@ -47,6 +49,7 @@ def harvest(
     from outdo.tasks.mixture import task_of
     from outdo.track.console import make_reporter
 
+    refuse_file(out, over=True)  # one of another harvest, or of none, is refused where it is opened
     keys: dict[str, Any] = {
         "model_name_or_path": model,
         "dataset_name": task,
@@ -59,6 +62,8 @@ def harvest(
     recipe = load_recipe(None, base_of=keys)
     keep_memory()
     found = task_of(recipe)
+    if not size and not found.finite:
+        raise RecipeError(f"--size 0: task {task} makes problems without end; say how many")
     with told_to_stop("the same command goes on"):
         harvesting(
             recipe, found, rewards_of(recipe, found, {}), make_reporter(Console(highlight=False)), None, out, split

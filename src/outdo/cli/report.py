@@ -11,6 +11,7 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
+from outdo.outputs import refuse_folder
 
 
 def _say(words: str) -> None:
@@ -34,6 +35,8 @@ def report(
     from outdo.report.write import write_report
     from outdo.track.plot import find_run, plot_runs
 
+    if out:
+        refuse_folder(out)
     folder = find_run(run)
     path = write_report(folder, out)
     print(path)
@@ -60,6 +63,8 @@ def plot(
     """
     from outdo.track.plot import find_run, plot_runs
 
+    if out:
+        refuse_folder(out)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
     print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _say))

@@ -17,6 +17,7 @@ from rich.console import Console
 from outdo.cli.app import app
 from outdo.cli.train import split_words, told_to_stop
 from outdo.errors import RecipeError, RunError
+from outdo.outputs import refuse_folder
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
@@ -52,6 +53,8 @@ def sweep(
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
+    if report:
+        refuse_folder(report, "--report")
     found = read_sweep(path, pairs, say)
     _refuse_unknown(found, only or [])
     folder = out or Path("runs") / f"sweep-{Path(path).stem if path else 'default'}-{found.fingerprint}"
@@ -161,7 +164,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
         "success": "of greedy answers to held-out problems, mean over seeds; `gain` is against the model before GRPO",
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
     }
-    with writing(path):
+    with writing(path, "name another place with --report"):
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
         text = page(

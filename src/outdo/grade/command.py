@@ -19,6 +19,7 @@ from outdo.grade.audit import audit as try_rewards
 from outdo.grade.compose import Rewards, find_rewards
 from outdo.grade.lines import Encoder, graded_lines
 from outdo.grade.registry import GRADERS
+from outdo.outputs import refuse_file
 from outdo.tasks.task import find_task
 from outdo.types import Grade, Prompt
 
@@ -42,8 +43,10 @@ def validate(path: str) -> None:
     print(f"{path}: a good grader")
 
 
-def grade_file(path: str, out: Path | None, options: Options) -> int:
+def grade_file(path: str, out: Path | None, options: Options, over: bool = False) -> int:
     """Grades a file and says how it went; the exit status: 0, or 1 where a line could not be read."""
+    if out:
+        refuse_file(out, over=over)
     rewards = _rewards(options)
     counts: Counter[str] = Counter()
     total, first_broken, unreadable = 0.0, "", False

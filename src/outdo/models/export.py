@@ -21,6 +21,8 @@ def export_model(name: str, out: Path, gguf: Path | None = None, dtype: str = "f
     """What was written. Nothing is written over, and what cannot be done is refused before anything is."""
     if dtype not in ("float32", "bfloat16"):
         raise ModelError(f"--dtype {dtype}: float32 or bfloat16")
+    if not out.name.strip("."):
+        raise ModelError(f"--out {out}: is this folder or one above it; choose a new folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"--out {out}: is there already; choose a new folder")
     if gguf is not None and gguf.exists():

@@ -22,7 +22,7 @@ import yaml
 
 from outdo import signals
 from outdo.config import Recipe
-from outdo.errors import EngineError, RecipeError, RunError
+from outdo.errors import EngineError, PlaceError, RecipeError, RunError
 from outdo.run import read_run, writing
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
@@ -84,7 +84,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
         _refuse_another(sweep, folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecipeError(f"{folder} is there and holds no sweep: choose another --out")
-    with writing(folder):
+    with writing(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
     drive = Drive(sweep, folder, start, _locked(folder))
     for cell in sweep.cells:
@@ -101,7 +101,7 @@ def _locked(folder: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise RunError(f"{folder} is being swept by another process: wait for it, or stop it first") from None
+        raise PlaceError(f"{folder} is being swept by another process: wait for it, or stop it first") from None
     except OSError:  # a disk without locks
         return file
     return file

@@ -172,5 +172,6 @@ def held_out(task: Task, split: str, size: int) -> list[Prompt]:
         if size and (len(found) == size or tried > 50 * size):  # a small space may hold fewer
             break
         if not size and not task.finite and tried > MANY:
-            raise TaskError(f"task {task.name} makes {split!r} problems without end: say how many (size, eval_size)")
+            where = "--size, eval_size or harvest_size"
+            raise TaskError(f"task {task.name} makes {split!r} problems without end: say how many ({where})")
     return list(found.values())
