@@ -24,6 +24,17 @@ with the nearest name. Names are TRL's where TRL has one.
 outdo train --dry-run recipes/arithmetic.yaml num_generations=16
 outdo train recipes/variant_dapo.yaml seed=1
 ```
+
+What you leave out has a default, and which one depends on how the run is named:
+
+| | what is left out is as in |
+| --- | --- |
+| `outdo train`, with keys or without, for the tiny model | [recipes/arithmetic.yaml](../recipes/arithmetic.yaml) |
+| `outdo train model_name_or_path=…`, any other model | the tables below |
+| `outdo train RECIPE.yaml` | the tables below, whatever the model |
+
+The tables' defaults are careful and small: a step of 8 answers to one prompt, at a rate of 1e-6. Set
+`per_device_train_batch_size` and `learning_rate` for your model; `--dry-run` shows what holds.
 """
 
 ALIKE = """The YAML that users of TRL and open-r1 have runs as it is. Every key of it is one of ours, or says the same

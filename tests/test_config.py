@@ -24,6 +24,21 @@ def test_the_written_out_recipe_is_the_default() -> None:
     assert load_recipe(ROOT / "recipes" / "arithmetic.yaml") == load_recipe()
 
 
+def test_which_defaults_hold(tmp_path: Path) -> None:
+    """As docs/recipes.md has it: the tiny model's own, or the tables'."""
+    (tmp_path / "own.yaml").write_text("dataset_name: countdown\n")
+    tables = Recipe().per_device_train_batch_size, Recipe().learning_rate
+    assert tables == (8, 1e-6)
+    for path, words, holds in (
+        (None, ["dataset_name=countdown"], (128, 2e-4)),
+        (None, ["model_name_or_path=tiny"], (128, 2e-4)),
+        (None, ["model_name_or_path=./model"], tables),
+        (tmp_path / "own.yaml", [], tables),
+    ):
+        found = load_recipe(path, words)
+        assert (found.per_device_train_batch_size, found.learning_rate) == holds, words
+
+
 def test_overrides_win_and_are_typed() -> None:
     recipe = load_recipe(None, ["learning_rate=1e-5", "num_generations=16", "task_args.digits=3", "kl_limit=null"])
     assert (recipe.learning_rate, recipe.num_generations, recipe.kl_limit) == (1e-5, 16, None)
