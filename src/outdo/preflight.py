@@ -7,7 +7,7 @@ from itertools import islice
 from outdo.config import Recipe
 from outdo.diagnose import foothold
 from outdo.evals.estimate import mean_interval
-from outdo.grade.choose import rewards_of
+from outdo.grade.choose import graded, rewards_of
 from outdo.grade.compose import grade_all
 from outdo.launch import fitted, sampler_by_recipe
 from outdo.plan import policy_for
@@ -46,5 +46,6 @@ def preflight(recipe: Recipe, reporter: PlainLines | LiveTable) -> None:
         f"training prompts{warm}"
     )
     any_right = sum(share > 0 for share in shares) / len(shares)
-    for line in foothold.words(success, ANSWERS, any_right, recipe.num_generations):
+    others = graded(rewards, success > 0.5)
+    for line in foothold.words(success, ANSWERS, any_right, recipe.num_generations, others):
         reporter.note(line)

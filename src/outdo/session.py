@@ -17,6 +17,7 @@ from outdo.diagnose.show import note
 from outdo.diagnose.watch import Watch
 from outdo.errors import Halted, NumericsError, RunError
 from outdo.evals.held_out import Evaluation
+from outdo.grade.choose import graded
 from outdo.grade.compose import Rewards
 from outdo.keeping import Keeper, Parts, Start
 from outdo.learn.learner import LocalLearner
@@ -201,7 +202,8 @@ class Session(Keeper[LocalLearner]):
         passes = before[0].pass_at
         k = max(passes, default=1)
         chance = passes.get(1, before[0].success_rate)
-        for line in foothold.words(chance, k, passes.get(k, chance), self.recipe.num_generations):
+        size, others = self.recipe.num_generations, graded(self.rewards, chance > 0.5) if self.rewards else []
+        for line in foothold.words(chance, k, passes.get(k, chance), size, others):
             self.reporter.note(line)
 
     # --- keeping

@@ -16,6 +16,14 @@ TOO_EASY = (
     "  warning: the model is right almost always; there is nothing left to learn here: every group will be all right. "
     "Take harder prompts (task_args), or replace groups without spread (dynamic_sampling=true)"
 )
+HARD_BUT = (
+    "  warning: the model is right almost never, so groups teach only where {} tells wrong answers apart. "
+    "To teach what is right, take a longer warm-up (sft_steps) or an easier start (curriculum_steps, curriculum_args)"
+)
+EASY_BUT = (
+    "  warning: the model is right almost always, so groups teach only where {} tells right answers apart. "
+    "To teach more of what is right, take harder prompts (task_args)"
+)
 
 
 def spread(success: float, k: int, any_right: float, sizes: Sequence[int] = SIZES) -> dict[int, float]:
@@ -39,12 +47,14 @@ def _power(part: float, whole: float, g: int) -> float:
     return math.prod((part + j) / (whole + j) for j in range(g))
 
 
-def words(success: float, k: int, any_right: float, size: int) -> list[str]:
-    """What to say of a model before it is trained with groups of that size."""
+def words(success: float, k: int, any_right: float, size: int, graded: Sequence[str] = ()) -> list[str]:
+    """What to say of a model before it is trained with groups of that size. `graded` are the rewards that may pay
+    answers differently that are all right or all wrong."""
+    names = " or ".join(graded)
     if success < NEVER:
-        return [TOO_HARD]
+        return [HARD_BUT.format(names) if graded else TOO_HARD]
     if success > ALWAYS:
-        return [TOO_EASY]
+        return [EASY_BUT.format(names) if graded else TOO_EASY]
     if k < 2:
         return []
     found = spread(success, k, any_right, sorted({*SIZES, size}))

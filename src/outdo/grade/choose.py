@@ -16,6 +16,7 @@ from outdo.tasks.task import Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
 LOOKED_AT = 100  # prompts
+IN_PART = ("code_fraction", "reasoning_gym_partial")  # verifiers that pay for part of the way
 NOT_ASKED = ("tokens", "entry_point")  # columns that training gives, or that only some rows need
 
 
@@ -59,6 +60,16 @@ def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
                     f"{part.name} needs the column `{need}`, and {task.name} has none of that name: it has "
                     f"{', '.join(have)}. Where it is called otherwise, columns.{need.split()[0]}=NAME says so"
                 )
+
+
+def graded(rewards: Rewards, right: bool) -> list[str]:
+    """The rewards that may pay two answers differently although both are right, or both wrong: all that are paid beside
+    the one that decides success, and that one where it pays for part of the way or is a user's own."""
+    if rewards.by_part:
+        return list(dict.fromkeys(name for part in rewards.by_part.values() for name in graded(part, right)))
+    shut = rewards.gate if not right else ""
+    paid = [part.name for part in rewards.parts if part.weight and shut in ("", part.name)]
+    return [name for name in paid if name != rewards.truth or name not in GRADERS or name in IN_PART]
 
 
 def truth_of(task: Task, names: Sequence[str]) -> str:
