@@ -195,7 +195,7 @@ def test_input_that_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Pat
     with pytest.raises(TaskError, match="'arithmetic'"):
         train(reporter=quiet(), output_dir=str(folder), dataset_name="aritmetic")
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1", "answer": 2}\n' * 3 + '{"prompt": "2+2", "answer": 4}\n')
-    with pytest.raises(TaskError, match="no teacher to imitate: set sft_steps=0"):
+    with pytest.raises(TaskError, match=r"no teacher to imitate.*`outdo train` does without.*sft_steps=0"):
         train(
             reporter=quiet(), output_dir=str(folder), dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["numeric"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -18,6 +19,8 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
         return builtin[name]
     if ":" in name:
         return _load(name, error)
+    if name.endswith(".py"):
+        raise error(_unnamed(Path(name)))
     for entry in entry_points(group=group):
         if entry.name == name:
             return entry.load()
@@ -27,6 +30,21 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
         f"{name!r} is not known: {meant}Built in are {', '.join(sorted(builtin))}; "
         "your own is path/to/file.py:function or package.module:function"
     )
+
+
+def _unnamed(path: Path) -> str:
+    """A file without a function: which ones it has, read and not run."""
+    if not path.is_file():
+        return f"{path}: there is no such file"
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError, OSError) as error:
+        return f"{path}: cannot be read as Python: {error}"
+    defined = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    found = [name for name in defined if not name.startswith("_")]
+    if not found:
+        return f"{path}: it has no function to name; write one, and name it as {path}:NAME"
+    return f"{path}: which function of it? It has {', '.join(found)}: {path}:{found[0]}"
 
 
 def _load(name: str, error: type[Exception]) -> Callable[..., Any]:

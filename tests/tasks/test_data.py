@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from outdo.config import load_recipe
-from outdo.errors import TaskError
+from outdo.errors import GraderError, TaskError
+from outdo.grade.compose import find_rewards
 from outdo.tasks import gsm8k, sources
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import Source
@@ -215,3 +216,24 @@ def test_a_table_as_the_hub_hands_it_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list(task.prompts("train", 0))) + len(list(task.prompts("dev", 0))) == 200
     prompt, text = next(task.demonstrations(0))
     assert text == f"So.\n#### {prompt.answer}"
+
+
+def test_a_file_of_another_kind_says_which_are_read(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("prompt,answer\n1+1,2\n")
+    with pytest.raises(TaskError, match=r"p\.csv: files that end in \.csv are not read; \.jsonl, .*\.parquet are"):
+        find_task(str(tmp_path / "p.csv"))
+
+
+def test_a_python_file_without_a_function_lists_them_and_is_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def one(): ...\ndef _hidden(): ...\nasync def two(): ...\nraise SystemExit('it was run')\n")
+    with pytest.raises(GraderError, match=r"which function of it\? It has one, two: .*mine\.py:one$"):
+        find_rewards([str(file)], [], str(file))
+    with pytest.raises(TaskError, match="It has one, two"):
+        find_task(str(file))
+    file.write_text("X = 1\n")
+    with pytest.raises(GraderError, match="no function to name"):
+        find_rewards([str(file)], [], str(file))
+    file.write_text("def broken(\n")
+    with pytest.raises(GraderError, match="cannot be read as Python"):
+        find_rewards([str(file)], [], str(file))

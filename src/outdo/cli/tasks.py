@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from rich.console import Console
 
 from outdo.cli.app import app
@@ -11,8 +13,6 @@ from outdo.errors import TaskError
 @app.command()
 def tasks() -> None:
     """What there is to train on, with an example and its rewards."""
-    import inspect
-
     from outdo.tasks.task import TASKS
 
     out = Console(highlight=False)
@@ -22,7 +22,7 @@ def tasks() -> None:
             asks = f"{example.text}   (answer: {example.answer})"
         except TaskError as error:  # one that needs a folder
             asks = str(error)
-        args = [str(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
+        args = [_shown(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
         out.print(f"{name}", style="bold", markup=False)
         out.print(f"  asks      {asks}", markup=False)
         out.print(f"  rewards   {', '.join(task.rewards)}", markup=False)
@@ -35,6 +35,14 @@ def tasks() -> None:
         "(dataset_mixture), or your own: path/to/file.py:function",
         markup=False,
     )
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    """An argument as its function's author wrote it: digits: int = 2."""
+    kind = parameter.annotation if isinstance(parameter.annotation, str) else ""
+    bare = str(parameter.replace(annotation=inspect.Parameter.empty))
+    name, equals, default = bare.partition("=")
+    return f"{name}: {kind}" + (f" = {default}" if equals else "") if kind else bare
 
 
 def _generators() -> list[str]:

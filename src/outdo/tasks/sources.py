@@ -52,9 +52,11 @@ SOURCE_KEYS = {
 
 def is_source(name: str) -> bool:
     """Whether a `dataset_name` means data, and not a task that makes its own."""
-    if ":" in name or name.startswith("reasoning_gym/"):
+    if ":" in name or name.startswith("reasoning_gym/") or name.endswith(".py"):
         return False
-    return bool(_reader(name)) or Path(name).expanduser().is_dir() or name.startswith((".", "/", "~")) or "/" in name
+    path = Path(name).expanduser()
+    there = path.is_dir() or (bool(path.suffix) and path.is_file())
+    return bool(_reader(name)) or there or name.startswith((".", "/", "~")) or "/" in name
 
 
 def read(source: Source) -> Splits:
@@ -64,6 +66,11 @@ def read(source: Source) -> Splits:
         return {UNSPLIT: list(reader(path))}
     if path.is_dir():
         return _folder(path)
+    if path.is_file():
+        raise TaskError(
+            f"dataset_name={source.name}: files that end in {path.suffix or 'nothing'} are not read; "
+            f"{', '.join(READERS)} are, with a `prompt` in each row, and folders of those"
+        )
     if source.name.startswith((".", "/", "~")) or source.name.count("/") != 1:
         raise TaskError(f"dataset_name={source.name}: there is no such file or folder")
     return _hub(source)

@@ -77,8 +77,9 @@ class Task:
         """Training prompts with the teacher's answers, without end. Those it has no answer to are left out."""
         if self.teacher is None:
             raise TaskError(
-                f"task {self.name} has no teacher to imitate: set sft_steps=0. A data set is imitated where it has a "
-                "column `completion` (columns.completion=NAME), or messages that end in an assistant's turn"
+                f"task {self.name} has no teacher to imitate. A data set is imitated where it has a column "
+                "`completion` (columns.completion=NAME), or messages that end in an assistant's turn; other data to "
+                "imitate is sft_dataset_name=FILE. `outdo train` does without, by the rewards alone, where sft_steps=0"
             )
         rng = random.Random(seed_of("teacher", seed))
         for epoch in range(2**31):
