@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -261,7 +262,7 @@ class Keeper(Generic[L]):
             if whole and self.learner and self.last_saved != self.done:
                 self.reporter.note(f"step {self.done} could not be saved; the checkpoints before it are whole")
             elif whole:
-                self.reporter.note(f"go on with: outdo {self.command} --resume {self.run.folder}")
+                self.reporter.note(f"go on with: outdo {self.command} --resume {shlex.quote(str(self.run.folder))}")
         with suppress(RunError):  # a disk that failed the run fails its last line too; the first error is on its way
             self.run.finish(status, why)
 

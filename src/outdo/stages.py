@@ -15,6 +15,7 @@ A model that an earlier stage has measured, asked in the same way, is not measur
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,7 +134,7 @@ def run_stages(
             results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter)
             _link(run.folder, results[-1].model)
     except KeyboardInterrupt:
-        reporter.note(f"go on with: outdo train --resume {run.folder}")
+        reporter.note(f"go on with: outdo train --resume {shlex.quote(str(run.folder))}")
         raise
     told = [(stage.name, result.after) for stage, result in zip(stages, results, strict=True)]
     first = next((result.before for result in results if result.before), [])

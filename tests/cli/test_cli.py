@@ -10,16 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from conftest import QUICK
 from outdo.cli.app import app
-from outdo.cli.train import _eval_words
+from outdo.cli.train import _eval_words, _tell
 from outdo.config import Recipe, load_recipe
+from outdo.launch import Result
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -83,6 +86,9 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
         assert re.search(rf"^  {name} +\S.*", done.stdout, re.MULTILINE), name
     assert "..." not in done.stdout.partition("Options:")[2], "every command is told of in a whole sentence"
     assert outdo("train", "--nonsense").returncode == 2
+    assert outdo("--version").stdout == f"outdo {version('outdo')}\n"
+    assert "docs/recipes.md" in outdo("train", "--help").stdout
+    assert "task_args digits: int = 2, ops: str = '+-'" in outdo("tasks").stdout
     code = "import sys, outdo.cli; print([m for m in ('torch', 'transformers', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -163,6 +169,30 @@ inputs = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_
 out = model.generate(**inputs, max_new_tokens=8, min_new_tokens=8, do_sample=False)
 print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.decode(out[0])))
 """
+
+
+def test_an_interrupt_while_it_starts_ends_it_quietly() -> None:
+    code = """
+import sys
+stop, sys.argv[1:] = sys.argv[1], ["tasks"]
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == stop:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from outdo.cli import main
+main()
+"""
+    for module in ("outdo.cli.sweep", "outdo.host", "outdo.tasks.task"):
+        done = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.strip()) == (130, ""), module
+
+
+def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("runs/two words")
+    _tell(Result(folder, folder / "model", [], []), load_recipe(), Console())
+    said = capsys.readouterr().out
+    assert "outdo eval 'runs/two words/model' " in said and "outdo plot 'runs/two words'\n" in said
 
 
 def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:

@@ -8,24 +8,29 @@ from __future__ import annotations
 import os
 import sys
 
-from outdo.cli import (  # noqa: F401 they add their commands
-    chat,
-    dash,
-    doctor,
-    drill,
-    evaluate,
-    export,
-    grade,
-    harvest,
-    report,
-    sft,
-    sweep,
-    tasks,
-    train,
-)
-from outdo.cli.app import app
-from outdo.errors import OutdoError
-from outdo.host import share_cores
+STOPPED = 130  # by Ctrl-C
+
+try:
+    from outdo.cli import (  # noqa: F401 they add their commands
+        chat,
+        dash,
+        doctor,
+        drill,
+        evaluate,
+        export,
+        grade,
+        harvest,
+        report,
+        sft,
+        sweep,
+        tasks,
+        train,
+    )
+    from outdo.cli.app import app
+    from outdo.errors import OutdoError
+    from outdo.host import share_cores
+except KeyboardInterrupt:  # told to stop before there was anything to stop
+    sys.exit(STOPPED)
 
 
 def main() -> None:
@@ -47,6 +52,8 @@ def main() -> None:
         sys.exit(error.exit_status)
     except BrokenPipeError:
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
     except Exception as error:
         if debug:
             raise

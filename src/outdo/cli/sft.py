@@ -17,7 +17,7 @@ from outdo.errors import RecipeError
 def sft(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
 ) -> None:
     """Train a model to imitate demonstrations: a task's own, or data with completions.
 

@@ -28,10 +28,12 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on although something that matters has changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
     dash: Annotated[bool, typer.Option("--dash", help="Show it in a browser as it goes; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
+
+    Every key, with its default, is in docs/recipes.md; a recipe is a YAML file of them.
 
     \b
       outdo train
@@ -92,7 +94,7 @@ def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     for number, words in enumerate(_eval_words(recipe, result.model)):
         out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
     if not result.stages:
-        out.print(f"          outdo plot {result.folder}", markup=False, soft_wrap=True)
+        out.print(f"{'':<10}outdo plot {shlex.quote(str(result.folder))}", markup=False, soft_wrap=True)
     page = result.folder / "report.html"
     if page.exists():
         out.print(f"report    {page}", markup=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import resources
@@ -39,7 +40,7 @@ def try_report(folder: Path, say: Callable[[str], None]) -> None:
         write_report(folder)
     except Exception as error:
         with suppress(OSError):
-            say(f"  warning: no report: {error}; outdo report {folder} tries again")
+            say(f"  warning: no report: {error}; outdo report {shlex.quote(str(folder))} tries again")
 
 
 def report_page(story: Story) -> str:
