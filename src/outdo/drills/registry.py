@@ -130,8 +130,8 @@ _ALL = (
         "the ratio is not clipped and the updates of a step go too far; clipped, success holds",
         {
             "epsilon": 10.0,
-            "num_iterations": 12,
-            "learning_rate": 2e-4,
+            "num_iterations": 16,
+            "learning_rate": 1.2e-4,
             "beta": 0.0,
             "max_steps": 24,
             "per_device_train_batch_size": 96,
