@@ -37,7 +37,7 @@ test-slow: setup browser
 faults: setup
 	$(BIN)/python -m pytest tests/faults -m "slow" -s
 
-# Every illness caused on purpose, named by the doctor and cured: five minutes of one core and the warm-up.
+# Every illness caused on purpose, named by the doctor and cured: six minutes of one core and the warm-up.
 drills: setup
 	$(BIN)/outdo drill all --out "$$(mktemp -d)"
 
