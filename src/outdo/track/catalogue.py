@@ -170,10 +170,9 @@ CATALOGUE: tuple[Signal, ...] = (
         "group_diversity",
         "Distinct answers",
         "distinct answers / G",
-        "holds",
-        "collapses: raise `temperature`",
+        "holds, or falls as answers come to be right",
+        "falls and success does not rise: raise `temperature`",
         "groups",
-        bad_band=(None, at.DIVERSITY_LOW),
     ),
     Signal(
         "adv_std",
