@@ -29,7 +29,7 @@ def test_no_signal_is_drawn_twice_and_bands_are_the_doctor_s() -> None:
     assert len(names) == len(set(names))
     bands = {signal.name: signal.bad_band for signal in CATALOGUE}
     assert bands["kl_mean"] == (limits.KL_LIMIT, None) and bands["truncated"] == (limits.TRUNCATED, None)
-    assert bands["group_diversity"] == (None, limits.DIVERSITY_LOW)
+    assert bands["group_diversity"] is None  # few distinct answers are no fault where they are right
     for signal in CATALOGUE:
         for low, high in filter(None, (signal.good_band, signal.bad_band)):
             assert low is None or high is None or low < high, signal.name
