@@ -105,7 +105,8 @@ class Curriculum:
 
 
 def _key(prompt: Prompt) -> str:
-    return f"{seed_of(prompt.id):016x}"
+    """Variants of one problem are measured together: one is about as hard as the other."""
+    return f"{seed_of(prompt.meta.get('variant_of', prompt.id)):016x}"
 
 
 def _endless(task: Task, seed: int) -> Iterator[Prompt]:

@@ -65,6 +65,11 @@ def prompts(split: str, seed: int, /, name: str = "", **options: Any) -> Iterato
         index, batch = index + batch, min(2 * batch, AT_ONCE)
 
 
+def teacher(prompt: Prompt, rng: random.Random) -> str | None:
+    """The answer in its form, and nothing else; None where the generator gives none."""
+    return None if prompt.answer is None else f"<answer>{prompt.answer}</answer>"
+
+
 def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the generator takes them. Raises TaskError for a name or an option that it does not know."""
     known = generators()

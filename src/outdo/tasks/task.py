@@ -145,7 +145,7 @@ def find_task(
         found = _of_data(replace(source or Source(name), **said))
     elif name.startswith("reasoning_gym/"):
         own = {"name": name.partition("/")[2]}
-        found = Task(name, gym.prompts, ("reasoning_gym",), splits=("train", "test"), args=own)
+        found = Task(name, gym.prompts, ("reasoning_gym",), gym.teacher, ("train", "test"), own)
     else:
         found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
     if not isinstance(found, Task):
