@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from outdo.errors import TaskError
+from outdo.grade.gym import reasoning_gym
 from outdo.tasks import gym
 from outdo.tasks.task import find_task, held_out
 
@@ -104,6 +105,20 @@ def test_a_composite_asks_its_parts() -> None:
 def test_what_it_does_not_know(name: str, options: dict[str, Any], part: str) -> None:
     with pytest.raises(TaskError, match=part):
         find_task(f"reasoning_gym/{name}", options)
+
+
+@pytest.mark.parametrize("name", ["number_sorting", "graph_color", "word_sorting"])
+def test_what_is_imitated_gets_full_marks(name: str) -> None:
+    shown = list(itertools.islice(find_task(f"reasoning_gym/{name}").demonstrations(0), 3))
+    prompts = [prompt for prompt, _ in shown]
+    columns = {"gym": [p.meta["gym"] for p in prompts], "answer": [p.answer for p in prompts]}
+    grades = reasoning_gym([text for _, text in shown], prompts=[p.text for p in prompts], **columns)
+    assert [grade.verdict for grade in grades] == ["right"] * 3
+
+
+def test_where_no_answer_is_given_there_is_nothing_to_imitate() -> None:
+    with pytest.raises(TaskError, match="not one of its training prompts has an answer to imitate"):
+        next(find_task("reasoning_gym/rush_hour").demonstrations(0))
 
 
 def test_a_generator_that_hangs_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

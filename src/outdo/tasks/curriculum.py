@@ -105,8 +105,7 @@ class Curriculum:
 
 
 def _key(prompt: Prompt) -> str:
-    """Variants of one problem are measured together: one is about as hard as the other."""
-    return f"{seed_of(prompt.meta.get('variant_of', prompt.id)):016x}"
+    return f"{seed_of(prompt.id):016x}"
 
 
 def _endless(task: Task, seed: int) -> Iterator[Prompt]:

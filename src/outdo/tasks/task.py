@@ -24,6 +24,7 @@ from outdo.types import Prompt
 
 MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
 ALL = "all"  # every split of a task with an end, for evaluations
+PATIENCE = 100  # prompts without an answer to imitate, from the first on, of a task without end
 WHOLE = 200_000  # prompts that a split with an end may have
 Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imitate, not always right; None: none here
 
@@ -83,11 +84,13 @@ class Task:
             )
         rng = random.Random(seed_of("teacher", seed))
         for epoch in range(2**31):
-            shown = 0
-            for prompt in self.prompts("train", seed_of("demonstrations", seed, epoch)):
+            shown = False
+            for tried, prompt in enumerate(self.prompts("train", seed_of("demonstrations", seed, epoch)), 1):
                 if (text := self.teacher(prompt, rng)) is not None:
-                    shown += 1
+                    shown = True
                     yield prompt, text
+                elif not shown and not self.finite and tried == PATIENCE:
+                    break
             if not shown:
                 raise TaskError(f"task {self.name}: not one of its training prompts has an answer to imitate")
 

@@ -179,6 +179,9 @@ def _draw(axis: Any, panel: Panel, read: Sequence[_Read]) -> None:
     axis.set_title(f"{title}  ({good})" if good else title, fontsize=9, loc="left")
     axis.grid(alpha=0.25)
     axis.tick_params(labelsize=8)
+    if not axis.lines:
+        axis.text(0.5, 0.5, "not measured", ha="center", fontsize=9, color="gray", transform=axis.transAxes)
+        axis.set(xticks=[], yticks=[])
     if axis.lines and (len(names) > 1 or len(read) > 1):
         axis.legend(fontsize=7, frameon=False)
 
