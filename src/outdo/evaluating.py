@@ -13,6 +13,7 @@ from outdo.evals.held_out import Tell, answer, measure
 from outdo.evals.report import Result
 from outdo.evals.retention import QUESTIONS, TOKENS, Retention, retention, windows
 from outdo.grade.compose import find_rewards
+from outdo.host import keep_memory
 from outdo.learn.memory import cache_budget, give_back
 from outdo.learn.score import Text, log_likelihoods
 from outdo.models.load import Policy, load_policy
@@ -106,6 +107,7 @@ def weights_of(models: Sequence[str]) -> list[str]:
 
 def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]) -> T:
     """Loads a model by any name that it can be had by, a run's folder among them, and frees its memory afterwards."""
+    keep_memory()
     policy = load_policy(str(name), dtype=settings.dtype, device=settings.device, seed=settings.seed)
     device = policy.device
     try:
