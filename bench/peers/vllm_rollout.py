@@ -26,12 +26,13 @@ from bench import work as w
 
 
 def main(works: list[w.Work]) -> None:
+    dtype = "bfloat16" if works[0].device == "cuda" else "float32"  # as ours
     with tempfile.TemporaryDirectory() as folder:
-        w.model("sdpa", works[0].shape).to(torch.bfloat16).save_pretrained(folder)
+        w.model("sdpa", works[0].shape).to(getattr(torch, dtype)).save_pretrained(folder)
         llm = LLM(
             model=folder,
             skip_tokenizer_init=True,
-            dtype="bfloat16",
+            dtype=dtype,
             max_model_len=max(work.prompt_tokens + work.new_tokens for work in works) + 16,
             gpu_memory_utilization=0.6,
             max_num_seqs=1024,
