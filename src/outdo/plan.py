@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from outdo.config import Recipe
-from outdo.errors import ModelError
+from outdo.errors import ModelError, PlaceError
 from outdo.host import available_memory
 from outdo.learn.memory import TOKENS, adapter_bytes, free_bytes, whole_bytes
 from outdo.models.gguf import Header, read_header
@@ -168,6 +169,45 @@ def _smaller(recipe: Recipe, shape: Shape, free: int, learns: bool) -> str:
     return ", or ".join([*ways, "take a smaller model"])
 
 
+@dataclass(frozen=True)
+class Disk:
+    """Bytes that a run writes, and that are free where it writes them. Its rows are small beside these."""
+
+    always: int  # the model that it ends with, and the one that KL is measured to
+    checkpoint: int
+    kept: int  # checkpoints at one time, with the best one and one that is being written
+    free: int
+
+    @property
+    def most(self) -> int:
+        return self.always + self.kept * self.checkpoint
+
+    @property
+    def least(self) -> int:
+        """No run gets by with less: the next checkpoint is written before the last one goes."""
+        return self.always + min(self.kept, 2) * self.checkpoint
+
+
+def disk(recipe: Recipe, shape: Shape, folder: Path) -> Disk:
+    """A checkpoint has the weights, what the optimizer knows of each, and their originals where they are no float32."""
+    each = BYTES[recipe.dtype]
+    always = shape.parameters * each * (2 if recipe.beta > 0 and not recipe.use_peft else 1) + 4 * shape.factors
+    checkpoint = 12 * shape.factors if recipe.use_peft else shape.parameters * (12 if each == 4 else 12 + each)
+    place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
+    kept = recipe.save_total_limit + 2 if recipe.save_steps else 1
+    return Disk(always, checkpoint, kept, shutil.disk_usage(place).free)
+
+
+def refuse_full_disk(recipe: Recipe, folder: Path) -> None:
+    """Raises PlaceError where a run would end with what it learnt and no room to keep it."""
+    found = disk(recipe, model_shape(find_source(recipe.model_name_or_path), lora_of(recipe)), folder)
+    if found.least > found.free:
+        raise PlaceError(
+            f"{folder}: the disk has {_size(found.free)} free, and a run needs {_size(found.least)} for the model and "
+            f"checkpoints of {_size(found.checkpoint)}: make room, or write elsewhere with output_dir"
+        )
+
+
 def token_lines(source: Source) -> str:
     """What ends an answer and what pads, as training will have it."""
     tokenizer = load_tokenizer(source)
@@ -205,10 +245,18 @@ def describe(recipe: Recipe) -> list[str]:
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each; "
         f"learning_rate {_rates(r)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
-        f"writes    {folder}",
+        f"writes    {folder}: {_writes(r, disk(r, shape, folder))}",
     ]
     refuse_too_large(r, shape)
+    refuse_full_disk(r, folder)
     return lines
+
+
+def _writes(r: Recipe, found: Disk) -> str:
+    learns = sum(stage.get("stage") != "harvest" for stage in r.stages) or 1
+    each = " in each stage that learns" if learns > 1 else ""
+    free = f"{'only ' if learns * found.most > found.free else ''}{_size(found.free)} free"
+    return f"up to {_size(found.most)}{each}, checkpoints of {_size(found.checkpoint)} and the model; {free}"
 
 
 def _rates(r: Recipe) -> str:

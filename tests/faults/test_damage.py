@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from faults.harness import Bench, rows, same
+from faults.harness import SHORT, Bench, rows, same
 from faults.test_stops import fault
 
 
@@ -152,23 +153,40 @@ def test_rows_that_cannot_be_written_end_the_run_with_1_and_it_can_go_on(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real disk of 12 MB: the model fits, the checkpoints do not."""
+    """A real disk of 40 MB: room for two checkpoints and the model."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", disk], capture_output=True, check=False)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], capture_output=True, check=False)
     if os.geteuid() or done.returncode:
         pytest.skip("only root can mount a small disk")
     yield disk
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_disk_that_is_really_full(bench: Bench, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_meanwhile(bench: Bench, small_disk: Path) -> None:
     bench.said()
-    status = bench.train(str(small_disk / "run"), "resume=never")
-    said = bench.said()
+    run = small_disk / "run"
+    process = bench.start("train", *SHORT, "max_steps=9000", f"output_dir={run}", "resume=never")
+    for _ in range(6000):
+        if (run / "metrics.jsonl").exists():
+            break
+        time.sleep(0.01)
+    with pytest.raises(OSError, match="No space left"), (small_disk / "other").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(2**16))
+    status, said = process.wait(), bench.said()
     assert status == 1 and "No space left" in said and "Traceback" not in said
-    for folder in (small_disk / "run" / "checkpoints").glob("step-*"):
+    for folder in (run / "checkpoints").glob("step-*"):
         assert (folder / "manifest.json").exists()
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_is_trained(bench: Bench, small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(20 * 2**20))
+    bench.said()
+    assert bench.train(str(small_disk / "run"), "resume=never") == 2
+    said = bench.said()
+    assert "has 2" in said and "checkpoints of 12.8 MB" in said and "output_dir" in said
+    assert not (small_disk / "run").exists()
 
 
 @pytest.mark.parametrize("point", ["loss", "clip"])
