@@ -209,7 +209,7 @@ def test_findings_are_the_doctor_s_of_now_and_those_noted_that_no_longer_hold(tm
 def test_compare_says_what_the_command_says(two: Served) -> None:
     make_run(two.root / "other", steps=12)
     told = two.get("compare", run=["first", "other"])
-    sides = compare.read([two.root / "first", two.root / "other"])
+    sides = compare.read([two.root / "first", two.root / "other"], [])
     command = json.loads(json.dumps(compare.as_json(sides), default=str))
     for row, same in zip(told["rows"], command["runs"], strict=True):
         for name in same.keys() - {"run"}:

@@ -125,5 +125,5 @@ def test_the_noise_of_advantages_is_that_of_the_groups_mean(tmp_path: Path) -> N
     groups = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, None]]
     rows = [{"completions": [{"reward": reward} for reward in rewards]} for rewards in groups]
     (tmp_path / "groups" / "steps-000000.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert advantage_noise(tmp_path) == pytest.approx(((0.25 / 4 + (1 / 3) / 3) / 2) ** 0.5)
-    assert advantage_noise(tmp_path / "nowhere") is None
+    assert advantage_noise(tmp_path, []) == pytest.approx(((0.25 / 4 + (1 / 3) / 3) / 2) ** 0.5)
+    assert advantage_noise(tmp_path / "nowhere", []) is None

@@ -67,6 +67,7 @@ def sweep(
     say(f"{len(found.cells)} cells in {folder}")
     with told_to_stop(f"the same command goes on with {folder}"):
         run_cells(drive, parallel, say, only or [])
+    _say_passed([line for lines in drive.passed.values() for line in lines])
     if report:
         _write_page(drive, report, shlex.join(["outdo", *sys.argv[1:]]))
     if as_json:
@@ -77,6 +78,13 @@ def sweep(
         raise RunError(
             f"{len(failed)} of {len(drive.rows)} cells failed, {failed[0]} the first; their logs are beside them"
         )
+
+
+def _say_passed(passed: list[str]) -> None:
+    from outdo.run import in_words
+
+    if passed:
+        print(in_words(passed), file=sys.stderr)
 
 
 def _refuse_unknown(found: Sweep, only: list[str]) -> None:
@@ -194,7 +202,9 @@ def compare(
 
     if len(runs) < 2:
         raise RecipeError("there is one run, and nothing to compare it with: name two or more")
-    found = side.read(runs)
+    passed: list[str] = []
+    found = side.read(runs, passed)
+    _say_passed(passed)
     if as_json:
         print(json.dumps(side.as_json(found), indent=2))
         return

@@ -44,16 +44,16 @@ class Side:
     row: Row
 
 
-def read(folders: Sequence[Path]) -> list[Side]:
-    """Raises RecipeError where one holds no run, or is named twice."""
+def read(folders: Sequence[Path], passed: list[str]) -> list[Side]:
+    """Raises RecipeError where one holds no run, or is named twice. Lines that are no rows are told in `passed`."""
     places = [folder.resolve() for folder in folders]
     for i, folder in enumerate(folders):
         if places[i] in places[:i]:
             raise RecipeError(f"{folder} is named twice: it does not differ from itself")
-    return [_side(folder) for folder in folders]
+    return [_side(folder, passed) for folder in folders]
 
 
-def _side(folder: Path) -> Side:
+def _side(folder: Path, passed: list[str]) -> Side:
     if (folder / "sweep.json").exists():
         raise RecipeError(f"{folder} holds a sweep, not a run: name its cells, {folder}/cell-*")
     try:
@@ -62,7 +62,7 @@ def _side(folder: Path) -> Side:
         raise RecipeError(f"{error}: name folders of runs") from None
     if manifest.get("kind") == "stages":
         raise RecipeError(f"{folder} has stages, each a run of its own: name those, such as {folder}/02-grpo")
-    return Side(str(folder), manifest["recipe"], row_of(folder))
+    return Side(str(folder), manifest["recipe"], row_of(folder, passed))
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:

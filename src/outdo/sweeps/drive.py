@@ -56,6 +56,7 @@ class Drive:
     start: Start
     lock: IO[str]  # held as long as this is
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the cell's name
+    passed: dict[str, list[str]] = field(default_factory=dict)  # by it too: lines of its files that are no rows
 
     def save(self) -> None:
         """Whole or not at all: written beside, then renamed."""
@@ -88,7 +89,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
         folder.mkdir(parents=True, exist_ok=True)
     drive = Drive(sweep, folder, start, _locked(folder))
     for cell in sweep.cells:
-        drive.rows[cell.name] = _row(cell, folder)
+        drive.rows[cell.name] = _row(drive, cell)
     drive.save()
     return drive
 
@@ -133,13 +134,14 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     raise RunError(f"{folder / 'sweep.json'} cannot be read: move it away to have it made again from the runs")
 
 
-def _row(cell: Cell, folder: Path) -> dict[str, Any]:
-    run = folder / f"cell-{cell.name}"
+def _row(drive: Drive, cell: Cell) -> dict[str, Any]:
+    run, passed = drive.folder / f"cell-{cell.name}", list[str]()
+    drive.passed[cell.name] = passed
     row: dict[str, Any] = {"name": cell.name, "setting": cell.setting, "keys": cell.keys, "folder": run.name}
     if not (run / "run.json").exists():
         return row | _nothing("waiting")
     try:
-        return row | row_of(run)
+        return row | row_of(run, passed)
     except RunError as error:  # what is in the folder cannot be read: that costs this cell only
         return row | _nothing("failed", str(error))
 
@@ -166,7 +168,7 @@ def run_cells(drive: Drive, parallel: int, say: Say, only: Sequence[str] = ()) -
                 say(f"stopping {len(children)} cells; they save where they are")
             _stop([child for child, _, _ in children])
             for _, cell, _ in children:
-                drive.rows[cell.name] = _row(cell, drive.folder)
+                drive.rows[cell.name] = _row(drive, cell)
             with suppress(RunError):  # the error to hear of is on its way
                 drive.save()
             raise
@@ -215,7 +217,7 @@ def _all(
         for child, cell, began in [each for each in children if each[0].poll() is not None]:
             children.remove((child, cell, began))
             ended += 1
-            row = _ended(cell, drive.folder, child.poll() or 0) | {"wall_seconds": round(time.monotonic() - began, 1)}
+            row = _ended(drive, cell, child.poll() or 0) | {"wall_seconds": round(time.monotonic() - began, 1)}
             drive.rows[cell.name] = row
             drive.save()
             left = (time.monotonic() - start) / ended * (len(cells) - ended)
@@ -240,12 +242,12 @@ def told(row: dict[str, Any]) -> str:
     return "  ".join(words)
 
 
-def _ended(cell: Cell, folder: Path, status: int) -> dict[str, Any]:
+def _ended(drive: Drive, cell: Cell, status: int) -> dict[str, Any]:
     """The row of a cell whose process has ended, whatever it left."""
-    row = _row(cell, folder)
+    row = _row(drive, cell)
     if row["status"] in ENDED:
         return row
-    how = f"killed by {signal.Signals(-status).name}" if status < 0 else _last_words(folder / f"cell-{cell.name}")
+    how = f"killed by {signal.Signals(-status).name}" if status < 0 else _last_words(drive.folder / f"cell-{cell.name}")
     why = row["why"] if row["status"] == "failed" else how
     return row | {"status": "failed", "why": why or f"exit status {status}", "troubles": ["failed"]}
 

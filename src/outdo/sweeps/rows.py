@@ -33,18 +33,24 @@ MASTERED = 0.9  # success at sampling from which on one answer only is no illnes
 _TOLD_TO_STOP = re.compile(r"(SIG\w+|interrupted) after step")
 
 
-def row_of(folder: Path) -> Row:
-    """One run's row. Raises RunError where the folder holds none. What a run has not got is None."""
+def row_of(folder: Path, passed: list[str]) -> Row:
+    """One run's row. Raises RunError where the folder holds none. What a run has not got is None.
+
+    Lines of its files that are no rows are passed over and told in `passed`.
+    """
     manifest = read_run(folder)
     try:
-        return _row(folder, manifest)
+        return _row(folder, manifest, passed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder}: its rows are not as a run writes them ({error!r:.80})") from None
 
 
-def _row(folder: Path, manifest: Mapping[str, Any]) -> Row:
-    steps = list(read_rows(folder / "metrics.jsonl"))
-    evals = list(read_rows(folder / "evals.jsonl"))
+def _row(folder: Path, manifest: Mapping[str, Any], passed: list[str]) -> Row:
+    wrong: list[str] = []
+    steps = list(read_rows(path := folder / "metrics.jsonl", wrong))
+    if wrong and not steps:
+        raise RunError(f"{path}: not one of its lines is a JSON row; put a sound copy in its place, or remove it")
+    evals = list(read_rows(folder / "evals.jsonl", wrong))
     row: Row = {
         **outcome(folder, manifest),
         "steps": len(steps),
@@ -52,12 +58,14 @@ def _row(folder: Path, manifest: Mapping[str, Any]) -> Row:
         **{name: mean_of(steps[-TAIL:], name) for name in SIGNALS},
         "tokens_per_s": _rate(steps),
         "seconds": _total(steps, "time/step"),
-        "adv_noise": advantage_noise(folder),
+        "adv_noise": advantage_noise(folder, wrong),
     }
-    found = diagnose(run_history(folder)) if steps and manifest.get("kind", "grpo") == "grpo" else []
+    history = run_history(folder) if steps and manifest.get("kind", "grpo") == "grpo" else None
+    found = diagnose(history) if history else []
     row["findings"] = [finding.code for finding in found if finding.code not in NOTHING]
     grave = [f"the doctor says {finding.code}" for finding in found if finding.severity == "critical"]
     row["troubles"] = [*troubles(row, steps, manifest["recipe"]), *grave]
+    passed += dict.fromkeys([*wrong, *(history.passed if history else ())])
     return row
 
 
@@ -131,13 +139,13 @@ def troubles(row: Row, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, 
     return found
 
 
-def advantage_noise(folder: Path) -> float | None:
+def advantage_noise(folder: Path, passed: list[str]) -> float | None:
     """How far off by chance the mean is that answers are measured against: its standard error, averaged over groups.
 
     In units of reward, of the first groups of the run. A larger group has less of it.
     """
     paths = sorted((folder / "groups").glob("*.jsonl"))
-    groups = itertools.islice(itertools.chain.from_iterable(map(read_rows, paths)), LOOKED_AT)
+    groups = itertools.islice((row for path in paths for row in read_rows(path, passed)), LOOKED_AT)
     answers = [[a["reward"] for a in group["completions"] if a["reward"] is not None] for group in groups]
     errors = [statistics.variance(rewards) / len(rewards) for rewards in answers if len(rewards) > 1]
     return statistics.fmean(errors) ** 0.5 if errors else None
