@@ -30,7 +30,19 @@ def test_files_and_mistakes(outdo: Outdo, tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in said.stdout.splitlines())
     findings = json.loads(outdo("doctor", "log.jsonl", "--json").stdout)
     assert findings[0]["code"] == "kl_blowup" and findings[0]["expect"]["signal"] == "kl_mean"
-    for words in (["nothere"], [], ["log.jsonl", "--treat"], ["log.jsonl", "--steps", "9"], ["--system", "--treat"]):
+    (tmp_path / "spoilt.jsonl").write_text("garbage\n" + (tmp_path / "log.jsonl").read_text())
+    spoilt = outdo("doctor", "spoilt.jsonl", "--json")
+    assert spoilt.returncode == 0 and json.loads(spoilt.stdout) == findings
+    assert spoilt.stderr == "passed over 1 line that is no JSON row: spoilt.jsonl: line 1\n"
+    (tmp_path / "garbage.jsonl").write_text("{garbage\n[1]\n")
+    for words in (
+        ["nothere"],
+        [],
+        ["garbage.jsonl"],
+        ["log.jsonl", "--treat"],
+        ["log.jsonl", "--steps", "9"],
+        ["--system", "--treat"],
+    ):
         wrong = outdo("doctor", *words)
         assert wrong.returncode == 2 and "outdo:" in wrong.stderr and "Traceback" not in wrong.stderr, words
 

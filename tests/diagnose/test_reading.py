@@ -107,6 +107,20 @@ def test_a_file_that_still_grows_is_read_up_to_its_last_line(tmp_path: Path) -> 
     assert len(read_history(path)) == 50
 
 
+def test_lines_that_are_no_rows_are_passed_over_wherever_they_stand(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", noisy(TRL))
+    rows = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([b"garbage", *rows[:20], b"[1]", b"", b"\xff\x00", *rows[20:], b"{'reward': 1}", b""]))
+    history = read_history(path)
+    assert len(history) == 50 and history.passed == tuple(f"{path}: line {number}" for number in (1, 22, 24, 55))
+    path.write_bytes(b"garbage\n[1]\n\xff\x00\n")
+    with pytest.raises(RecipeError, match="not UTF-8"):
+        read_history(path)
+    path.write_bytes(b"{garbage\n3\n")
+    with pytest.raises(RecipeError, match=r"no line of it is a JSON row: '\{garbage"):
+        read_history(path)
+
+
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", '{"step": 1}\nno\n{"step": 2}\n', "[1, 2]", "\x00\x01", "[" * 9000])
 def test_a_file_with_nothing_to_diagnose_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log"

@@ -20,22 +20,25 @@ from outdo.diagnose.signals import known
 from outdo.errors import RecipeError
 from outdo.run import read_rows, read_run
 
+Row = dict[str, Any]
+
 HINT = "a run's folder, or CSV, JSON or JSON Lines with a row a step, under outdo's names, TRL's or verl's"
 
 
 def read_history(path: Path) -> History:
-    """Raises RecipeError where there is nothing to diagnose in it."""
+    """Raises RecipeError where there is nothing to diagnose in it. Lines that are no rows are passed over."""
     path = _state_in(path) or path
     if path.is_dir():
         return run_history(path)
     if not path.is_file():
         raise RecipeError(f"{path} is {'no file' if path.exists() else 'not there'}: give {HINT}")
-    history = from_rows(_rows(path))
+    rows, passed = _rows(path)
+    history = from_rows(rows)
     if not KNOWN & history.columns.keys():
         has = ", ".join(list(history.columns)[:8]) or "no numbers"
         some = ", ".join(["reward_mean", *list(NAMES)[:3], "critic/score/mean"])
         raise RecipeError(f"{path} has no signal that is known (it has {has}): name the columns as in {some}")
-    return replace(history, recipe=_settings(history))
+    return replace(history, recipe=_settings(history), passed=tuple(passed))
 
 
 def _state_in(folder: Path) -> Path | None:
@@ -68,24 +71,31 @@ def _settings(history: History) -> dict[str, Any]:
     return {key: float(np.max(known(history[name]))) for key, name in told.items() if history.has(name, least=1)}
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path) -> tuple[list[Row], list[str]]:
+    """And the lines among them that are none. Where a text can be read in two ways, that with more rows is right."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
         raise RecipeError(f"{path} cannot be read ({error}): give {HINT}") from None
     if not text.strip():
         raise RecipeError(f"{path} is empty: give {HINT}")
-    if text.lstrip()[0] not in "[{":
-        return printed_rows(text) or _csv_rows(path, text)
-    try:
-        return _json_rows(path, text)
-    except RecipeError:
-        if rows := printed_rows(text):
-            return rows
-        raise
+    is_json = text.lstrip()[0] in "[{"
+    if is_json and (whole := _whole(path, text)) is not None:
+        return whole, []
+    rows, passed = _lines(path, text)
+    printed = printed_rows(text)
+    if rows and len(rows) >= len(printed):
+        return rows, passed
+    if printed:
+        return printed, []
+    if is_json:
+        raise RecipeError(f"{path}: no line of it is a JSON row: {text.lstrip()[:60]!r}: give {HINT}")
+    if "\ufffd" in text:
+        raise RecipeError(f"{path} cannot be read (it is not UTF-8): give {HINT}")
+    return _csv_rows(path, text), []
 
 
-def _csv_rows(path: Path, text: str) -> list[dict[str, Any]]:
+def _csv_rows(path: Path, text: str) -> list[Row]:
     """Between commas, tabs or semicolons; with these, a decimal comma is one."""
     between = max(",;\t", key=text.lstrip().partition("\n")[0].count)
     try:
@@ -96,33 +106,35 @@ def _csv_rows(path: Path, text: str) -> list[dict[str, Any]]:
     return [{key: value.replace(*point) for key, value in row.items() if key and value} for row in rows]
 
 
-def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
-    """JSON Lines; or one JSON value: a list of rows, or the trainer_state.json of transformers."""
+def _whole(path: Path, text: str) -> list[Row] | None:
+    """One JSON value: a list of rows, or the trainer_state.json of transformers. None where the text is none."""
     try:
         whole = json.loads(text)
-        rows = whole.get("log_history", [whole]) if isinstance(whole, dict) else whole
     except (ValueError, RecursionError):
-        rows = _lines(path, text)
+        return None
+    rows = whole.get("log_history", [whole]) if isinstance(whole, dict) else whole
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise RecipeError(f"{path}: expected an object for each step: give {HINT}")
     return [_flat(row) for row in rows]
 
 
-def _lines(path: Path, text: str) -> list[Any]:
-    """A last line without its end may still be growing."""
+def _lines(path: Path, text: str) -> tuple[list[Row], list[str]]:
+    """JSON Lines, and which of them are no rows. A last line without its end may still be growing."""
     lines = text.split("\n")
-    rows = []
+    rows, passed = [], []
     for number, line in enumerate(lines, 1):
         try:
-            if line.strip():
-                rows.append(json.loads(line))
+            row = json.loads(line)
         except (ValueError, RecursionError):
-            if number < len(lines) or not rows:
-                raise RecipeError(f"{path}: line {number} is no JSON: {line[:60]!r}") from None
-    return rows
+            row = None
+        if isinstance(row, dict):
+            rows.append(_flat(row))
+        elif line.strip() and number < len(lines):
+            passed.append(f"{path}: line {number}")
+    return rows, passed
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> Row:
     """verl's file logger puts the numbers under `data`."""
     inner = row.get("data")
     return (
