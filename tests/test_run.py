@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -71,6 +72,17 @@ def test_where_there_is_no_run_that_is_bad_input_and_says_what_there_is(tmp_path
         with pytest.raises(PlaceError, match=f"{name} holds no run.*{words}") as found:
             read_run(tmp_path / name)
         assert found.value.exit_status == 2
+
+
+def test_a_pipe_that_broke_under_the_output_is_why_a_run_ended(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {}, {})
+    with pytest.raises(SystemExit), run.until_done():
+        try:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        except BrokenPipeError:
+            sys.exit(1)  # as rich does
+    manifest = read_run(tmp_path / "run")
+    assert (manifest["status"], manifest["why"]) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
 
 
 def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ class Run:
             self.finish("done")
         except BaseException as error:
             stopped = isinstance(error, (KeyboardInterrupt, Halted))
-            why = str(error) if stopped or isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
+            cause = (isinstance(error, SystemExit) and error.__context__) or error  # an exit where a pipe broke
+            why = str(error) if stopped or isinstance(error, OutdoError) else f"{type(cause).__name__}: {cause}"
             with suppress(RunError):  # a disk that failed the run fails its last line too
                 self.finish("stopped" if stopped else "failed", why)
             raise

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from conftest import QUICK
+from outdo.cli import main
 from outdo.cli.app import app
 from outdo.cli.train import _eval_words, _tell
 from outdo.config import Recipe, load_recipe
@@ -186,6 +187,42 @@ main()
     for module in ("outdo.cli.sweep", "outdo.host", "outdo.tasks.task"):
         done = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.strip()) == (130, ""), module
+
+
+@pytest.mark.parametrize(
+    ("words", "errors", "status"),
+    [
+        ("tasks", subprocess.PIPE, 141),  # rich prints it
+        ("compare --help", subprocess.PIPE, 141),  # typer does
+        ("doctor log.jsonl --json", subprocess.PIPE, 141),  # and `print`, which waits for the end
+        ("nonsense", subprocess.STDOUT, 141),
+        ("train nonsense=1", subprocess.STDOUT, 2),
+    ],
+)
+def test_a_reader_that_went_away_ends_it_quietly(tmp_path: Path, words: str, errors: int, status: int) -> None:
+    log = "".join(json.dumps({"step": i, "reward": 0.4, "kl": 0.02 * i}) + "\n" for i in range(40))
+    (tmp_path / "log.jsonl").write_text(log)
+    reads, writes = os.pipe()
+    os.close(reads)
+    command, env = [sys.executable, "-m", "outdo", *words.split()], {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=env, stdout=writes, stderr=errors, check=False)
+    os.close(writes)
+    assert done.returncode == status and not done.stderr
+
+
+def test_another_pipe_that_breaks_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks() -> None:
+        try:
+            raise BrokenPipeError(32, "a worker's pipe")
+        except BrokenPipeError:
+            sys.exit(1)  # as typer does
+
+    monkeypatch.setattr("outdo.cli.app", breaks)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1 and "failed: BrokenPipeError: [Errno 32] a worker's pipe" in capsys.readouterr().err
 
 
 def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
