@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import shlex
@@ -11,21 +12,25 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dash.folders import HOSTILE, RECIPE, group, make_run, numbers
 from faults.harness import SHORT
 from outdo.config import load_recipe
 from outdo.errors import RunError
+from outdo.evals.held_out import Evaluation
 from outdo.report.html import visible
 from outdo.report.story import read_story
 from outdo.report.words import again, duration, verdict
 from outdo.report.write import write_report
 from outdo.run import Run
+from outdo.track.console import summary
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SCRIPT = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 2'>"
@@ -91,6 +96,22 @@ def test_it_says_what_came_of_the_run(made: Path) -> None:
     assert "pass@1 [95%]" in page.text and "doctor" in page.text
     changed = page.text.partition("What is not as it comes:")[2].partition("all ")[0]
     assert "max_steps" in changed and "num_generations 4" in re.sub(r"\s+", " ", changed) and "seed" not in changed
+
+
+def test_shares_are_written_as_the_terminal_writes_them(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
+    found = Evaluation("test", 200, 0.235, 0.18, 0.3, {1: 0.4174, 10: 0.965})
+    later = replace(found, success_rate=0.9951, pass_at={1: 0.9286, 10: 1.0})
+    run.record(0, numbers(0), [group("1+1", ["2", "3"], [1.0, 0.0])])
+    for step, each in enumerate([found, later]):
+        run.record_eval(each.row(step))
+    run.finish("done")
+    run.close()
+    text = Page(write_report(tmp_path / "run")).text
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(summary([found], [later]))
+    assert "0.417 → 0.929  0.965 → 1.000" in shown.getvalue()
+    assert all(share in text for share in ("0.417", "0.965", "0.929", "1.000", "0.995"))
 
 
 def test_the_same_prompt_is_shown_early_and_late(made: Path) -> None:

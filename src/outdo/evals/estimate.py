@@ -24,6 +24,11 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
 
 
+def as_share(value: float | None) -> str:
+    """Success or pass@k as tables and pages have it."""
+    return "–" if value is None else f"{value:.3f}"
+
+
 def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
     """Wilson's interval for a share: sane at 0, at 1 and for small n."""
     if not 0 <= successes <= n or n < 1:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import Difference, paired_difference
+from outdo.evals.estimate import Difference, as_share, paired_difference
 from outdo.evals.held_out import Answers, Evaluation
 from outdo.evals.retention import Retention
 from outdo.types import Group
@@ -66,7 +66,7 @@ def rounds(results: Sequence[Result]) -> list[list[Result]]:
 
 
 def share(value: float, low: float, high: float) -> str:
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{as_share(value)} [{low:.3f}, {high:.3f}]"
 
 
 def change(d: Difference) -> str:

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from outdo.evals.estimate import as_share
 from outdo.evals.held_out import Evaluation
 
 SIGNALS = {  # metric -> how it is called and written in the table
@@ -134,13 +135,11 @@ def by_stage(first: Sequence[Evaluation], stages: Sequence[tuple[str, Sequence[E
 
 
 def _change(old: float | None, new: float | None) -> str:
-    if new is None:
-        return "–"
-    return f"{new:.2f}" if old is None else f"{old:.2f} → {new:.2f}"
+    return as_share(new) if old is None or new is None else f"{as_share(old)} → {as_share(new)}"
 
 
 def interval(e: Evaluation) -> str:
-    return f"{e.success_rate:.3f} [{e.low:.2f}, {e.high:.2f}]"
+    return f"{as_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
 
 
 def _progress(name: str, step: int, total: int, start: float, more: str = "") -> Table:
