@@ -48,7 +48,7 @@ def wide(page: Any) -> int:
 
 def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks) -> None:
     said = root / "said.txt"
-    words = ["train", *SHORT, "max_steps=10", "eval_steps=5", f"output_dir={root / 'live'}"]
+    words = ["train", *SHORT, "max_steps=30", "eval_steps=15", f"output_dir={root / 'live'}"]
     child = forks.start(words, root, said, said)
     while not (root / "live" / "run.json").exists():
         time.sleep(0.1)
@@ -57,7 +57,7 @@ def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks)
     page.wait_for_selector(".status.running")
     page.wait_for_selector("article[data-signal=reward_mean]")
     seen = {page.inner_text(".fact:has-text('Steps') b")}
-    while "10 / 10" not in seen:
+    while "30 / 30" not in seen:
         page.wait_for_timeout(50)
         seen.add(page.inner_text(".fact:has-text('Steps') b"))
     page.wait_for_selector(".status.done")
@@ -66,7 +66,7 @@ def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks)
     assert len(seen) > 3, f"only {seen} were shown on the way"
     assert page.evaluate("window.first"), "the page was loaded again"
     label = page.get_attribute("article[data-signal=reward_mean] canvas >> nth=1", "aria-label")
-    assert "at step 9" in label, label
+    assert "at step 29" in label, label
     shown = page.inner_text(".fact:has-text('Held-out')")
     assert len(re.findall(r"\d\.\d{3}", shown)) == 2, shown
     watched.check()
