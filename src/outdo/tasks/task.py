@@ -92,7 +92,10 @@ class Task:
                 elif not shown and not self.finite and tried == PATIENCE:
                     break
             if not shown:
-                raise TaskError(f"task {self.name}: not one of its training prompts has an answer to imitate")
+                raise TaskError(
+                    f"task {self.name}: not one of its training prompts has an answer to imitate. Other data is "
+                    "sft_dataset_name=FILE; sft_steps=0 trains by the rewards alone"
+                )
 
     def with_args(self, args: dict[str, Any]) -> Task:
         return replace(self, args={**self.args, **args})
