@@ -16,7 +16,7 @@ from outdo.grade.compose import Rewards
 from outdo.keeping import Known, Parts, Start
 from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy
-from outdo.plan import policy_for, refuse_full_disk
+from outdo.plan import policy_for
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.run import Run, default_folder, read_rows, versions
@@ -76,8 +76,7 @@ def start(job: Job) -> Result:
         reporter.note(shared.words())
     lessons, data = find_lessons(recipe, task), job.data
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
-    refuse_full_disk(recipe, folder)
-    policy = policy_for(recipe)
+    policy = policy_for(recipe, folder=folder)
     job = replace(job, task=fitted(recipe, task, policy, reporter.note))
     facts = {
         **policy.facts,

@@ -51,14 +51,18 @@ def lora_of(recipe: Recipe) -> Lora | None:
     return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed, recipe.load_in_4bit)
 
 
-def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True) -> Policy:
-    """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit.
+def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True, folder: Path | None = None) -> Policy:
+    """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit, or what a
+    new run of it writes does not fit on the disk of that `folder`.
 
     One that does not learn is only sampled from, and has a new adapter only where four bits are not had without.
     """
     name = name or recipe.model_name_or_path
     lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
-    refuse_too_large(recipe, model_shape(find_source(name), lora), learns)
+    shape = model_shape(find_source(name), lora)
+    refuse_too_large(recipe, shape, learns)
+    if folder:
+        refuse_full_disk(disk(recipe, shape, folder), folder)
     return load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed, lora=lora)
 
 
@@ -198,9 +202,8 @@ def disk(recipe: Recipe, shape: Shape, folder: Path) -> Disk:
     return Disk(always, checkpoint, kept, shutil.disk_usage(place).free)
 
 
-def refuse_full_disk(recipe: Recipe, folder: Path) -> None:
+def refuse_full_disk(found: Disk, folder: Path) -> None:
     """Raises PlaceError where a run would end with what it learnt and no room to keep it."""
-    found = disk(recipe, model_shape(find_source(recipe.model_name_or_path), lora_of(recipe)), folder)
     if found.least > found.free:
         raise PlaceError(
             f"{folder}: the disk has {_size(found.free)} free, and a run needs {_size(found.least)} for the model and "
@@ -229,6 +232,7 @@ def describe(recipe: Recipe) -> list[str]:
     parts = memory(r, shape)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
+    room = disk(r, shape, folder)
     long = f"{r.sft_steps} steps" if r.sft_steps else f"{r.sft_epochs:g} epochs in steps" if r.sft_epochs else ""
     warm = f"{long} of {r.sft_batch_size} demonstrations, then " if long else ""
     whole = f"{len(r.stages)} stages, as below" if r.stages else f"{warm}{r.max_steps} GRPO steps"
@@ -245,10 +249,10 @@ def describe(recipe: Recipe) -> list[str]:
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each; "
         f"learning_rate {_rates(r)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
-        f"writes    {folder}: {_writes(r, disk(r, shape, folder))}",
+        f"writes    {folder}: {_writes(r, room)}",
     ]
     refuse_too_large(r, shape)
-    refuse_full_disk(r, folder)
+    refuse_full_disk(room, folder)
     return lines
 
 
