@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
+from transformers import LlamaConfig, LlamaForCausalLM
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
 CUDA = torch.cuda.is_available()
@@ -18,6 +20,7 @@ if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
 from outdo.learn import logprobs  # noqa: E402
 from outdo.models import attention, cache, kernels, ops  # noqa: E402
 from outdo.models.load import Policy  # noqa: E402
+from outdo.models.stack import find_stack  # noqa: E402
 from outdo.rollout.deck import Deck  # noqa: E402
 from outdo.rollout.sampling import SPLITMIX, Picked, pick, uniforms  # noqa: E402
 from outdo.types import SampleParams  # noqa: E402
@@ -104,6 +107,80 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turn
     assert_close(out[:5], expected[:5], atol=1e-5, rtol=1e-4)  # what an idle row makes is of no account
     assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     assert not torch.equal(ours, pages) and not arrived.any()
+
+
+@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_few_rows(plain: None, rows: int, biased: bool) -> None:
+    x, norm, w = random(rows, 192), random(192), random(80, 192) / 10
+    bias = random(80) if biased else None
+    _, y, _ = ops.add_norm(x, None, norm, 1e-5)
+    assert_close(kernels.few.norm_product(x, norm, 1e-5, w, bias), F.linear(y, w, bias), atol=1e-4, rtol=1e-4)
+    gate = random(2 * 96, 192) / 10
+    assert_close(
+        kernels.few.norm_product(x, norm, 1e-5, gate, gate=True), ops.swiglu(F.linear(y, gate)), atol=1e-4, rtol=1e-4
+    )
+    z, down, before = random(rows, 320), random(192, 320) / 10, x.clone()
+    kernels.few.add_product(x, z, down)
+    assert_close(x, before + F.linear(z, down), atol=1e-4, rtol=1e-4)
+
+
+def test_which_layers_are_for_few() -> None:
+    def serves(rows: int, width: int, inner: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        return kernels.few.serves(rows, *(torch.empty(1, n, dtype=dtype, device=DEVICE) for n in (width, inner)))
+
+    modern = CUDA and torch.cuda.get_device_capability() >= (9, 0)
+    assert serves(64, 576, 1536) is modern and serves(1, 128, 256) is modern
+    assert not serves(65, 576, 1536)
+    assert not serves(8, 896, 4864) and not serves(8, 576, 4864)  # a program could not hold them
+    assert not serves(8, 128, 344)  # not of whole pieces
+    assert not serves(8, 576, 1536, torch.float32)
+
+
+@pytest.mark.skipif(
+    not CUDA or torch.cuda.get_device_capability() < (9, 0), reason="kernels overlap on a GPU from Hopper on"
+)
+@pytest.mark.parametrize("rows", [3, 16, 40, 64])
+def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step by both paths: the same hidden states and the same keys, and every time, however the kernels overlap."""
+    config = LlamaConfig(
+        vocab_size=300, hidden_size=576, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=9,
+        num_key_value_heads=3, head_dim=64, max_position_embeddings=1024,
+    )  # fmt: skip
+    stack = find_stack(LlamaForCausalLM(config).to(DEVICE, torch.bfloat16))
+    assert stack
+    with torch.no_grad():
+        layers = stack.fused()
+        paged = cache.PagedCache(rows, 512, torch.device(DEVICE), 8 * rows + 1)
+        lengths = [(37 * row) % 200 + 1 for row in range(rows)]
+        for row, length in enumerate(lengths):
+            paged.place(length, [row])
+        paged.grow(range(rows), 200)
+        paged.tell()
+        ids = torch.randint(300, (sum(lengths),), device=DEVICE)
+        at = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
+        stack.hidden(ids, at, paged.reading([(length, [row]) for row, length in enumerate(lengths)]), layers)
+        paged.own_B[:] = torch.arange(rows, device=DEVICE) % 90  # of which the keys are zero, as they were made
+        paged.idle_B.fill_(False)
+        paged.begin(rows)
+        before, tokens = [page.clone() for page in paged.pages], torch.randint(300, (rows,), device=DEVICE)
+
+        def step() -> tuple[Tensor, list[Tensor]]:
+            for page, was in zip(paged.pages, before, strict=True):
+                page.copy_(was)
+            hidden = stack.hidden(tokens, paged.prompt_B + paged.own_B, paged, layers)
+            return hidden, [page.clone() for page in paged.pages]
+
+        few, few_pages = step()
+        for _ in range(50):
+            again, pages = step()
+            assert torch.equal(again, few) and all(map(torch.equal, pages, few_pages))
+        monkeypatch.setattr(kernels.few, "MOST_ROWS", 0)
+        many, many_pages = step()
+    assert_close(few, many, atol=5e-2, rtol=2e-2)
+    assert not torch.equal(few_pages[-1], before[-1])
+    for a, b in zip(few_pages, many_pages, strict=True):
+        assert_close(a, b, atol=5e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("vocabulary", [50, 4096, 9000])

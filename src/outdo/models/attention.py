@@ -37,6 +37,7 @@ class How:
     window: int | None = None  # a token sees so many, itself included
     softcap: float | None = None
     turn: tuple[Tensor, Tensor] | None = None  # cosines and signed sines [N, D], where the layout is to turn q and k
+    overlaps: bool = False  # the kernels before and after it are those for few rows
 
 
 class Layout(Protocol):

@@ -241,7 +241,8 @@ class PagedCache:
         rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
         if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
             state = *rows, self.idle_B[:n], self.arrived_BK
-            return k.paged_attention(qkv_NHD, self.pages[layer], *state, how.heads, how.scale, how.turn)
+            asked = how.heads, how.scale, how.turn
+            return k.paged_attention(qkv_NHD, self.pages[layer], *state, *asked, overlaps=how.overlaps)
         if how.turn:
             qkv_NHD = rotate(qkv_NHD, *how.turn, (qkv_NHD.shape[1] + how.heads) // 2)
         return paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)

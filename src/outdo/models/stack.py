@@ -77,6 +77,8 @@ class Stack:
         """Last hidden states [N, D]. `recompute` keeps only each layer's input for the backward."""
         x = F.embedding(ids_N, self.base.embed_tokens.weight).float()
         cos, sin = (table[positions_N] for table in self._turns(x.device))
+        if layers and layout.turns and self._is_for_few(len(ids_N), layers[0]):
+            return self._hidden_of_few(x, cos, sin, layout, layers)
         delta: Tensor | None = None
         for i, layer in enumerate(layers or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
@@ -85,6 +87,23 @@ class Stack:
             else:
                 x, delta, _ = one.forward(x, delta, layer)
         return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
+
+    def _is_for_few(self, rows: int, layer: Layer) -> bool:
+        k = ops.kernels(layer.norm, self.head_size)
+        return bool(k and layer.q_norm is None and k.few.serves(rows, layer.qkv, layer.down))
+
+    def _hidden_of_few(self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[Layer]) -> Tensor:
+        """`hidden` of few rows that are being decoded, in five kernels a layer."""
+        k = ops.kernels(x_ND)
+        assert k
+        how = How(self.heads, self.scale, turn=(cos, sin), overlaps=True)
+        for i, w in enumerate(layers):
+            qkv = k.few.norm_product(x_ND, w.norm, self.eps, w.qkv, w.qkv_bias)
+            seen = layout.attend(i, qkv.unflatten(1, (-1, self.head_size)), how)
+            k.few.add_product(x_ND, seen.flatten(1), w.out)
+            gated = k.few.norm_product(x_ND, w.norm_mlp, self.eps, w.gate_up, gate=True)
+            k.few.add_product(x_ND, gated, w.down)
+        return ops.add_norm(x_ND, None, self.base.norm.weight, self.eps)[1]
 
     @torch.no_grad()
     def _turns(self, device: torch.device) -> tuple[Tensor, Tensor]:

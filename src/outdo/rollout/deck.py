@@ -17,7 +17,9 @@ from outdo.models.stack import Layer
 from outdo.rollout.sampling import MOST_KEPT, Picked, choose
 from outdo.types import SampleParams
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096)
+SIZES = (
+    1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1280, 1536, 2048, 3072, 4096,
+)  # fmt: skip
 
 
 class Deck:

@@ -4,6 +4,7 @@ what the tests compare with.
 Numbers come in and go out in the type of their tensors; everything between is float32.
 """
 
+from outdo.models.kernels import few
 from outdo.models.kernels.attention import merge, paged_attention
 from outdo.models.kernels.choice import advance, draw
 from outdo.models.kernels.layer import add_norm, norm_backward, rotate, swiglu, swiglu_backward
@@ -13,6 +14,7 @@ __all__ = [
     "add_norm",
     "advance",
     "draw",
+    "few",
     "logprobs",
     "logprobs_backward",
     "merge",

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outdo.models.kernels.overlap import ahead, launch, wait
+
 # --- attention over pages, one new token in each row
 
 
@@ -38,10 +40,38 @@ def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: 
 
 
 @triton.jit
+def _seen(idx, prompt, base, stop):
+    """Which places hold a token: the prompt's last page may be part empty. An idle row has `stop` 0 and sees none."""
+    return (idx < stop) & ((idx < prompt) | (idx >= base))
+
+
+@triton.jit
+def _keys_and_values(pages, table, idx, seen, at, K, PAGE: tl.constexpr, D: tl.constexpr):
+    page = tl.load(table + idx // PAGE, mask=seen, other=0).to(tl.int64) * (2 * K * PAGE * D)
+    where = pages + page[:, None] + (idx % PAGE)[:, None] * D + at[None, :]
+    k = tl.load(where, mask=seen[:, None], other=0.0)
+    return k, tl.load(where + K * PAGE * D, mask=seen[:, None], other=0.0)
+
+
+@triton.jit
+def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
+    """Some more keys and values taken into the running maximum, sum and output."""
+    precision: tl.constexpr = "ieee" if EXACT else "tf32"
+    scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    shrink = tl.exp(top - higher)
+    p = tl.exp(scores - higher[:, None])
+    total = total * shrink + tl.sum(p, 1)
+    out = out * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
+    return higher, total, out
+
+
+@triton.jit
 def _paged(  # noqa: PLR0915 one kernel
     qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, part_ptr, arrived_ptr,
     scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK: tl.constexpr, TURN: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
+    BLOCK: tl.constexpr, TURN: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -49,11 +79,7 @@ def _paged(  # noqa: PLR0915 one kernel
     at = tl.arange(0, D)
     slot = tl.arange(0, BLOCK)
     query = tl.arange(0, BLOCK_Q)
-    token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
-    cos = tl.load(cos_ptr + row * D + at) if TURN else 1.0
-    sin = tl.load(sin_ptr + row * D + at) if TURN else 0.0
-    q = _turned(token, (head * REP + query[:, None]) * D + at[None, :], query[:, None] < REP, cos, sin, D, TURN)
-
+    ahead(PDL)
     prompt = tl.load(prompt_ptr + row)
     own = tl.load(own_ptr + row)
     base = (prompt + PAGE - 1) // PAGE * PAGE  # where the row's own pages begin
@@ -61,7 +87,18 @@ def _paged(  # noqa: PLR0915 one kernel
     stop = tl.where(tl.load(idle_ptr + row) != 0, 0, end)  # nobody reads what an idle row makes
     table = table_ptr + row * table_stride
     page_size: tl.constexpr = PAGE * D
-    precision: tl.constexpr = "ieee" if EXACT else "tf32"
+    pages = pages_ptr + head * page_size
+    first = split * BLOCK
+    if PDL:  # what was written in earlier steps need not be waited for
+        seen = _seen(first + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, first + slot, seen, at, K, PAGE, D)
+        first += SPLITS * BLOCK
+
+    wait(PDL)
+    token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
+    cos = tl.load(cos_ptr + row * D + at) if TURN else 1.0
+    sin = tl.load(sin_ptr + row * D + at) if TURN else 0.0
+    q = _turned(token, (head * REP + query[:, None]) * D + at[None, :], query[:, None] < REP, cos, sin, D, TURN)
 
     # The first split takes the new token, whose score begins the running maximum. Elsewhere that begins finite and
     # tiny, so that nothing is ever -inf minus -inf.
@@ -71,27 +108,18 @@ def _paged(  # noqa: PLR0915 one kernel
     if split == 0:
         k_new = _turned(token, (H + head) * D + at, at < D, cos, sin, D, TURN)
         v_new = tl.load(token + (H + K + head) * D + at)
-        write = tl.load(table + end // PAGE).to(tl.int64) * (2 * K * page_size) + head * page_size + (end % PAGE) * D
-        tl.store(pages_ptr + write + at, k_new)
-        tl.store(pages_ptr + write + K * page_size + at, v_new)
+        write = pages + tl.load(table + end // PAGE).to(tl.int64) * (2 * K * page_size) + (end % PAGE) * D
+        tl.store(write + at, k_new)
+        tl.store(write + K * page_size + at, v_new)
         top = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1) * scale
         total += 1.0
         out += v_new.to(tl.float32)[None, :]
-    for start in range(split * BLOCK, stop, SPLITS * BLOCK):
-        idx = start + slot
-        seen = (idx < prompt) | ((idx >= base) & (idx < end))
-        page = tl.load(table + idx // PAGE, mask=seen, other=0).to(tl.int64) * (2 * K * page_size) + head * page_size
-        where = page[:, None] + (idx % PAGE)[:, None] * D + at[None, :]
-        k = tl.load(pages_ptr + where, mask=seen[:, None], other=0.0)
-        v = tl.load(pages_ptr + where + K * page_size, mask=seen[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        shrink = tl.exp(top - higher)
-        p = tl.exp(scores - higher[:, None])
-        total = total * shrink + tl.sum(p, 1)
-        out = out * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
-        top = higher
+    if PDL:
+        top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
+    for start in range(first, stop, SPLITS * BLOCK):
+        seen = _seen(start + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, start + slot, seen, at, K, PAGE, D)
+        top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
 
     place = out_ptr + (row.to(tl.int64) * H + head * REP + query[:, None]) * D + at[None, :]
     if SPLITS > 1:
@@ -114,26 +142,29 @@ def _paged(  # noqa: PLR0915 one kernel
 def paged_attention(
     qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor,
     arrived: Tensor, heads: int, scale: float, turn: tuple[Tensor, Tensor] | None = None, splits: int | None = None,
+    overlaps: bool = False,
 ) -> Tensor:  # fmt: skip
     """Writes the new token's key and value into its row's page, and attends over the prompt and what the row wrote.
 
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
     own tokens before this one. `turn` are the cosines and signed sines of queries and keys that come without their
     positions. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
-    before and after. Of 48 block sizes, warps and stages the ones here were the fastest on an H200.
+    before and after. `overlaps` says that the kernels before and after it are those of `few.py`. Of 48 block sizes,
+    warps and stages the ones here were the fastest on an H200.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
     rep, programs = heads // kv_heads, rows * kv_heads
     block_q = max(16, triton.next_power_of_2(rep))
     splits = splits or max(1, min(6, 400 // programs))
+    block, warps = (64, 4) if programs > 1000 else (64, 2) if overlaps and programs <= 100 else (128, 4)
     out = qkv_NHD.new_empty(rows, heads, size)
     parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
     _paged[(rows, kv_heads, splits)](
         qkv_NHD, *(turn or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
         table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q,
-        BLOCK=64 if programs > 1000 else 128, TURN=turn is not None, SPLITS=splits,
-        EXACT=qkv_NHD.dtype == torch.float32, num_warps=4, num_stages=2,
+        BLOCK=block, TURN=turn is not None, SPLITS=splits,
+        EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps, num_warps=warps, num_stages=2, **launch(overlaps),
     )  # fmt: skip
     return out
 
