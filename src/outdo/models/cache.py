@@ -151,6 +151,7 @@ class PagedCache:
         self.prompt = np.zeros(rows, dtype=np.int32)
         self.fed = np.zeros(rows, dtype=np.int32)  # tokens of its own that a row has been given pages for
         self.held = np.zeros(rows, dtype=np.int32)  # pages of its own
+        self.placed = np.zeros(rows, dtype=bool)
         self.reset()
 
     def reset(self) -> None:
@@ -159,7 +160,7 @@ class PagedCache:
         self.group_of: list[list[int] | None] = [None] * self.rows  # the prompt's pages, one list for all siblings
         self.sharers: dict[int, int] = {}  # id of that list: how many rows still need it
         self._active = self.rows
-        for array in (self.table, self.prompt, self.fed, self.held):
+        for array in (self.table, self.prompt, self.fed, self.held, self.placed):
             array[:] = 0
         for tensor in (self.table_RP, self.prompt_B, self.own_B):
             tensor.zero_()
@@ -167,17 +168,18 @@ class PagedCache:
 
     def has_room(self, prompt: int, rows: int, tokens: int) -> bool:
         """Whether a group fits beside those that are there, if every row writes so many tokens."""
-        at_work = [row for row, pages in enumerate(self.group_of) if pages is not None]
-        to_come = np.maximum(-(-tokens // PAGE) - self.held[at_work], 0).sum()
+        to_come = np.maximum(-(-tokens // PAGE) - self.held[self.placed], 0).sum()
         return -(-prompt // PAGE) + rows * -(-tokens // PAGE) + int(to_come) <= len(self.free)
 
     def place(self, prompt: int, rows: Sequence[int]) -> None:
         pages = [self.free.pop() for _ in range(-(-prompt // PAGE))]
         self.sharers[id(pages)] = len(rows)
+        index = np.asarray(rows, dtype=np.int64)
+        self.table[index] = 0
+        self.table[index, : len(pages)] = pages
+        self.prompt[index], self.fed[index], self.held[index], self.placed[index] = prompt, 0, 0, True
         for row in rows:
-            self.table[row] = 0
-            self.table[row, : len(pages)] = pages
-            self.prompt[row], self.fed[row], self.held[row], self.group_of[row] = prompt, 0, 0, pages
+            self.group_of[row] = pages
 
     def reading(self, groups: Sequence[tuple[int, Sequence[int]]]) -> PagedPrompts:
         lens = [length for length, _ in groups]
@@ -217,12 +219,14 @@ class PagedCache:
             if not self.sharers[id(pages)]:
                 del self.sharers[id(pages)]
                 self.free += pages
-            self.table[row], self.prompt[row], self.held[row], self.group_of[row] = 0, 0, 0, None
+            self.group_of[row] = None
+        index = np.asarray(rows, dtype=np.int64)
+        self.table[index], self.prompt[index], self.held[index], self.placed[index] = 0, 0, 0, False
 
     def keep(self, rows: Sequence[int]) -> None:
         """These rows become 0, 1, 2, …; the others have been released. Nothing but names is moved."""
         index, n = np.asarray(rows, dtype=np.int64), len(rows)
-        for own in (self.table, self.prompt, self.fed, self.held):
+        for own in (self.table, self.prompt, self.fed, self.held, self.placed):
             own[:n] = own[index]
             own[n:] = 0
         self.group_of[:n] = [self.group_of[row] for row in rows]

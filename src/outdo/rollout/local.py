@@ -186,10 +186,13 @@ class _Call:
 
     def _admit(self) -> None:
         """Waiting groups take free rows: many at once, not one for every row that comes free."""
+        if not self.waiting:
+            return
         free = [row for row in range(self.cache.rows) if row not in self.live]
-        if not self.waiting or (self.live and (self.paused or len(free) < max(self.n, self.cache.rows // 8))):
+        if self.live and (self.paused or len(free) < max(self.n, self.cache.rows // 8)):
             return
         begun: list[tuple[int, list[int]]] = []  # prompt, rows
+        taken: list[int] = []
         tokens = 0
         while self.waiting and len(free) >= self.n:
             prompt = self.waiting[0]
@@ -204,14 +207,15 @@ class _Call:
             self.waiting.popleft()
             rows, free = free[: self.n], free[self.n :]
             self.cache.place(length, rows)
-            refused = self.cache.grow(rows, self.sampler.look_every)
-            assert not refused, "there was room for it"
+            taken += rows
             self.live.update((row, prompt * self.n + i) for i, row in enumerate(rows))
             self.left[prompt] = self.n
             begun.append((prompt, rows))
             tokens += length
         if begun:
             self._read(begun)
+        refused = self.cache.grow(taken, self.sampler.look_every)
+        assert not refused, "there was room for it"
 
     def _read(self, begun: Sequence[tuple[int, list[int]]]) -> None:
         """The prompts but for their last tokens, which are the first that their rows are fed."""
