@@ -17,6 +17,9 @@ CUDA = torch.cuda.is_available()
 if not CUDA and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("no GPU, and Triton's interpreter is not on: TRITON_INTERPRET=1", allow_module_level=True)
 
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
 from outdo.learn import logprobs  # noqa: E402
 from outdo.models import attention, cache, kernels, ops  # noqa: E402
 from outdo.models.load import Policy  # noqa: E402
@@ -107,6 +110,33 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turn
     assert_close(out[:5], expected[:5], atol=1e-5, rtol=1e-4)  # what an idle row makes is of no account
     assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     assert not torch.equal(ours, pages) and not arrived.any()
+
+
+@pytest.mark.parametrize("rows", [6, 40])
+def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form for few rows, whose first keys are loaded before the new token is there."""
+    if not CUDA:  # the interpreter runs one program after the other: there is nothing to wait for
+        monkeypatch.setattr(kernels.attention, "ahead", _nothing)
+        monkeypatch.setattr(kernels.attention, "wait", _nothing)
+        monkeypatch.setattr(kernels.attention, "launch", lambda overlaps: {})
+    elif torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("kernels overlap on a GPU from Hopper on")
+    row = torch.arange(rows, device=DEVICE)
+    prompt, own = (row * 31 % 190).int(), (row * 17 % 150).int()
+    pages, table = random(6 * rows + 1, 2, 3, cache.PAGE, 32), (torch.randperm(6 * rows, device=DEVICE) + 1).int()
+    qkv, idle, turn = random(rows, 15, 32), row % 7 == 6, (random(rows, 32), random(rows, 32))
+    ours, theirs, arrived = pages.clone(), pages.clone(), torch.zeros(rows, 3, dtype=torch.int32, device=DEVICE)
+    state = table.view(rows, 6), prompt, own
+    out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, turn, overlaps=True)
+    expected = cache.paged_attention(ops.rotate(qkv, *turn, 12), theirs, *state, 9, 0.3)
+    assert_close(out[~idle], expected[~idle], atol=1e-5, rtol=1e-4)
+    assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    assert not arrived.any()
+
+
+@triton.jit
+def _nothing(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
+    pass
 
 
 @pytest.mark.parametrize("rows", [1, 16, 37])
