@@ -122,11 +122,11 @@ def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: p
     elif torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("kernels overlap on a GPU from Hopper on")
     row = torch.arange(rows, device=DEVICE)
-    prompt, own = (row * 31 % 190).int(), (row * 17 % 150).int()
-    pages, table = random(6 * rows + 1, 2, 3, cache.PAGE, 32), (torch.randperm(6 * rows, device=DEVICE) + 1).int()
+    prompt, own = (row * 131 % 700).int(), (row * 87 % 250).int()  # some with more keys than are read ahead
+    pages, table = random(16 * rows + 1, 2, 3, cache.PAGE, 32), (torch.randperm(16 * rows, device=DEVICE) + 1).int()
     qkv, idle, turn = random(rows, 15, 32), row % 7 == 6, (random(rows, 32), random(rows, 32))
     ours, theirs, arrived = pages.clone(), pages.clone(), torch.zeros(rows, 3, dtype=torch.int32, device=DEVICE)
-    state = table.view(rows, 6), prompt, own
+    state = table.view(rows, 16), prompt, own
     out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, turn, overlaps=True)
     expected = cache.paged_attention(ops.rotate(qkv, *turn, 12), theirs, *state, 9, 0.3)
     assert_close(out[~idle], expected[~idle], atol=1e-5, rtol=1e-4)
@@ -156,15 +156,17 @@ def test_products_of_few_rows(plain: None, rows: int, biased: bool) -> None:
 
 
 def test_which_layers_are_for_few() -> None:
-    def serves(rows: int, width: int, inner: int, dtype: torch.dtype = torch.bfloat16) -> bool:
-        return kernels.few.serves(rows, *(torch.empty(1, n, dtype=dtype, device=DEVICE) for n in (width, inner)))
+    def serves(rows: int, width: int, inner: int, heads: int = 576, dtype: torch.dtype = torch.bfloat16) -> bool:
+        weights = (torch.empty(1, n, dtype=dtype, device=DEVICE) for n in (width, heads, inner))
+        return kernels.few.serves(rows, *weights)
 
     modern = CUDA and torch.cuda.get_device_capability() >= (9, 0)
     assert serves(64, 576, 1536) is modern and serves(1, 128, 256) is modern
     assert not serves(65, 576, 1536)
     assert not serves(8, 896, 4864) and not serves(8, 576, 4864)  # a program could not hold them
     assert not serves(8, 128, 344)  # not of whole pieces
-    assert not serves(8, 576, 1536, torch.float32)
+    assert not serves(8, 576, 1536, heads=4096)
+    assert not serves(8, 576, 1536, dtype=torch.float32)
 
 
 @pytest.mark.skipif(
@@ -172,7 +174,7 @@ def test_which_layers_are_for_few() -> None:
 )
 @pytest.mark.parametrize("rows", [3, 16, 40, 64])
 def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step by both paths: the same hidden states and the same keys, and every time, however the kernels overlap."""
+    """A step by both paths: the same hidden states and the same keys; and the same each time that it is replayed."""
     config = LlamaConfig(
         vocab_size=300, hidden_size=576, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=9,
         num_key_value_heads=3, head_dim=64, max_position_embeddings=1024,
@@ -202,9 +204,13 @@ def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyP
             return hidden, [page.clone() for page in paged.pages]
 
         few, few_pages = step()
+        graph = torch.cuda.CUDAGraph()  # as the sampler runs it: kernel upon kernel, with no time between them
+        with torch.cuda.graph(graph):
+            step()
+            captured = step()
         for _ in range(50):
-            again, pages = step()
-            assert torch.equal(again, few) and all(map(torch.equal, pages, few_pages))
+            graph.replay()
+            assert torch.equal(captured[0], few) and all(map(torch.equal, captured[1], few_pages))
         monkeypatch.setattr(kernels.few, "MOST_ROWS", 0)
         many, many_pages = step()
     assert_close(few, many, atol=5e-2, rtol=2e-2)

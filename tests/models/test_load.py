@@ -20,7 +20,7 @@ from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack
 from outdo.learn.plain import plain_logprobs
-from outdo.models.load import load_policy, save_policy
+from outdo.models.load import load_policy, pick_device, save_policy
 from outdo.models.tiny import tiny_tokenizer
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
@@ -271,3 +271,14 @@ def test_a_step_on_the_gpu(dtype: str) -> None:
     recipe = load_recipe(None, {"per_device_train_batch_size": 12, "num_generations": 4, "beta": 0.01})
     stats = LocalLearner(policy, recipe).update(batch, 0)
     assert stats["mismatch_kl"] < (1e-6 if dtype == "float32" else 1e-2) and stats["grad_norm"] > 0
+
+
+def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels and streams go to the current device, whatever their tensors say."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert pick_device("cuda:1") == torch.device("cuda:1") and current == [torch.device("cuda:1")]
+    with pytest.raises(ModelError, match="device=cuda:2: there are 2 GPUs here, and the first is cuda:0"):
+        pick_device("cuda:2")

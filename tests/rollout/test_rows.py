@@ -135,6 +135,51 @@ def test_a_group_put_off_is_not_done_by_what_was_seen_of_it_before(ending: Polic
     assert_same(list(sampler.sample(PROMPTS, 3, params, 32)), whole)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_one_row_for_one_answer_comes_to_its_end(ending: Policy, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Its pages reach past its end, where it is asked whether it may go on before anyone has seen that it is done."""
+    place, begun = PagedCache.place, 0
+
+    def watched(self: PagedCache, prompt: int, rows: list[int]) -> None:
+        nonlocal begun
+        begun += 1
+        assert begun <= len(PROMPTS) * 12, "it is begun again and again"
+        place(self, prompt, rows)
+
+    monkeypatch.setattr(PagedCache, "place", watched)
+    endless = replace(ending, eos_ids=(9999,))
+    for limit in range(4, 16):
+        groups = list(paged(endless, rows=1, late=late).sample(PROMPTS, 1, SampleParams(limit), 0))
+        assert [len(c.token_ids) for g in groups for c in g.completions] == [limit] * len(PROMPTS)
+
+
+def test_where_a_stop_text_was_is_forgotten_when_a_group_is_put_off(
+    ending: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its second attempt is done as soon as it is looked at, with the end of the first."""
+    endless = replace(ending, eos_ids=(9999,))
+    free = [c for g in LocalSampler(endless).sample(PROMPTS, 4, SampleParams(60), 3) for c in g.completions]
+    stops = tuple(text for c in free[:4] if (text := endless.decode(c.token_ids[25:28])))
+    put_off, groups, had = local_module._Call._put_off, local_module._Call._groups, []
+
+    def watched(self: local_module._Call, prompt: int) -> None:
+        had.extend(answer for answer in self.cut if answer // self.n == prompt)
+        put_off(self, prompt)
+
+    def written(self: local_module._Call, finished: list[int]) -> list[Group]:
+        for answer in (p * self.n + i for p in finished for i in range(self.n)):
+            assert int(self.deck.lengths_A[answer]) >= self.cut.get(answer, 0)
+        return groups(self, finished)
+
+    monkeypatch.setattr(local_module._Call, "_put_off", watched)
+    monkeypatch.setattr(local_module._Call, "_groups", written)
+    params = SampleParams(60, stop=stops)
+    for spare in range(12):
+        sampler = paged(endless, rows=20, pages=least_pages(endless, 4, 60) + spare)
+        assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(endless, params))
+    assert had
+
+
 def least_pages(policy: Policy, n: int, new_tokens: int) -> int:
     longest = max(len(policy.encode(prompt)) for prompt in PROMPTS) + new_tokens
     return (n + 1) * (2 + longest // PAGE) + 1

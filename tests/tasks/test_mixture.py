@@ -8,6 +8,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,18 @@ def test_prompts_that_teach_are_preferred_and_none_is_lost() -> None:
             drawn += step
         assert low < sum(int(p.text[1:]) >= 20 for p in drawn) / len(drawn) < high
         assert len({p.text for p in drawn[800:]}) == 40
+
+
+def test_a_group_that_could_not_be_judged_leaves_the_pass_rate_as_it_was() -> None:
+    curriculum = Curriculum(
+        Task("forty", forty, ("exact",), finite=True), load_recipe(None, {"curriculum_pass_rate": True})
+    )
+    (prompt,) = curriculum.draw(1)
+    curriculum.observe(0.5, [tried(prompt)])
+    known = curriculum.state()["rates"]
+    broken = tuple(replace(grade, reward=None, verdict="broken") for grade in tried(prompt).grades)
+    curriculum.observe(0.5, [replace(tried(prompt), grades=broken)])
+    assert curriculum.state()["rates"] == known != {}
 
 
 def test_the_pass_rates_are_gone_on_with_exactly() -> None:

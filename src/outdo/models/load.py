@@ -151,14 +151,20 @@ class Policy:
 
 
 def pick_device(name: str = "auto") -> torch.device:
+    """By its name. A GPU becomes the current one, which is where kernels and streams go."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"device={name}: torch {torch.__version__} sees no CUDA device here; use device=cpu")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise ModelError(f"device={name}: there is no such device; use auto, cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and device.index is not None:
+        if device.index >= (there := torch.cuda.device_count()):
+            raise ModelError(f"device={name}: there are {there} GPUs here, and the first is cuda:0")
+        torch.cuda.set_device(device)
+    return device
 
 
 def load_policy(

@@ -90,7 +90,7 @@ class Stack:
 
     def _is_for_few(self, rows: int, layer: Layer) -> bool:
         k = ops.kernels(layer.norm, self.head_size)
-        return bool(k and layer.q_norm is None and k.few.serves(rows, layer.qkv, layer.down))
+        return bool(k and layer.q_norm is None and k.few.serves(rows, layer.qkv, layer.out, layer.down))
 
     def _hidden_of_few(self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[Layer]) -> Tensor:
         """`hidden` of few rows that are being decoded, in five kernels a layer."""

@@ -102,9 +102,10 @@ class LocalSampler:
     def _num_pages(self, rows: int, longest: int, n: int) -> tuple[int, int]:
         """The least that one group takes; and pages for all rows at their longest, or as many as the memory allows."""
         each = 2 + longest // PAGE
-        least, most = (n + 1) * each + 1, rows * each + 1
+        least = (n + 1) * each + 1
+        most = max(least, rows * each + 1)
         if self.memory is None:
-            return min(least, most), most
+            return least, most
         size = PAGE * self.policy.cache_bytes
         if self.memory < least * size:
             raise ModelError(
@@ -112,7 +113,7 @@ class LocalSampler:
                 f"tokens, which takes {least * size / 2**30:.3g}: lower num_generations or max_completion_length, or "
                 "raise rollout_memory"
             )
-        return min(least, most), min(most, self.memory // size)
+        return least, min(most, self.memory // size)
 
     def step(self, deck: Deck, graphs: Graphs | None, rows: int) -> None:
         def once() -> None:
@@ -247,6 +248,7 @@ class _Call:
         rows = [row for row, answer in self.live.items() if answer // self.n == prompt]
         self.deck.hold(rows)
         self._drop(rows)
+        self.cut = {answer: end for answer, end in self.cut.items() if answer // self.n != prompt}
         for glance in self.unseen:
             for row in [row for row, answer in glance.rows.items() if answer // self.n == prompt]:
                 del glance.rows[row]

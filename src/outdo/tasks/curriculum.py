@@ -96,10 +96,11 @@ class Curriculum:
     def _measure(self, groups: Sequence[Group]) -> None:
         for group in groups:
             verdicts = [grade.verdict for grade in group.grades if grade.verdict != "broken"]
+            if not verdicts:
+                continue
             right, tried = self._rates.pop(_key(group.prompt), (0.0, 0.0))  # the newest go to the end
-            if verdicts:
-                newest = FADES * right + verdicts.count("right"), FADES * tried + len(verdicts)
-                self._rates[_key(group.prompt)] = newest
+            newest = FADES * right + verdicts.count("right"), FADES * tried + len(verdicts)
+            self._rates[_key(group.prompt)] = newest
         for key in list(self._rates)[: max(0, len(self._rates) - MOST_RATES)]:
             del self._rates[key]
 
