@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from outdo.diagnose.history import Held, History
+from outdo.diagnose.names import LOST
 
 LENGTHS = (40, 60, 90, 150, 300, 700, 2000)
 
@@ -42,6 +43,7 @@ class Policy:
     disagree: Any = 0.0
     diversity: Any = None
     held: list[tuple[int, float]] | None = None
+    lost: int = 0  # steps at the end whose gradient is no number
     steady: float = 2.0  # how much prompts differ: less, the more
     short: bool = False  # short answers: right ones are alike
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -276,6 +278,12 @@ def steps_too_big(p: Policy) -> None:
         p.needs = ("success_rate",)
 
 
+def not_finite(p: Policy) -> None:
+    """The weights are lost; what is sampled with them is still graded."""
+    p.lost = int(p.rng.integers(1, p.n // 2))
+    p.needs = ("grad_norm",)
+
+
 def truncation(p: Policy) -> None:
     p.truncated = 0.3 + 0.6 * p.strength * p.rng.uniform(0.2, 1) * ramp(p.n, 0, 0.3)
     p.needs = ("truncated",)
@@ -291,7 +299,7 @@ ILLNESSES: dict[str, Callable[[Policy], None]] = {
     for function in (
         *(reward_hacking, kl_blowup, entropy_collapse, mode_collapse, thinking_tax, overfit, dead_all_wrong),
         *(dead_all_right, noisy_advantage, inconsistent_grader, broken_grader, steps_too_small, steps_too_big),
-        *(truncation, sampler_mismatch),
+        *(truncation, sampler_mismatch, not_finite),
     )
 }
 ALWAYS = {"reward_mean"}
@@ -305,6 +313,10 @@ def history(code: str, seed: int, shape: str = "") -> History:
     optional = [name for name in columns if name not in ALWAYS | set(p.needs)]
     gone = set(p.rng.choice(optional, int(p.rng.integers(0, 7)), replace=False)) if p.rng.integers(2) else set()
     kept = {name: curve for name, curve in columns.items() if name not in gone}
+    for name in ("grad_norm", "kl_mean", "entropy_mean") if p.lost else ():
+        if name in kept:
+            kept[name][-p.lost :] = np.nan
+            kept[LOST + name] = np.where(np.isnan(kept[name]), 1.0, np.nan)
     return History(tuple(range(p.n)), kept, evaluated(p))
 
 

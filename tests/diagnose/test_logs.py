@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,31 @@ def test_a_run_that_went_back_takes_back_what_it_had_logged() -> None:
     assert resumed.steps == tuple(range(35)) and list(resumed["reward_mean"]) == [0.2] * 30 + [0.9] * 5
     apart = from_rows([*first, *({"step": i, "kl": 0.01} for i in range(0, 40, 2))])  # the columns one by one
     assert len(apart) == 40 and np.isfinite(apart["kl_mean"]).sum() == 20
+
+
+def test_numbers_that_are_lost_are_told_of(tmp_path: Path) -> None:
+    """From JSON, CSV and what TRL prints: the reward goes on as if nothing were wrong."""
+    rows = [{"reward": 0.5 + 0.001 * i, "kl": 0.01, "loss": 0.1, "entropy": 0.5} for i in range(100)]
+    for row in rows[60:]:
+        row |= {"kl": math.nan, "loss": math.inf}
+    texts = {
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "a.csv": "reward,kl,loss,entropy\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows),
+        "a.log": "".join(f"{row}\n" for row in rows),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        (finding,) = diagnose(read_history(tmp_path / name))
+        assert (finding.code, finding.severity, finding.step) == ("not_finite", "critical", 60), name
+        assert {sign.words() for sign in finding.evidence} == {
+            "kl_mean is no number in 40 of 100 steps", "loss is no number in 40 of 100 steps"
+        }  # fmt: skip
+    once = [{**row, "loss": math.nan if i == 30 else 0.1, "kl": 0.01} for i, row in enumerate(rows)]
+    assert [f.code for f in diagnose(from_rows(once))] == ["healthy"]  # a step that was skipped
+    padded = [row for i in range(60) for row in ({**rows[i], "step": i}, {"step": i, "loss": math.nan, "eval_n": 5})]
+    assert [f.code for f in diagnose(from_rows(padded))] == ["healthy"]  # a table filled up with NaN
+    again = [{**row, "step": i} for i, row in enumerate(rows[:62])] + [{**rows[0], "step": i} for i in range(60, 100)]
+    assert [f.code for f in diagnose(from_rows(again))] == ["healthy"]  # gone on with from before it
 
 
 def test_a_success_that_is_no_share_is_none() -> None:

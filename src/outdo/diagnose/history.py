@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outdo.diagnose.names import KNOWN, judges, number, our_values
+from outdo.diagnose.names import KNOWN, LOST, judges, number, our_values
 from outdo.diagnose.signals import Curve, known, slope
 
 MANY = 1e12  # steps: a larger number is something else, such as a time
@@ -104,6 +104,7 @@ def from_rows(
         if found.get(step, {}).keys() & signals.keys() & KNOWN:
             while next(reversed(found)) > step:
                 found.popitem()
+            found[step] = {name: value for name, value in found[step].items() if not name.startswith(LOST)}
         found[step] = found.get(step, {}) | signals
     held = [*filter(None, map(_held, _main(evals))), *(held if all(0 <= one.success <= 1 for one in held) else ())]
     steps = tuple(sorted(found))

@@ -54,6 +54,8 @@ STEP_KL_STEPS = 10  # the last ones, whose median is taken: single steps differ 
 GRAD_GROWN = 5.0
 COLLAPSED = 0.5  # of the best success is left
 
+LOST = 0.1  # of the steps
+
 TRUNCATED = 0.25
 
 MISMATCH_KL = 5e-3

@@ -69,6 +69,13 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 JUDGES = re.compile(f"reward/{RIGHT}", re.IGNORECASE)
 # Any of these makes a file one that can be diagnosed.
+LOST = "not_finite/"  # before the name of a signal: there the value was NaN or infinite, and what was paid was not
+FINITE = {
+    "loss",
+    "grad_norm",
+    "kl_mean",
+    "entropy_mean",
+}  # signals that are numbers at every step of a run that is well
 KNOWN = {"reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated"}
 
 
@@ -86,22 +93,34 @@ def ours(name: str) -> tuple[str, Turn, int]:
 
 
 def our_values(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row under our names; what is no number, or not finite, is left out."""
+    """The numbers of a row under our names. What is no number is left out; of what is not finite it is said."""
     out: dict[str, float] = {}
     rank: dict[str, int] = {}
+    lost: list[str] = []
     for theirs, text in row.items():
         value = number(text)
-        if value is None or not theirs:
+        if not theirs or (value is None and not is_lost(text)):
             continue
         name, turn, place = ours(theirs)
-        if name not in out or place < rank[name]:
+        if value is None:
+            lost.append(name)
+        elif name not in out or place < rank[name]:
             out[name], rank[name] = turn(value), place
-    return out
+    # Tables are filled up with NaN where nothing was logged: a row of a step has at least its reward.
+    return out | {LOST + name: 1.0 for name in lost if name in FINITE - out.keys() and "reward_mean" in out}
 
 
 def judges(name: str) -> bool:
     """Whether a part of the reward is success, by its name."""
     return JUDGES.fullmatch(name) is not None
+
+
+def is_lost(value: Any) -> bool:
+    """Whether it is NaN or infinite, as a number or in words."""
+    try:
+        return not isinstance(value, bool) and not math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def number(value: Any) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Direction, Expect, Finding, Severity, Sign, changed
 from outdo.diagnose.history import History, is_share
+from outdo.diagnose.names import LOST
 from outdo.diagnose.signals import (
     early,
     edge,
@@ -110,6 +111,18 @@ def kl_blowup(history: History) -> Finding | None:
     severity: Severity = "critical" if np.median(last) > at.KL_CRITICAL else "warning"
     signs = (Sign("kl_mean", float(np.median(kl[:5])), float(np.median(last)), history.slope("kl_mean")),)
     return Finding("kl_blowup", severity, history.step_at(began), signs, change, Expect("kl_mean", "down", 20))
+
+
+def not_finite(history: History) -> Finding | None:
+    lost = {n.removeprefix(LOST): np.isfinite(curve) for n, curve in history.columns.items() if n.startswith(LOST)}
+    if not lost:
+        return None
+    any_N = np.any(list(lost.values()), axis=0)
+    if not any_N[-1] and np.mean(any_N) <= at.LOST:
+        return None
+    signs = tuple(Sign(name, note=f"is no number in {at_N.sum()} of {len(any_N)} steps") for name, at_N in lost.items())
+    step, expect = history.step_at(int(np.argmax(any_N))), Expect(next(iter(lost)), "steady", 20)
+    return Finding("not_finite", "critical", step, signs, gentler(history.recipe, 4), expect)
 
 
 def entropy_collapse(history: History) -> Finding | None:

@@ -8,7 +8,7 @@ from typing import Any
 LINE = re.compile(r"\bstep:(\d+) - (.+)")  # verl: step:3 - actor/entropy:0.51 - critic/score/mean:np.float64(0.4)
 WRAPPED = re.compile(r"np\.\w+\((.+)\)")
 PAIRS = re.compile(r"\{('[^{}\n]+)\}")  # transformers: {'loss': '0.01', 'reward': '0.4'}, among progress bars
-PAIR = re.compile(r"'([^']+)': '?(-?[\d.]+(?:e[-+]?\d+)?)\b")
+PAIR = re.compile(r"'([^']+)': '?(-?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))\b")
 
 
 def printed_rows(text: str) -> list[dict[str, Any]]:

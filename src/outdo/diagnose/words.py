@@ -38,6 +38,16 @@ PLAYBOOK: dict[str, Entry] = {
         "`learning_rate`, `beta`",
         "`kl_mean` falls",
     ),
+    "not_finite": Entry(
+        "Numbers of the training are none any more: NaN or infinite.",
+        f"`loss`, `grad_norm`, `kl_mean` or `entropy_mean` is not a finite number in the last step, or in more than "
+        f"{at.LOST:.0%} of the steps",
+        "Weights that are not finite stay so: every step after that is lost, however healthy its reward looks.",
+        "go on from a checkpoint of before, with `learning_rate` at a quarter and a bound on the gradient "
+        "(`max_grad_norm`); in float16 take bfloat16",
+        "`learning_rate`, `max_grad_norm`, `dtype`",
+        "the signal is a number again",
+    ),
     "entropy_collapse": Entry(
         "The model is sure of every token before it is right.",
         f"`entropy_mean` is under {at.ENTROPY_LEFT:.0%} of its start, success is under {at.SOLVED} and no longer rises",
