@@ -3,7 +3,7 @@
 A prompt is read once for its whole group. As many answers as there is room for are decoded side by side; groups that
 wait take the rows of those that are done, and when none wait the batch shrinks. Tokens and their log-probabilities
 stay on the device until a group is done, and the host looks every few steps only. What is sampled depends on the
-answer's own seed and on nothing else: not on its neighbours, its row, nor on having been put off.
+answer's own seed and, but for rounding, on nothing else: not on its neighbours, its row, nor on having been put off.
 """
 
 from __future__ import annotations
