@@ -7,10 +7,11 @@ import pytest
 
 from outdo.errors import GraderError
 from outdo.grade.audit import audit, refuse_unfit
+from outdo.grade.choose import graded, refuse_unfit_rewards
 from outdo.grade.command import _example
 from outdo.grade.compose import find_rewards
 from outdo.grade.registry import GRADERS
-from outdo.tasks.task import TASKS
+from outdo.tasks.task import TASKS, Task
 from outdo.types import Prompt
 
 SUMS = [Prompt(f"{a}", ({"role": "user", "content": f"What is {a}+1?"},), str(a + 1)) for a in range(1, 4)]
@@ -48,6 +49,33 @@ def test_form_alone_is_not_called_wrong_but_unknown():
     result = audit(find_rewards(["format"], [], "format"), [_example("format")])
     assert result.fit
     assert outcome(result, "exploits") == "unknown"
+
+
+def test_a_reward_from_a_file_is_the_users_whatever_it_is_called(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def length(completions): return [1.0] * len(completions)\n"
+        "def exact(completions, answer): return [float(c == a) for c, a in zip(completions, answer)]\n"
+        "def code(completions, answer): return [float(c == a) for c, a in zip(completions, answer)]\n"
+    )
+    generous, strict, code = (
+        find_rewards([name], [], name) for name in (f"{path}:{n}" for n in ("length", "exact", "code"))
+    )
+    result = audit(generous, SUMS)
+    assert not result.fit and outcome(result, "exploits") == "failed"
+    result = audit(strict, SUMS)  # the built-in one wants tags, or a marker
+    assert result.fit and outcome(result, "full marks") == "passed"
+    refuse_unfit_rewards(code, Task("sums", lambda split, seed: iter(SUMS), ()), 0)  # which has no `cases`
+    assert graded(strict, right=True) == ["exact"]  # what it pays is not known; the built-in one pays all or nothing
+    assert graded(find_rewards(["exact"], [], "exact"), right=True) == []
+
+
+def test_an_object_named_like_a_grader_is_the_users_too():
+    def format(completions, **columns):
+        return [1.0] * len(completions)
+
+    result = tried(format)
+    assert not result.fit and outcome(result, "exploits") == "failed"
 
 
 def test_a_substring_is_no_verifier():

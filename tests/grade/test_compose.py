@@ -296,6 +296,21 @@ def test_what_find_rewards_refuses():
         find_rewards(["numeric", "format"], [1.0], "numeric")
 
 
+def test_two_rewards_of_one_name_are_refused(tmp_path):
+    mine, other = tmp_path / "mine.py", tmp_path / "other.py"
+    for path in (mine, other):
+        path.write_text("def exact(completions): return [0.0] * len(completions)\n")
+    for names, truth, more in (
+        ([f"{mine}:exact"], "exact", {}),
+        (["exact"], "exact", {"gate": f"{mine}:exact"}),
+        (["format"], "exact", {"audit": f"{mine}:exact"}),
+        ([f"{mine}:exact"], f"{mine}:exact", {"gate": f"{other}:exact"}),
+    ):
+        with pytest.raises(GraderError, match="give it another name"):
+            find_rewards(names, [], truth, **more)
+    assert find_rewards([f"{mine}:exact"], [], f"{mine}:exact", gate=f"{mine}:exact").gate == "exact"
+
+
 def test_the_same_group_twice_gets_the_same_grades():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
     group = group_of(["<answer>4</answer>", "4", "<think>a</think><answer>4</answer>"])

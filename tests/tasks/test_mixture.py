@@ -19,7 +19,7 @@ from conftest import prompt_of
 from faults.harness import Bench, same
 from outdo import train
 from outdo.config import load_recipe
-from outdo.errors import RecipeError, TaskError
+from outdo.errors import GraderError, RecipeError, TaskError
 from outdo.grade.choose import rewards_of, truth_of
 from outdo.grade.compose import grade
 from outdo.tasks.curriculum import Curriculum
@@ -142,6 +142,9 @@ def test_success_is_decided_by_the_first_reward_that_judges() -> None:
     assert truth_of(data, ["format", "tag_count"]) == "format"
     assert truth_of(data, ["length", "rewards.py:mine"]) == "rewards.py:mine"
     assert truth_of(find_task("arithmetic"), ["format"]) == "numeric"
+    assert truth_of(data, ["length", "math"], own={"length"}) == "length", "a user's own judges, whatever its name"
+    with pytest.raises(GraderError, match="give it another name"):
+        truth_of(find_task("arithmetic"), ["numeric"], own={"numeric"})
 
 
 def test_a_run_evaluates_every_part(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 from outdo.errors import GraderError
 from outdo.grade.compose import Rewards, grade
 from outdo.grade.probes import tagged
-from outdo.grade.registry import GRADERS
 from outdo.types import Completion, Grade, Group, Prompt
 
 SLOWEST = 1.0  # seconds: a grader that takes longer for an answer holds up training
@@ -150,7 +149,7 @@ def shown(text: str) -> str:
 
 
 def _judges(rewards: Rewards) -> bool:
-    return rewards.truth not in GRADERS or GRADERS[rewards.truth].judges
+    return rewards.judge is None or rewards.judge.judges
 
 
 def _columns(prompt: Prompt) -> dict[str, Any]:
@@ -159,11 +158,11 @@ def _columns(prompt: Prompt) -> dict[str, Any]:
 
 def _best_gold(bench: _Bench, prompt: Prompt) -> tuple[str, Grade] | None:
     """The answer that should get full marks and what it got; of a user's own reward, the best paid of a few guesses."""
-    truth, row = bench.rewards.truth, _columns(prompt)
-    made = row.get("gold") or (GRADERS[truth].gold(row) if truth in GRADERS else None)
+    judge, row = bench.rewards.judge, _columns(prompt)
+    made = row.get("gold") or (judge.gold(row) if judge else None)
     if made is not None:
         return str(made), bench.ask(prompt, str(made))
-    if truth in GRADERS or prompt.answer is None:
+    if judge or prompt.answer is None:
         return None
     answer = str(prompt.answer)
     guesses = [tagged(answer), f"#### {answer}", f"Thus \\boxed{{{answer}}}.", answer]
@@ -179,7 +178,7 @@ def _truth(rewards: Rewards, grade: Grade) -> float:
 
 def _gold_trouble(rewards: Rewards, grade: Grade, text: str) -> str:
     right = grade.verdict == "right" or _truth(rewards, grade) >= 1  # another reward may have left it broken
-    if right or (rewards.truth not in GRADERS and grade.verdict != "broken"):
+    if right or (rewards.judge is None and grade.verdict != "broken"):
         return ""  # what full marks are, only a built-in grader's author has said
     return f"{shown(text)} is {grade.verdict}: {grade.reason}"
 
@@ -187,7 +186,7 @@ def _gold_trouble(rewards: Rewards, grade: Grade, text: str) -> str:
 def _attack_trouble(rewards: Rewards, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
     """Paid: called right, or given as much as the answer that deserves it; of a built-in grader, given anything."""
     got = _truth(rewards, grade)
-    most = 0.0 if rewards.truth in GRADERS or gold is None else max(0.0, _truth(rewards, gold) - 1e-9)
+    most = 0.0 if rewards.judge or gold is None else max(0.0, _truth(rewards, gold) - 1e-9)
     if grade.verdict == "right" or got > most:
         return f"{kind} {shown(text)} gets {got:g}"
     return ""
@@ -201,8 +200,8 @@ def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str,
     if echoes:
         yield "an echo of the prompt", prompt.text
     yield "garbage", "".join(rng.choices(string.printable, k=200))
-    if rewards.truth in GRADERS:
-        for text in GRADERS[rewards.truth].exploits(_columns(prompt)):
+    if rewards.judge:
+        for text in rewards.judge.exploits(_columns(prompt)):
             yield "the exploit", text
     yield "empty tags", "<think></think><answer></answer>"
     yield "an empty marker", "#### "
@@ -212,7 +211,7 @@ def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str,
         yield "an echo in tags", tagged(prompt.text)
     yield "a flood of tags", "<answer>" * 200
     yield "control characters", "\x00\ud800\u202e"
-    if gold and rewards.truth in GRADERS:
+    if gold and rewards.judge:
         yield "an answer that is only thought", f"<think>{gold.rpartition('</think>')[2]}"
         if rewards.truth in ("gsm8k", "numeric", "exact", "math", "countdown", "label"):
             yield "two answers", f"{gold}\n<answer>something else</answer>"

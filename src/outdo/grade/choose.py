@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -52,9 +52,9 @@ def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
     found = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
     have = dict.fromkeys(name for row in found for name, value in row.items() if value is not None)
     for part in rewards.parts:
-        if part.name not in GRADERS or part.name == rewards.audit:
+        if part.grader is None or part.name == rewards.audit:
             continue
-        for need in GRADERS[part.name].needs:
+        for need in part.grader.needs:
             if need not in NOT_ASKED and not need.startswith("[") and not have.keys() & set(need.split(" or ")):
                 raise GraderError(
                     f"{part.name} needs the column `{need}`, and {task.name} has none of that name: it has "
@@ -68,19 +68,22 @@ def graded(rewards: Rewards, right: bool) -> list[str]:
     if rewards.by_part:
         return list(dict.fromkeys(name for part in rewards.by_part.values() for name in graded(part, right)))
     shut = rewards.gate if not right else ""
-    paid = [part.name for part in rewards.parts if part.weight and shut in ("", part.name)]
-    return [name for name in paid if name != rewards.truth or name not in GRADERS or name in IN_PART]
+    paid = [part for part in rewards.parts if part.weight and shut in ("", part.name)]
+    return [part.name for part in paid if part.name != rewards.truth or part.grader is None or part.name in IN_PART]
 
 
-def truth_of(task: Task, names: Sequence[str]) -> str:
+def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str:
     """The reward that decides success: the task's own verifier, else the first that was asked for and can judge."""
     if not task.rewards and not names:
         raise RecipeError(f"{task.name} has no verifier of its own: name one, such as reward_funcs=numeric or exact")
-    judges = [name for name in names if name not in GRADERS or GRADERS[name].judges]
+    for verifier in task.rewards[:1]:
+        if verifier in own and verifier in GRADERS:
+            raise GraderError(f"your own reward {verifier!r} has the name of the task's verifier: give it another name")
+    judges = [name for name in names if name in own or name not in GRADERS or GRADERS[name].judges]
     return task.rewards[0] if task.rewards else (judges or names)[0]
 
 
 def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
     names = list(funcs or task.rewards)
     limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout, recipe.audit_reward
-    return find_rewards(names, weights if funcs else (), truth_of(task, names), *limits)
+    return find_rewards(names, weights if funcs else (), truth_of(task, names, own), *limits)

@@ -18,7 +18,7 @@ from outdo import plugins
 from outdo.errors import BrokenGraders, GraderError
 from outdo.grade import rft
 from outdo.grade.calls import Failure, Where, call
-from outdo.grade.registry import GRADERS
+from outdo.grade.registry import GRADERS, Grader
 from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
@@ -33,6 +33,12 @@ class Reward:
     function: RewardFunction
     weight: float = 1.0
     where: Where = "here"  # in which thread or process it runs
+
+    @property
+    def grader(self) -> Grader | None:
+        """The built-in one that this is; None where it is a user's, whatever that is called."""
+        known = GRADERS.get(self.name)
+        return known if known and known.function is self.function else None
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class Rewards:
     def of(self, prompt: Prompt) -> Rewards:
         """What judges the answers to this prompt."""
         return self.by_part.get(prompt.meta.get(PART, ""), self)
+
+    @property
+    def judge(self) -> Grader | None:
+        """The built-in grader that decides success; None where a user's reward does."""
+        return self.part(self.truth).grader
 
     def part(self, name: str) -> Reward:
         return next(part for part in self.parts if part.name == name)
@@ -73,11 +84,14 @@ def find_rewards(
         raise GraderError(f"audit_reward={audit} is trained on (reward_funcs has it): name one that is kept out of it")
     parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
     given = {_short(name): name for name in names}
-    for extra in (truth, gate, audit):
-        if extra and _short(extra) not in [part.name for part in parts]:
+    for extra in filter(None, (truth, gate, audit)):
+        had = given.setdefault(_short(extra), extra)
+        if _short(extra) not in [part.name for part in parts]:
             parts.append(_found(extra, 0.0, own or {}))
-        elif extra in REWARDS and given.get(extra, extra) != extra:
+        elif had != extra and extra in REWARDS:
             raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
+        elif had != extra and _short(extra) != extra:
+            raise GraderError(f"{extra} has the name of another reward of this run, {had}: give it another name")
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout, _short(audit))
