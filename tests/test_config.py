@@ -11,6 +11,7 @@ from outdo import foreign, train
 from outdo.config import INSTEAD, SYNONYMS, Recipe, load_recipe
 from outdo.errors import RecipeError
 from outdo.grade.registry import GRADERS
+from outdo.reading import parse_overrides
 from outdo.stages import read_stages
 
 
@@ -18,6 +19,38 @@ def refused(*pairs: str, path: Path | None = None) -> str:
     with pytest.raises(RecipeError) as caught:
         load_recipe(path, list(pairs))
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Answer in the form #### N, # and no more", "Answer in the form #### N, # and no more"),
+        ("#", "#"),
+        ("Be brief: don't talk", "Be brief: don't talk"),
+        ("- one", "- one"),
+        ("two\nlines", "two\nlines"),
+        ("'quoted' # and on", "'quoted' # and on"),
+        ("2026-01-31", "2026-01-31"),
+        ("3 # three", "3 # three"),
+        ("'12'", "12"),
+        ('"a # b\\n"', "a # b\n"),
+        ("[a, 2]", ["a", 2]),
+        ("{a: 1}", {"a": 1}),
+        ("-3", -3),
+        ("1e-4", "1e-4"),
+        ("0.5", 0.5),
+        ("true", True),
+        ("null", None),
+        ("", None),
+    ],
+)
+def test_a_word_is_the_value_that_was_typed(text: str, value: object) -> None:
+    assert parse_overrides([f"x={text}"]) == {"x": value}
+
+
+def test_a_text_with_a_mark_is_whole_in_the_recipe() -> None:
+    recipe = load_recipe(None, ["system_prompt=End with #### N: # alone", "stop=#"])
+    assert recipe.system_prompt == "End with #### N: # alone" and recipe.stop == ["#"]
 
 
 def test_the_written_out_recipe_is_the_default() -> None:
@@ -221,6 +254,8 @@ def test_trl_booleans_for_scale_rewards() -> None:
         ("- 1\n- 2\n", "key: value"),
         ("3: 4\n", "key: value"),
         ("nonsense_key: 1\n", "nonsense_key"),
+        ("max_steps: 2\nmax_steps: 3\n", "bad.yaml, line 2: not YAML: max_steps is given twice"),
+        ("task_args:\n  digits: 1\n  digits: 2\n", "line 3: not YAML: digits is given twice"),
     ],
 )
 def test_bad_files_name_the_file(tmp_path: Path, text: str, part: str) -> None:

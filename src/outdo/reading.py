@@ -14,7 +14,7 @@ from outdo.errors import RecipeError
 def read_yaml(path: Path) -> dict[str, Any]:
     """A recipe's lines. Raises RecipeError, which names the file and the line."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Once)
     except FileNotFoundError:
         raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
     except IsADirectoryError:
@@ -32,6 +32,38 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
+class _Once(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would keep the last and say nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def typed(text: str) -> Any:
+    """The value of a word on the command line: what YAML makes of it, but words of a language are left as they are.
+
+    YAML would cut them at a #, fold their lines and take what stands before a colon for a key.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    bare = text.strip()
+    if isinstance(value, dict | list):
+        whole = bare[0] + bare[-1] in ("{}", "[]")
+    elif isinstance(value, str):
+        whole = bare[0] in "\"'" and bare[-1] == bare[0]
+    else:
+        whole = "#" not in bare and isinstance(value, int | float | None)
+    return value if whole else text
+
+
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     """`key=value` words to values; `task_args.digits=3` reaches inside."""
     out: dict[str, Any] = {}
@@ -39,10 +71,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise RecipeError(f"{pair!r}: expected key=value, such as num_generations=8")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
+        value = typed(text)
         outer, dot, inner = key.partition(".")
         if dot:
             nested = out.setdefault(outer, {})

@@ -278,6 +278,20 @@ def test_the_command_writes_it_anew_with_a_picture(outdo: Outdo, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_nothing_but_an_earlier_report_is_written_over(outdo: Outdo, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs/one")
+    assert outdo("report", "one", "--out", "it.html").returncode == 0
+    assert outdo("report", "one", "--out", "it.html").returncode == 0
+    for name, text in (("data.jsonl", "{}\n"), ("other.html", "<!doctype html>\n<p>mine"), ("it.png", "mine")):
+        (tmp_path / name).write_text(text)
+        done = outdo("report", "one", "--out", name if name != "it.png" else "it.html")
+        assert done.returncode == 2 and name in done.stderr, done
+        assert (tmp_path / name).read_text() == text
+    done = outdo("plot", "one", "--out", "it.png")
+    assert done.returncode == 2 and "it.png: is there already, and outdo did not write it" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_report_that_fails_does_not_fail_the_run(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "runs/one/report.html/in the way").mkdir(parents=True)
     done = outdo("train", *SHORT, "max_steps=1", "eval_size=2", "output_dir=runs/one")

@@ -11,7 +11,12 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
-from outdo.outputs import refuse_folder
+from outdo.outputs import refuse_other
+
+PAGE = {
+    ".html": (b'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"/><meta http-equiv="Content-Security',)
+}
+PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg"), ".pdf": (b"%PDF",)}
 
 
 def _say(words: str) -> None:
@@ -36,7 +41,8 @@ def report(
     from outdo.track.plot import find_run, plot_runs
 
     if out:
-        refuse_folder(out)
+        refuse_other(out, PAGE)
+        refuse_other(out.with_suffix(".png"), PICTURES)
     folder = find_run(run)
     path = write_report(folder, out)
     print(path)
@@ -64,7 +70,7 @@ def plot(
     from outdo.track.plot import find_run, plot_runs
 
     if out:
-        refuse_folder(out)
+        refuse_other(out, PICTURES)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
     print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _say))
