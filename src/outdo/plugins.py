@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 
+YOURS = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # beside a function
+
+
 def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:
     """The thing by that name. Raises `error`, saying what was looked for and where."""
     if name in builtin:
@@ -28,7 +31,7 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
     meant = f"did you mean {close[0]!r}? " if close else ""
     raise error(
         f"{name!r} is not known: {meant}Built in are {', '.join(sorted(builtin))}; "
-        "your own is path/to/file.py:function or package.module:function"
+        f"your own is {YOURS.get(group, '')}path/to/file.py:function or package.module:function"
     )
 
 

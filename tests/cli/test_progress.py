@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from outdo.cli import progress
+from outdo.track.console import PlainLines
 
 
 def test_lines_are_rare_and_not_on_standard_output(
@@ -18,3 +22,15 @@ def test_lines_are_rare_and_not_on_standard_output(
     shown = capsys.readouterr()
     lines = shown.err.splitlines()
     assert not shown.out and 1 <= len(lines) < 8 and lines[0].startswith("m on t: ") and lines[0].endswith("of 2,000")
+
+
+def test_what_is_left_of_a_run_that_goes_on_is_reckoned_from_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("outdo.track.console.time.monotonic", lambda: now)
+    said = io.StringIO()
+    reporter = PlainLines(Console(file=said, width=300))
+    reporter.begin("GRPO")
+    for step in range(90, 95):  # ten seconds each
+        now += 10
+        reporter.step(step, 100, {})
+    assert [line.rpartition("left ")[2] for line in said.getvalue().splitlines()[1:]] == ["0:50"]

@@ -29,17 +29,30 @@ BARS = "▁▂▃▄▅▆▇█"
 LINES = 20  # plain lines a run prints at most
 
 
+class _Pace:
+    """How long the rest takes, by the steps since it was begun: a run that goes on begins in the middle."""
+
+    def __init__(self) -> None:
+        self.start = time.monotonic()
+        self.first: int | None = None
+
+    def left(self, step: int, total: int) -> str:
+        self.first = step if self.first is None else self.first
+        seconds = (time.monotonic() - self.start) / (step - self.first + 1) * (total - step - 1)
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
 class PlainLines:
     """For logs and pipes."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.start = console, time.monotonic()
+        self.console, self.pace = console, _Pace()
 
     def note(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, phase: str) -> None:
-        self.start = time.monotonic()
+        self.pace = _Pace()
         self.note(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
@@ -48,9 +61,10 @@ class PlainLines:
             self.note(f"  {name} {step + 1}/{total}  {more}")
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
+        left = self.pace.left(step, total)
         if _due(step, total, LINES):
             shown = "  ".join(f"{name} {_value(row, key)}" for key, (name, _) in SIGNALS.items())
-            self.note(f"  step {step + 1}/{total}  {shown}  left {_left(self.start, step, total)}")
+            self.note(f"  step {step + 1}/{total}  {shown}  left {left}")
 
     def close(self) -> None: ...
 
@@ -59,7 +73,7 @@ class LiveTable:
     """For terminals: progress, and each signal at the start, now, and over time."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.start = console, time.monotonic()
+        self.console, self.pace = console, _Pace()
         self.rows: list[Mapping[str, Any]] = []
         self.live: Live | None = None
 
@@ -68,11 +82,11 @@ class LiveTable:
 
     def begin(self, phase: str) -> None:
         self.close()
-        self.start, self.rows = time.monotonic(), []
+        self.pace, self.rows = _Pace(), []
         self.note(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
-        self._show(_progress(name, step, total, self.start, more))
+        self._show(_progress(name, step, total, self.pace, more))
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         self.rows.append(row)
@@ -80,7 +94,7 @@ class LiveTable:
         for key, (name, _) in SIGNALS.items():
             values = [r[key] for r in self.rows if r.get(key) is not None]
             table.add_row(name, _value(self.rows[0], key), _value(row, key), Text(_spark(values), style="cyan"))
-        self._show(Group(_progress("step", step, total, self.start), table))
+        self._show(Group(_progress("step", step, total, self.pace), table))
 
     def close(self) -> None:
         if self.live is not None:
@@ -142,9 +156,9 @@ def interval(e: Evaluation) -> str:
     return f"{as_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
 
 
-def _progress(name: str, step: int, total: int, start: float, more: str = "") -> Table:
+def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:
     line = Table.grid(padding=(0, 2))
-    left = f"{_left(start, step, total)} left"
+    left = f"{pace.left(step, total)} left"
     line.add_row(f"{name} {step + 1}/{total}", ProgressBar(total=total, completed=step + 1, width=40), left, more)
     return line
 
@@ -161,11 +175,6 @@ def _spark(values: Sequence[float], width: int = 32) -> str:
     means = [sum(part) / len(part) for part in (values[i : i + size] for i in range(0, len(values), size))]
     low, high = min(means), max(means)
     return "".join(BARS[int((m - low) / (high - low) * (len(BARS) - 1))] if high > low else BARS[0] for m in means)
-
-
-def _left(start: float, step: int, total: int) -> str:
-    seconds = (time.monotonic() - start) / (step + 1) * (total - step - 1)
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _due(step: int, total: int, lines: int) -> bool:
