@@ -18,8 +18,8 @@ SECTION = re.compile(r"    # --- (.+)$")
 HEAD = """# Recipes
 
 A recipe is a flat YAML file of `key: value`; `key=value` on the command line goes over it; anything unknown is refused
-with the nearest name. Names are TRL's where TRL has one. What stands after `=` is taken as it was typed, with its `#` and colons;
-a text that looks like a number is put in quotes of its own (`run_name='"12"'`).
+with the nearest name. Names are TRL's where TRL has one. What stands after `=` is taken as it was typed, with its `#`
+and colons; a text that looks like a number is put in quotes of its own (`run_name='"12"'`).
 
 ```bash
 outdo train --dry-run recipes/arithmetic.yaml num_generations=16

@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-
 YOURS = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # beside a function
 
 
