@@ -171,7 +171,7 @@ def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
     rewards = None if unjudged else rewards_of(recipe, task, _own(asked.reward_funcs))
     job = Job(kind, recipe, task, rewards, reporter, asked.known)
     if resume is None and recipe.resume == "auto":
-        resume = resuming.unfinished(recipe, job.data, kind)
+        resume = resuming.unfinished(recipe, job.data, kind, job.reward_files)
     return go_on(job, resume, asked.force) if resume else start(job)
 
 

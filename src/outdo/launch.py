@@ -65,6 +65,10 @@ class Job:
     def data(self) -> str:
         return resuming.fingerprint(self.task, self.recipe.seed)
 
+    @property
+    def reward_files(self) -> dict[str, str]:
+        return resuming.reward_files(self.rewards)
+
 
 def start(job: Job) -> Result:
     """A new run. What cannot work is refused before a folder is made."""
@@ -83,6 +87,7 @@ def start(job: Job) -> Result:
         "kind": job.kind,
         "lessons": lessons.fingerprint if lessons else None,
         "data": data,
+        "reward_files": job.reward_files,
         "overlap": shared.row() if shared else None,
     }
     run = Run.create(folder, recipe.model_dump(mode="json"), facts)
@@ -105,7 +110,7 @@ def go_on(job: Job, folder: Path, force: bool) -> Result:
 
 def _resumed(job: Job, run: Run, force: bool) -> Result:
     recipe, reporter, folder = job.recipe, job.reporter, run.folder
-    for changed in resuming.check(run, recipe, job.data, versions(), force):
+    for changed in resuming.check(run, recipe, job.data, job.reward_files, versions(), force):
         reporter.note(f"changed since: {changed}")
     was_done = run.manifest["status"] == "done"
     lessons = find_lessons(recipe, job.task) if job.kind == "sft" else None
@@ -135,7 +140,7 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
     device = run.manifest.get("device", str(policy.device))
     if device != str(policy.device):
         reporter.note(f"changed since: device was {device} and is {policy.device}")
-    run.note(recipe=recipe.model_dump(mode="json"), device=str(policy.device))
+    run.note(recipe=recipe.model_dump(mode="json"), reward_files=job.reward_files, device=str(policy.device))
     if newest is None:
         _begin_again(run, reporter)
         lessons = lessons or find_lessons(recipe, job.task)

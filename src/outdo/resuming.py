@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from outdo import checkpoint
 from outdo.config import Recipe
 from outdo.errors import RecipeError, RunError, TaskError
+from outdo.grade.compose import Reward, Rewards
 from outdo.run import Run, is_locked, read_run
 from outdo.tasks.task import Task
 
@@ -25,8 +27,9 @@ FREE = {
 }
 
 
-def unfinished(recipe: Recipe, data: str, kind: str = "grpo") -> Path | None:
-    """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe and data."""
+def unfinished(recipe: Recipe, data: str, kind: str = "grpo", rewards: Mapping[str, str] | None = None) -> Path | None:
+    """The run that `resume=auto` goes on with: that of `output_dir`, else the newest of the same recipe, data and
+    `rewards`, which are hashes by file."""
     if recipe.output_dir:
         return Path(recipe.output_dir) if Path(recipe.output_dir, "run.json").exists() else None
     wanted = recipe.model_dump(mode="json")
@@ -36,7 +39,7 @@ def unfinished(recipe: Recipe, data: str, kind: str = "grpo") -> Path | None:
         except RunError:
             continue
         same = manifest.get("kind", "grpo") == kind and manifest.get("data") in (None, data)
-        same = same and not changes(manifest["recipe"], wanted)
+        same = same and not changes(manifest["recipe"], wanted) and not _rewritten(manifest, rewards or {})
         if same and manifest["status"] != "done" and not is_locked(path.parent):
             return path.parent
     return None
@@ -72,6 +75,43 @@ def _steady(value: Any) -> Any:
     return sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else type(value).__name__
 
 
+def reward_files(rewards: Rewards | None) -> dict[str, str]:
+    """A hash of each file that a reward of the user's is in, but for one that is only looked at. Objects have none,
+    and what such a file imports is not looked into."""
+    if rewards is None:
+        return {}
+    found: dict[str, str] = {}
+    for part in rewards.by_part.values():
+        found |= reward_files(part)
+    for reward in rewards.parts:
+        name, path = _file_of(reward)
+        if path and (reward.name != rewards.audit or reward.name == rewards.truth):
+            with suppress(OSError):  # a package in an archive
+                found[name] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return found
+
+
+def _file_of(reward: Reward) -> tuple[str, Path | None]:
+    """What the user named and the file of it; of a package's function, its module's. Those of outdo have a version."""
+    name = reward.source if reward.source.endswith(".json") else reward.source.rpartition(":")[0]
+    if name.endswith((".py", ".json")):
+        return name, Path(name)
+    module = getattr(reward.function, "__module__", None) if reward.source else None
+    path = getattr(sys.modules.get(module or ""), "__file__", None)
+    return str(module), Path(path) if path and str(module).partition(".")[0] != "outdo" else None
+
+
+def _rewritten(manifest: Mapping[str, Any], rewards: Mapping[str, str]) -> list[str]:
+    """The files of rewards that are other than they were. A run of before they were noted has none."""
+    had = manifest.get("reward_files")
+    had = had if isinstance(had, dict) else {}
+    return [
+        f"the reward file {file} is another one than it was"
+        for file in rewards
+        if had.get(file, "") not in ("", rewards[file])
+    ]
+
+
 def refuse_elsewhere(folder: Path, had: Any, output_dir: str | None) -> None:
     """A run goes on where it is: another `output_dir` than it `had` is refused, not passed over."""
     if output_dir not in (None, had) and Path(str(output_dir)).resolve() != folder.resolve():
@@ -81,11 +121,14 @@ def refuse_elsewhere(folder: Path, had: Any, output_dir: str | None) -> None:
         )
 
 
-def check(run: Run, recipe: Recipe, data: str, versions: Mapping[str, str], force: bool) -> list[str]:
+def check(
+    run: Run, recipe: Recipe, data: str, rewards: Mapping[str, str], versions: Mapping[str, str], force: bool
+) -> list[str]:
     """What has changed since the run was started, to be said. Raises RecipeError where it matters, unless forced."""
     matters = changes(run.manifest["recipe"], recipe.model_dump(mode="json"))
     if run.manifest.get("data") not in (None, data):
         matters.append("the data set is another one than it was")
+    matters += _rewritten(run.manifest, rewards)
     if matters and not force:
         raise RecipeError(
             f"{run.folder} cannot be gone on with: {'; '.join(matters)}. Put it back, or start a new run; "

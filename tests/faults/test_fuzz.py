@@ -61,7 +61,7 @@ def folder_or_words(data: bytes, stopped: Path) -> None:
         recipe = load_recipe(None, manifest["recipe"])
         run = Run.reopen(stopped)
         try:
-            resuming.check(run, recipe, "data", {"outdo": "1"}, force=False)
+            resuming.check(run, recipe, "data", {"mine.py": "1"}, {"outdo": "1"}, force=False)
             resuming.newest(run)
         finally:
             run.close()

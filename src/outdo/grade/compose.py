@@ -33,6 +33,7 @@ class Reward:
     function: RewardFunction
     weight: float = 1.0
     where: Where = "here"  # in which thread or process it runs
+    source: str = ""  # the name that it was found by, where it is a user's and not an object
 
     @property
     def grader(self) -> Grader | None:
@@ -106,11 +107,13 @@ def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Rewar
     if name in REWARDS and name not in own:
         return Reward(name, REWARDS[name], weight)
     if name.endswith(".json"):
-        return Reward(_short(name), rft.load(name)[0], weight)
+        return Reward(_short(name), rft.load(name)[0], weight, source=name)
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
-    return Reward(_short(name), function, weight, "thread" if name in own else name)
+    if name in own:
+        return Reward(name, function, weight, "thread")
+    return Reward(_short(name), function, weight, name, source=name)
 
 
 def grade_all(
