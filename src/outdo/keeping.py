@@ -171,7 +171,7 @@ class Keeper(Generic[L]):
                 self.trackers.evaluated(result.row(step))
         for result in found:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
-            lost = f"  {result.broken} answers could not be judged, and are left out" if result.broken else ""
+            lost = f"  {result.unjudged}" if result.unjudged else ""
             self.reporter.note(f"  {result.split}: success {interval(result)}{passes}{lost}")
         if carried and self.known:
             self.reporter.note(f"  carried over from {self.known.where}: the same model and problems, not asked again")

@@ -132,6 +132,15 @@ def test_no_number_is_cut_in_a_narrow_window(
         assert line in said, said
 
 
+def test_answers_that_could_not_be_judged_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = Answers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
+    for lost, words in ((0, ""), (53, "one: 53 sampled answers could not be judged, and are left out")):
+        found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.8}, pass_interval={1: (0.1, 0.9)}, broken_sampled=lost)
+        _show([Result("one", "sums", found, answers)], [], "2 samples at temperature 1", None)
+        said = capsys.readouterr().out
+        assert words in said and ("judged" in said) == bool(lost), said
+
+
 def test_names_tell_models_apart() -> None:
     long = "/somewhere/on/this/machine/runs"
     names = short_names(["m1", f"{long}/first/model", f"{long}/second/model", f"{long}/old/first", "x" * 30 + "-0412"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,22 @@ def test_success_is_greedy_and_pass_at_k_is_of_samples() -> None:
     assert Evaluation.of({k: v for k, v in row.items() if "_" not in k or "@" not in k}).pass_interval == {}
 
 
+def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_pass_at_k() -> None:
+    def judge(completions: list[str], **columns: Any) -> list[float]:  # 0 cannot be judged, 1 is right
+        return [1.0 if text == "<answer>1</answer>" else float("nan") for text in completions]
+
+    rewards = find_rewards(["judge"], [], "judge", own={"judge": judge})
+    found = evaluate_prompts(PROBLEMS, "test", Known({"a": 0, "b": 1, "c": 2, "d": 4}), rewards, SampleParams(4), 4, 0)
+    assert (found.n, found.broken, found.broken_sampled) == (3, 1, 4 + 3 + 2)
+    assert found.pass_at == {1: 1.0, 4: 1.0}  # of b, c and d; of d alone
+    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged, and are left out"
+    row = found.row(0)
+    assert (row["broken"], row["broken_sampled"]) == (1, 9) and Evaluation.of(row).broken_sampled == 9
+    old = Evaluation.of({key: value for key, value in row.items() if key != "broken_sampled"})
+    assert (old.broken, old.broken_sampled) == (1, 0)  # as rows were once
+    assert Evaluation("test", 1, 1.0, 0.2, 1.0).unjudged == ""
+
+
 def test_every_answer_is_told_of_and_cut_ones_are_asked_for_in_parts() -> None:
     sampler, told = Known(dict.fromkeys("abcd", 1)), list[int]()
     answers = answer(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
@@ -116,6 +133,19 @@ def test_a_run_looks_at_one_split_all_along_and_at_another_at_the_end_only(tmp_p
     Console(file=shown, width=120).print(summary(result.before, result.after))
     lines = shown.getvalue().splitlines()
     assert "pass@4" in lines[0] and "→" in lines[1] and lines[2].split()[:3] == ["test", "(8)", "–"]
+
+
+def test_a_run_says_how_many_sampled_answers_could_not_be_judged(tmp_path: Path) -> None:
+    def half(completions: list[str], **columns: Any) -> list[float]:  # of siblings every other one
+        return [float("nan") if i % 2 else 1.0 for i, _ in enumerate(completions)]
+
+    said = io.StringIO()
+    keys = {"reporter": PlainLines(Console(file=said)), "reward_funcs": [half], "reward_audit": False}
+    task = replace(three, rewards=())
+    result = train(**quick(tmp_path, **keys, task=task, max_steps=1, eval_split="test", broken_limit=1))
+    (row, *_) = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
+    assert (row["n"], row["broken"], row["broken_sampled"]) == (8, 0, 16)
+    assert "16 sampled answers could not be judged, and are left out" in said.getvalue()
 
 
 def test_splits_and_ks_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: 
 
 
 def _remarks(result: Result, name: str) -> Iterator[str]:
-    if result.evaluation.broken:
-        yield f"{name}: {result.evaluation.broken} answers could not be judged and are left out"
+    if result.evaluation.unjudged:
+        yield f"{name}: {result.evaluation.unjudged}"
     if result.cut > 0.05:
         yield f"{name}: {result.cut:.0%} of greedy answers were cut at the limit"
 

@@ -46,10 +46,11 @@ class Evaluation:
     high: float
     pass_at: dict[int, float] = field(default_factory=dict)
     temperature: float = 1.0
-    broken: int = 0
+    broken: int = 0  # greedy answers that could not be judged
     pass_interval: dict[int, tuple[float, float]] = field(default_factory=dict)
     problems: str = ""  # tells one set of problems from another
     verdicts: str = ""  # of the greedy answers, problems in the order of their ids: 1 right, 0 wrong, - broken
+    broken_sampled: int = 0  # sampled answers that could not be judged: pass@k is of the others
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Evaluation:
@@ -57,8 +58,16 @@ class Evaluation:
         passes = {int(k[1]): value for key, value in row.items() if (k := re.fullmatch(r"pass@(\d+)", key))}
         ends = {k: (row[f"pass@{k}_low"], row[f"pass@{k}_high"]) for k in passes if f"pass@{k}_low" in row}
         names = ("split", "n", "success_rate", "low", "high", "temperature", "broken")
-        by_problem = {name: row.get(name, "") for name in ("problems", "verdicts")}  # rows had none once
-        return cls(**{name: row[name] for name in names}, pass_at=passes, pass_interval=ends, **by_problem)
+        later = {"problems": "", "verdicts": "", "broken_sampled": 0}  # rows had none once
+        since = {name: row.get(name, usual) for name, usual in later.items()}
+        return cls(**{name: row[name] for name in names}, pass_at=passes, pass_interval=ends, **since)
+
+    @property
+    def unjudged(self) -> str:
+        """How many answers no grader could judge, in words; empty where there are none."""
+        counts = {"greedy": self.broken, "sampled": self.broken_sampled}
+        told = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        return f"{told} answers could not be judged, and are left out" if told else ""
 
     def row(self, step: int | None = None) -> dict[str, float | int | str]:
         """As `evals.jsonl` holds it; without a step where it belongs to no run."""
@@ -74,6 +83,7 @@ class Evaluation:
             **{key: round(value, 6) for key, value in shares.items()},
             "temperature": self.temperature,
             "broken": self.broken,
+            "broken_sampled": self.broken_sampled,
             **({} if step is None else {"problems": self.problems, "verdicts": self.verdicts}),
         }
 
@@ -132,6 +142,7 @@ def measure(answers: Answers, split: str, ks: Sequence[int] = (), temperature: f
         broken,
         {k: mean_interval(each) for k, each in values.items()},
         *_by_problem(answers.greedy),
+        broken_sampled=sum(len(group.grades) - _counts(group)[0] for group in answers.sampled),
     )
 
 
