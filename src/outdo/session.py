@@ -81,7 +81,8 @@ class Session(Keeper[LocalLearner]):
             made=self.made,
             undivided=self.undivided,
         )
-        self.reporter.begin("after GRPO: held-out problems")
+        if self.splits or self.final_splits:
+            self.reporter.begin("after GRPO: held-out problems")
         after = self._evaluate(recipe.max_steps)
         self._finish()
         return before, after
@@ -96,7 +97,8 @@ class Session(Keeper[LocalLearner]):
             imitate(learner, self.lessons, lambda rows: self._taught(rows, learner.steps, "warm-up"))
 
     def _look_first(self) -> list[Evaluation]:
-        self.reporter.begin("before GRPO: held-out problems")
+        if self.splits:
+            self.reporter.begin("before GRPO: held-out problems")
         before = self._evaluate(0)
         self._foothold(before)
         return before

@@ -45,7 +45,8 @@ class Supervised(Keeper[Imitator]):
         return before, after
 
     def _look(self, step: int, when: str) -> list[Any]:
-        self.reporter.begin(f"{when}: held-out {'problems' if self.rewards else 'examples'}")
+        if self.unseen or self.splits or (self.final_splits and step == self.total):
+            self.reporter.begin(f"{when}: held-out {'problems' if self.rewards else 'examples'}")
         if self.unseen and step not in held_out_losses(self.run.folder):
             assert self.learner
             unseen = encode(self.policy, self.unseen.examples(), self.recipe.sft_max_length)

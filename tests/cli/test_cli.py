@@ -23,6 +23,7 @@ from outdo.cli import main
 from outdo.cli.app import app
 from outdo.cli.train import _eval_words, _tell
 from outdo.config import Recipe, load_recipe
+from outdo.evals.held_out import Evaluation
 from outdo.launch import Result
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -97,24 +98,59 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
 def test_the_next_command_can_be_typed_as_it_is() -> None:
     recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
     words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
-    assert _eval_words(recipe, Path("run/model")) == [words]
+    assert _eval_words(recipe, Path("run/model"), ["test", "ood"]) == [words]
     recipe = Recipe(task_args={"ops": "+", "ask": "What is {a} {op} {b}?"}, reward_funcs=["numeric"])
     words = "outdo eval run/model --task arithmetic --task-arg ops=+ --task-arg 'ask=What is {a} {op} {b}?'"
-    assert _eval_words(recipe, Path("run/model")) == [words]
+    assert _eval_words(recipe, Path("run/model"), ["test", "ood"]) == [words]
 
 
 def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments() -> None:
     sums: dict[str, Any] = {"dataset_name": "arithmetic", "task_args": {"ops": "+", "digits": 3}, "name": "sums"}
-    both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}]})
+    long = {"max_completion_length": 256}
+    both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}], **long})
     words = "outdo eval m --task arithmetic,countdown --task-arg arithmetic.ops=+ --task-arg arithmetic.digits=3"
-    assert _eval_words(both, Path("m")) == [words]
+    assert _eval_words(both, Path("m"), ["test/sums", "test/countdown"]) == [words]
     own = {"dataset_name": "a.jsonl", "columns": {"prompt": "q"}, "reward_funcs": ["exact"], "dataset_test_split": "v"}
-    split = load_recipe(None, {"dataset_mixture": [sums, own, {"dataset_name": "gym:x", "task_args": {"a": "3"}}]})
-    assert _eval_words(split, Path("m")) == [
+    split = load_recipe(
+        None, {"dataset_mixture": [sums, own, {"dataset_name": "gym:x", "task_args": {"a": "3"}}], **long}
+    )
+    assert _eval_words(split, Path("m"), ["test/sums", "test/a.jsonl", "test/gym:x"]) == [
         "outdo eval m --task arithmetic --task-arg ops=+ --task-arg digits=3",
         "outdo eval m --task a.jsonl --reward exact --task-arg columns.prompt=q --task-arg dataset_test_split=v",
         "outdo eval m --task gym:x --task-arg 'a=\"3\"'",
     ]
+
+
+def test_the_next_command_asks_as_the_run_did() -> None:
+    keys: dict[str, Any] = {
+        "dataset_name": "p.jsonl",
+        "reward_funcs": ["format", "mine.py:plain"],
+        "stop": ["\n", "Q:"],
+    }
+    recipe = Recipe(**keys, system_prompt="Be brief", max_completion_length=12, temperature=0.7)
+    words = "outdo eval m --task p.jsonl --reward mine.py:plain --system-prompt 'Be brief' --max-completion-length 12"
+    assert _eval_words(recipe, Path("m"), ["test"]) == [f"{words} --temperature 0.7 --stop '\n' --stop Q:"]
+    assert _eval_words(Recipe(), Path("m"), ["dev"]) == ["outdo eval m --task arithmetic --split dev"]
+    assert _eval_words(recipe, Path("m"), []) == [], "nothing is held out"
+    own = {"dataset_name": "countdown", "system_prompt": "Count"}
+    parts = [{"dataset_name": "arithmetic"}, own, {"dataset_name": "gsm8k"}, {"dataset_name": "a.jsonl"}]
+    mixed = Recipe(dataset_mixture=parts, reward_funcs=["exact"], system_prompt="Think")
+    assert _eval_words(mixed, Path("m"), ["test/arithmetic", "test/countdown", "dev/gsm8k"]) == [
+        "outdo eval m --task arithmetic --system-prompt Think",
+        "outdo eval m --task countdown --system-prompt Count",
+        "outdo eval m --task gsm8k --split dev --system-prompt Think",
+    ]
+
+
+def test_where_nothing_is_held_out_no_evaluation_is_announced(outdo: Outdo, tmp_path: Path) -> None:
+    rows = [{"prompt": f"{i} + 1", "answer": str(i + 1), "completion": str(i + 1), "split": "train"} for i in (1, 2)]
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = (*QUICK, "dataset_name=two.jsonl", "reward_funcs=exact", "device=cpu")
+    for command, next_ in (("train", "next      outdo plot train\n"), ("sft", "numbers   sft/sft.jsonl\n")):
+        done = outdo(command, *keys, f"output_dir={command}")
+        assert done.returncode == 0, done.stderr
+        assert "held-out problems" not in done.stdout and "outdo eval" not in done.stdout, done.stdout
+        assert next_ in done.stdout
 
 
 def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
@@ -227,7 +263,8 @@ def test_another_pipe_that_breaks_is_a_failure(
 
 def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/two words")
-    _tell(Result(folder, folder / "model", [], []), load_recipe(), Console())
+    found = [Evaluation("test", 1, 1.0, 0.2, 1.0)]
+    _tell(Result(folder, folder / "model", [], found), load_recipe(), Console())
     said = capsys.readouterr().out
     assert "outdo eval 'runs/two words/model' " in said and "outdo plot 'runs/two words'\n" in said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,10 +91,11 @@ def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    for number, words in enumerate(_eval_words(recipe, result.model)):
-        out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
+    following = _eval_words(recipe, result.model, [found.split for found in result.after])
     if not result.stages:
-        out.print(f"{'':<10}outdo plot {shlex.quote(str(result.folder))}", markup=False, soft_wrap=True)
+        following.append(shlex.join(["outdo", "plot", str(result.folder)]))
+    for number, words in enumerate(following):
+        out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
     page = result.folder / "report.html"
     if page.exists():
         out.print(f"report    {page}", markup=False, soft_wrap=True)
@@ -111,44 +112,78 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
     return beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
 
 
-def _eval_words(recipe: Recipe, model: Path) -> list[str]:
-    """The commands that measure the model again: one, and for a mixture as many as it takes to tell its tasks apart."""
+def _eval_words(recipe: Recipe, model: Path, splits: Sequence[str]) -> list[str]:
+    """The commands that measure the model again, as the run did: one, for a mixture as many as it takes to tell its
+    tasks apart, and none of what has nothing held out. `splits` are those that the run looked at."""
     from outdo.tasks.mixture import Entry
     from outdo.tasks.task import TASKS
 
     if not recipe.dataset_mixture:
-        return [_eval_command(model, [recipe.model_dump()])]
+        return [_eval_command(model, recipe, [recipe.model_dump()], splits)] if splits else []
     entries = [Entry(**entry).model_dump() for entry in recipe.dataset_mixture]
     names = [entry["dataset_name"] for entry in entries]
     alike: list[dict[str, Any]] = []  # that one command can ask
-    alone: list[list[dict[str, Any]]] = []
+    commands: list[str] = []
     for entry, name in zip(entries, names, strict=True):
         entry["reward_funcs"] = entry["reward_funcs"] or recipe.reward_funcs
-        if name in TASKS and names.count(name) == 1:
+        own = [kind for kind, _, part in (split.partition("/") for split in splits) if part == (entry["name"] or name)]
+        if name in TASKS and names.count(name) == 1 and "test" in own and not entry["system_prompt"]:
             alike.append(entry)
-        else:
-            alone.append([entry])
-    return [_eval_command(model, together) for together in (alike, *alone) if together]
+        elif own:
+            commands.append(_eval_command(model, recipe, [entry], own))
+    return [_eval_command(model, recipe, alike, ["test"]), *commands] if alike else commands
 
 
-def _eval_command(model: Path, asked: list[dict[str, Any]]) -> str:
+def _eval_command(model: Path, recipe: Recipe, asked: list[dict[str, Any]], splits: Sequence[str]) -> str:
     """One command for tasks by the keys that a recipe has for them."""
     from outdo.tasks.sources import SOURCE_KEYS, Source
-    from outdo.tasks.task import TASKS
 
     words = ["outdo", "eval", str(model), "--task", ",".join(keys["dataset_name"] for keys in asked)]
     usual = Source("")
     for keys in asked:
-        name, prefix = keys["dataset_name"], f"{keys['dataset_name']}." if len(asked) > 1 else ""
+        prefix = f"{keys['dataset_name']}." if len(asked) > 1 else ""
         given = {**keys["task_args"], **{f"columns.{ours}": theirs for ours, theirs in keys["columns"].items()}}
         for key, field in SOURCE_KEYS.items():
             if key != "columns" and keys[key] != getattr(usual, field):
                 given[key] = keys[key]
-        if keys["reward_funcs"] and name not in TASKS:
-            words += ["--reward", keys["reward_funcs"][0]]
+        if judge := _judge(keys["dataset_name"], keys["reward_funcs"]):
+            words += ["--reward", judge]
         for key, value in given.items():
             words += ["--task-arg", f"{prefix}{key}={_typed(value)}"]
-    return shlex.join(words)
+    return shlex.join([*words, *_manner(recipe, asked[0]["system_prompt"], splits)])
+
+
+def _judge(task: str, rewards: list[str]) -> str | None:
+    """The reward that decided success, where it is not the task's own."""
+    from outdo import plugins
+    from outdo.errors import TaskError
+    from outdo.grade.registry import GRADERS
+    from outdo.tasks import gsm8k
+    from outdo.tasks.sources import is_source
+    from outdo.tasks.task import TASKS
+
+    if not rewards or task in (*TASKS, gsm8k.HUB) or task.startswith("reasoning_gym/"):
+        return None
+    if not is_source(task) and plugins.find(task, TASKS, "outdo.tasks", TaskError).rewards:
+        return None
+    judges = [name for name in rewards if name not in GRADERS or GRADERS[name].judges]
+    return (judges or rewards)[0]
+
+
+def _manner(recipe: Recipe, own_prompt: str | None, splits: Sequence[str]) -> list[str]:
+    """How the run asked, where `outdo eval` would ask otherwise by itself."""
+    from outdo.evaluating import Settings
+
+    usual, words = Settings(), list[str]()
+    if "test" not in splits:
+        words += ["--split", ",".join(splits)]
+    if prompt := own_prompt or recipe.system_prompt:
+        words += ["--system-prompt", prompt]
+    if recipe.max_completion_length != usual.max_completion_length:
+        words += ["--max-completion-length", str(recipe.max_completion_length)]
+    if recipe.temperature != usual.temperature:
+        words += ["--temperature", f"{recipe.temperature:g}"]
+    return [*words, *(word for text in recipe.stop for word in ("--stop", text))]
 
 
 def _typed(value: Any) -> str:
