@@ -182,6 +182,25 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, text: s
         find_task(str(tmp_path / name))
 
 
+def test_half_a_character_is_refused_with_its_place_wherever_it_stands(tmp_path: Path) -> None:
+    whole = json.dumps({"prompt": "\U0001f600", "split": "train"})  # written as a pair, \\ud83d\\ude00
+    halves = [
+        {"prompt": "a \ud800"},
+        {"messages": [{"role": "user", "content": "\udfff"}]},
+        {"prompt": "a", "x\ud83d": 1},
+    ]
+    for half, told in zip(halves, ("ud800", "udfff", "ud83d"), strict=True):
+        path = tmp_path / "a.jsonl"
+        path.write_text(f"{whole}\n\n{json.dumps(half)}\n")
+        with pytest.raises(TaskError, match=rf"a.jsonl, line 3: holds \\{told}, a lone surrogate"):
+            find_task(str(path))
+        (tmp_path / "a.json").write_text(f"[{whole}, {json.dumps(half)}]")
+        with pytest.raises(TaskError, match=rf"a.json, row 2: holds \\{told}, a lone surrogate"):
+            find_task(str(tmp_path / "a.json"))
+    path.write_text(f"{whole}\n")
+    assert asked(find_task(str(path)))[0][0] == "\U0001f600"
+
+
 def test_folders_that_hold_no_data(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"neither a data set saved by `datasets` nor files such as train\.jsonl"):
         find_task(str(tmp_path))

@@ -97,15 +97,34 @@ def _json_lines(path: Path) -> Iterator[Line]:
 
 
 def _json_list(path: Path) -> Iterator[Line]:
-    rows = parsed(_text(path), str(path))
+    rows = _loaded(_text(path), str(path))
     if not isinstance(rows, list):
         raise TaskError(f"{path}: holds a {type(rows).__name__}; a .json data set is a list of objects")
     for number, row in enumerate(rows, 1):
-        yield _line(f"{path}, row {number}", row)
+        yield _line(f"{path}, row {number}", _sound(row, f"{path}, row {number}"))
 
 
 def parsed(text: str, where: str) -> Any:
     """What JSON says. Raises TaskError, which names the place."""
+    return _sound(_loaded(text, where), where)
+
+
+def _sound(value: Any, where: str) -> Any:
+    """As it is. JSON may hold half a character, which no tokenizer reads and no file keeps: that is refused."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise TaskError(
+            f"{where}: holds {half}, a lone surrogate: half of a character that was cut in two. Put the whole one "
+            "there, or take it out"
+        ) from None
+    except RecursionError:
+        raise TaskError(f"{where}: not JSON: nested too deeply") from None
+    return value
+
+
+def _loaded(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
