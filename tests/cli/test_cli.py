@@ -132,6 +132,9 @@ def test_the_next_command_asks_as_the_run_did() -> None:
     assert _eval_words(recipe, Path("m"), ["test"]) == [f"{words} --temperature 0.7 --stop '\n' --stop Q:"]
     assert _eval_words(Recipe(), Path("m"), ["dev"]) == ["outdo eval m --task arithmetic --split dev"]
     assert _eval_words(recipe, Path("m"), []) == [], "nothing is held out"
+    for name in ("openai/gsm8k", "reasoning_gym/x", "outdo.drills.tasks:few_sums"):  # their own verifiers decide
+        judged = Recipe(dataset_name=name, reward_funcs=["mine.py:plain"])
+        assert _eval_words(judged, Path("m"), ["test"]) == [f"outdo eval m --task {name}"]
     own = {"dataset_name": "countdown", "system_prompt": "Count"}
     parts = [{"dataset_name": "arithmetic"}, own, {"dataset_name": "gsm8k"}, {"dataset_name": "a.jsonl"}]
     mixed = Recipe(dataset_mixture=parts, reward_funcs=["exact"], system_prompt="Think")
