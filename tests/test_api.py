@@ -15,7 +15,7 @@ from rich.console import Console
 import outdo
 from outdo import api
 from outdo.api import train
-from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, RecipeError, TaskError
+from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, OutdoError, RecipeError, TaskError
 from outdo.run import read_rows
 from outdo.track.console import PlainLines
 from outdo.types import Prompt
@@ -213,6 +213,60 @@ def test_evaluate_agrees_with_the_run(tmp_path: Path) -> None:
     result = train(reporter=quiet(), output_dir=str(tmp_path / "r"), **{**QUICK, "sft_steps": 40, "max_steps": 1})
     found = outdo.evaluate(result.model, "arithmetic", size=4, samples=0, max_completion_length=12)
     assert found.success_rate == result.after[0].success_rate and found.n == 4
+
+
+def test_a_run_is_evaluated_by_the_function_that_it_was_trained_with(tmp_path: Path) -> None:
+    def numeric(completions: list[str], **columns: object) -> list[float]:  # not the built-in one
+        return [1.0] * len(completions)
+
+    def accuracy_reward(completions: list[str], **columns: object) -> list[float]:  # which is `math`, as a name
+        return [0.5] * len(completions)
+
+    data = tmp_path / "p.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"say {i}", "answer": "no"}) + "\n" for i in range(40)))
+    keys = {**QUICK, "sft_steps": 0, "max_steps": 1, "reward_audit": False}
+    result = train(task=str(data), reward_funcs=numeric, reporter=quiet(), output_dir=str(tmp_path / "r"), **keys)
+    assert result.after[0].success_rate == 1.0
+    both = {"reward_funcs": [numeric, accuracy_reward], "reward_weights": [0.0, 1.0]}
+    other = train(task=str(data), reporter=quiet(), output_dir=str(tmp_path / "two"), **both, **keys)
+    assert metrics(other.folder)[0]["reward_mean"] == metrics(other.folder)[0]["reward/accuracy_reward"] == 0.5
+    told: list[str] = []
+    reporter = quiet()
+    reporter.note = told.append  # type: ignore[method-assign]
+    train(resume=other.folder, reward_funcs=both["reward_funcs"], reporter=reporter)
+    assert not any("math" in words for words in told) and any("nothing left to do" in words for words in told)
+    asked = {"size": 4, "samples": 0, "max_completion_length": 12}
+    for reward in (numeric, [numeric]):
+        assert outdo.evaluate(result.model, str(data), reward=reward, **asked).success_rate == 1.0
+    assert outdo.evaluate(result.model, str(data), reward="exact", **asked).success_rate == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: train({"max_steps": 2}), r"the recipe is a dict.*train\(max_steps=2\)"),
+        (lambda: train(reward_funcs=3), "reward_funcs=3: expected names, functions"),
+        (lambda: train(reward_funcs=[by_length, 3]), "expected names, functions"),
+        (lambda: train(reward_funcs="numerik,format"), "'numerik' is not known"),
+        (lambda: train(task=by_length), r"neither a task nor the name of one.*@outdo\.task"),
+        (lambda: train(task="a.jsonl", dataset_name="b.jsonl"), "both set dataset_name"),
+        (lambda: outdo.evaluate("tiny", task=None), "neither a task nor the name of one"),
+        (lambda: outdo.evaluate("tiny", task=3), "neither a task nor the name of one"),
+        (lambda: outdo.evaluate("tiny", size="four"), "size='four': expected a whole number"),
+        (lambda: outdo.evaluate("tiny", size=-1), "less than 0"),
+        (lambda: outdo.evaluate("tiny", temperature="hot"), "temperature='hot': expected a number"),
+        (lambda: outdo.evaluate("tiny", ks=["one"]), "expected whole numbers"),
+        (lambda: outdo.evaluate("tiny", stop="x"), "stop='x': expected a list"),
+        (lambda: outdo.evaluate("tiny", dtype="float99"), "not one of float32, bfloat16"),
+        (lambda: outdo.evaluate("tiny", task_args="digits=3"), "task_args='digits=3': expected a mapping"),
+        (lambda: outdo.evaluate("tiny", reward=3), "reward=3: expected names, functions"),
+        (lambda: outdo.evaluate("tiny", reward=["exact", "math"]), "reward has 2 rewards"),
+        (lambda: outdo.evaluate("tiny", columns={}), r"it takes task_args, reward, system_prompt, size.*'columns': …"),
+    ],
+)
+def test_likely_mistakes_are_told_in_a_sentence(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(OutdoError, match=words):
+        call()
 
 
 @pytest.mark.parametrize("function", [api.train, api.sft, api.harvest])

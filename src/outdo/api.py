@@ -23,12 +23,15 @@ from outdo.run import read_run
 from outdo.stages import Runner, run_stages
 from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
-from outdo.tasks.task import Task
+from outdo.tasks.sources import SOURCE_KEYS
+from outdo.tasks.task import Task, refuse_no_task
 from outdo.track.console import LiveTable, PlainLines, make_reporter
 from outdo.track.trackers import chosen
 
 P = ParamSpec("P")
-Objects = Sequence[str | Callable[..., Any]]
+Object = str | Callable[..., Any]
+Objects = Sequence[Object]
+HANDED = "object:"  # before the name of a function while the recipe is read: no other trainer's reward is meant
 WHERE = "keys given"  # what messages call those of a call
 
 
@@ -48,8 +51,8 @@ class Asked:
 def _asked(
     recipe: str | Path | Recipe | None = None,
     *,
-    task: Task | None = None,
-    reward_funcs: Objects | None = None,
+    task: str | Task | None = None,
+    reward_funcs: Object | Objects | None = None,
     reporter: PlainLines | LiveTable | None = None,
     resume: str | Path | None = None,
     force: bool = False,
@@ -57,19 +60,37 @@ def _asked(
 ) -> Asked:
     """By the recipe with the keys over it, or by that of the run to go on with."""
     reporter = reporter or make_reporter()
-    if reward_funcs is not None:
-        keys = {**keys, "reward_funcs": [f.__name__ if callable(f) else f for f in reward_funcs]}
+    if not isinstance(recipe, (str, Path, Recipe, type(None))):
+        raise RecipeError(
+            f"the recipe is a {type(recipe).__name__}: it is a YAML file's path or an outdo.Recipe. Keys are given by "
+            "name, as train(max_steps=2) or train(**keys)"
+        )
+    if isinstance(task, str):
+        keys, task = {"task": task, **keys}, None
+    if task is not None:
+        refuse_no_task(task)
+    funcs = None if reward_funcs is None else _listed("reward_funcs", reward_funcs)
+    if funcs is not None:
+        keys = {**keys, "reward_funcs": [f if isinstance(f, str) else HANDED + _name(f) for f in funcs]}
     if resume is not None:
         had = read_run(Path(resume))["recipe"]
-        found = load_recipe(None, keys, reporter.note, had, WHERE)
+        found = load_recipe(None, keys, reporter.note, _without(had, funcs), WHERE)
         resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
     elif not isinstance(recipe, Recipe):
         found = load_recipe(recipe, keys, reporter.note, where=WHERE)
     elif keys:
-        found = load_recipe(None, keys, reporter.note, recipe.model_dump(exclude_unset=True), WHERE)
+        base = _without(recipe.model_dump(exclude_unset=True), funcs)
+        found = load_recipe(None, keys, reporter.note, base, WHERE)
     else:
         found = recipe
-    return Asked(found, task, reward_funcs, reporter, None if resume is None else Path(resume), force)
+    if funcs is not None:
+        found = found.model_copy(update={"reward_funcs": [name.removeprefix(HANDED) for name in found.reward_funcs]})
+    return Asked(found, task, funcs, reporter, None if resume is None else Path(resume), force)
+
+
+def _without(base: Mapping[str, Any], funcs: Objects | None) -> dict[str, Any]:
+    """A recipe less the rewards that others are given for: among its names may be those of objects."""
+    return {key: value for key, value in base.items() if funcs is None or key != "reward_funcs"}
 
 
 def _taking(shape: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
@@ -156,7 +177,22 @@ def _in_stages(whole: Asked) -> Result:
 
 
 def _own(reward_funcs: Objects | None) -> dict[str, Callable[..., Any]]:
-    return {f.__name__: f for f in reward_funcs or () if callable(f)}
+    return {_name(f): f for f in reward_funcs or () if not isinstance(f, str)}
+
+
+def _listed(key: str, given: Any) -> list[Object]:
+    """One reward or several, as names or functions. Raises RecipeError where it is neither."""
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",") if name.strip()]
+    found = [given] if callable(given) else list(given) if isinstance(given, (list, tuple)) else None
+    if found is None or not all(isinstance(one, str) or callable(one) for one in found):
+        raise RecipeError(f"{key}={given!r:.80}: expected names, functions, or a list of them")
+    return found
+
+
+def _name(reward: Object) -> str:
+    """What a reward is called; an object that can be called, by its class."""
+    return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
 
 
 def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
@@ -181,16 +217,27 @@ def evaluate(
     split: str = "test",
     *,
     task_args: Mapping[str, Any] | None = None,
-    reward: str | None = None,
+    reward: Object | Objects | None = None,
     system_prompt: str | None = None,
     **settings: Any,
 ) -> Evaluation:
-    """Held-out success of any saved model. `reward` judges instead of the task's own verifier; `settings` are the
-    fields of `evaluating.Settings`, such as size (0: the whole split), samples, temperature, dtype and seed."""
-    known = Settings.__dataclass_fields__
-    if unknown := settings.keys() - known:
-        raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(known)}")
+    """Held-out success of any saved model. `reward`, a name or a function, judges instead of the task's own verifier;
+    `settings` are the fields of `evaluating.Settings`, such as size (0: the whole split), samples, temperature, dtype
+    and seed."""
+    known = ["task_args", "reward", "system_prompt", *Settings.__dataclass_fields__]
+    if unknown := [key for key in settings if key not in known]:
+        data = f"; {unknown[0]} of data is task_args={{'{unknown[0]}': …}}" if unknown[0] in SOURCE_KEYS else ""
+        raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(known)}{data}")
     how = Settings(**settings)
-    asked = quizzes([task], [split], how.size, task_args=task_args, reward=reward, system_prompt=system_prompt)
+    refuse_no_task(task)
+    if not isinstance(task_args, (Mapping, type(None))):
+        raise RecipeError(f"task_args={task_args!r:.80}: expected a mapping, such as {{'digits': 3}}")
+    judges = [] if reward is None else _listed("reward", reward)
+    if len(judges) > 1:
+        raise RecipeError(f"reward has {len(judges)} rewards: name the one that decides what is right")
+    truth = _name(judges[0]) if judges else None
+    asked = quizzes(
+        [task], [split], how.size, task_args=task_args, reward=truth, own=_own(judges), system_prompt=system_prompt
+    )
     (result,) = with_model(model, how, lambda policy: examine(str(model), policy, asked, how))
     return result.evaluation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +22,16 @@ from outdo.models.sources import find_source
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.tasks.task import Task, find_task, held_out
-from outdo.types import Prompt, SampleParams, Sampler
+from outdo.types import Prompt, RewardFunction, SampleParams, Sampler
 
 T = TypeVar("T")
+DTYPES = ("float32", "bfloat16")
+_KINDS: tuple[tuple[tuple[str, ...], Any, str], ...] = (  # what settings are, for those who give them by hand
+    (("size", "samples", "max_completion_length", "seed"), Integral, "a whole number"),
+    (("temperature", "top_p"), Real, "a number"),
+    (("ks", "stop"), (tuple, list), "a list"),
+    (("dtype", "device"), str, "a name"),
+)
 Counting = Callable[[str, int], AbstractContextManager[Tell]]  # shows progress of so many, under that name
 
 
@@ -47,6 +55,16 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for names, kind, words in _KINDS:
+            for name in names:
+                if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
+                    raise RecipeError(f"{name}={value!r:.80}: expected {words}")
+        if not all(isinstance(k, Integral) for k in self.ks) or not all(isinstance(text, str) for text in self.stop):
+            raise RecipeError(f"ks={self.ks}, stop={self.stop}: expected whole numbers, and texts")
+        if self.size < 0 or self.samples < 0:
+            raise RecipeError(f"size={self.size}, samples={self.samples}: neither may be less than 0")
+        if self.dtype not in DTYPES:
+            raise RecipeError(f"dtype={self.dtype!r} is not one of {', '.join(DTYPES)}")
         if not all(1 <= k <= self.samples for k in self.ks):
             raise RecipeError(f"k={','.join(map(str, self.ks))}: pass@k needs k from 1 to samples={self.samples}")
         try:
@@ -66,6 +84,7 @@ class Quiz:
     split: str
     prompts: list[Prompt]
     truth: str
+    own: Mapping[str, RewardFunction] = field(default_factory=dict)  # where the reward is an object: it, by that name
 
 
 def quizzes(
@@ -75,6 +94,7 @@ def quizzes(
     *,
     task_args: Mapping[str, Any] | None = None,
     reward: str | None = None,
+    own: Mapping[str, RewardFunction] | None = None,
     system_prompt: str | None = None,
 ) -> list[Quiz]:
     """Every split of every task. An argument is for all tasks, or for one where it is given under that one's name."""
@@ -87,8 +107,10 @@ def quizzes(
         if reward is None and not task.rewards:
             raise RecipeError(f"{name} has no verifier of its own: name one, as --reward numeric or exact does")
         truth = reward or task.rewards[0]
-        find_rewards([truth], [], truth)  # says now, not after a model is loaded, that there is none of that name
-        found += [Quiz(name, split, held_out(task, split, size), truth) for split in splits]
+        find_rewards(
+            [truth], [], truth, own=own
+        )  # says now, not after a model is loaded, that there is none of that name
+        found += [Quiz(name, split, held_out(task, split, size), truth, own or {}) for split in splits]
     return found
 
 
@@ -130,7 +152,7 @@ def examine(
     limit = min(settings.max_completion_length, policy.context // 2)
     found = []
     for quiz in asked:
-        rewards = find_rewards([quiz.truth], [], quiz.truth, limit)
+        rewards = find_rewards([quiz.truth], [], quiz.truth, limit, quiz.own)
         total = len(quiz.prompts) * (1 + settings.samples)
         with counting(f"{model} on {quiz.task} {quiz.split}", total) as tell:
             how = settings.params(limit), settings.samples, settings.seed

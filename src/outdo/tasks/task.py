@@ -25,6 +25,7 @@ from outdo.types import Prompt
 MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
 ALL = "all"  # every split of a task with an end, for evaluations
 PATIENCE = 100  # prompts without an answer to imitate, from the first on, of a task without end
+MADE = "put @outdo.task(rewards=[…]) above it"
 WHOLE = 200_000  # prompts that a split with an end may have
 Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imitate, not always right; None: none here
 
@@ -155,10 +156,16 @@ def find_task(
     else:
         found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
     if not isinstance(found, Task):
-        raise TaskError(f"{name} is a {type(found).__name__}, not a task: put @outdo.task(rewards=[…]) above it")
+        raise TaskError(f"{name} is a {type(found).__name__}, not a task: {MADE}")
     found = replace(found.with_args(args), system_prompt=system_prompt)
     next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
     return found
+
+
+def refuse_no_task(given: object) -> None:
+    """What is handed over as a task is one, or the name of one. Raises TaskError."""
+    if not isinstance(given, (Task, str)):
+        raise TaskError(f"task={given!r:.80} is neither a task nor the name of one. A function is made one: {MADE}")
 
 
 def _of_data(source: Source) -> Task:
