@@ -7,7 +7,8 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
         raise error(_unnamed(Path(name)))
     for entry in entry_points(group=group):
         if entry.name == name:
-            return entry.load()
+            with _importing(name, entry.value, error):
+                return entry.load()
     close = difflib.get_close_matches(name, list(builtin), n=1)
     meant = f"did you mean {close[0]!r}? " if close else ""
     raise error(
@@ -51,17 +53,29 @@ def _unnamed(path: Path) -> str:
 
 def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
     where, _, attribute = name.rpartition(":")
-    try:
+    with _importing(name, where, error):
         module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
-    except error:
-        raise
-    except Exception as cause:  # the user's module runs here: whatever it raises is theirs to read
-        raise error(f"{name}: importing {where} failed: {type(cause).__name__}: {cause}") from cause
     found = getattr(module, attribute, None)
     if found is None:
         close = difflib.get_close_matches(attribute, [n for n in vars(module) if not n.startswith("_")], n=1)
         raise error(f"{name}: {where} has no {attribute!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     return found
+
+
+@contextmanager
+def _importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
+    """The user's module runs in here: whatever it raises is theirs to read."""
+    try:
+        yield
+    except error:
+        raise
+    except SystemExit as cause:
+        raise error(
+            f"{name}: importing {where} ends the program, with sys.exit({cause.code!r}): put what is only for a run of "
+            "its own under `if __name__ == '__main__':`"
+        ) from cause
+    except Exception as cause:
+        raise error(f"{name}: importing {where} failed: {type(cause).__name__}: {cause}") from cause
 
 
 def _from_file(path: Path, error: type[Exception]) -> Any:

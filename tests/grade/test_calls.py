@@ -137,6 +137,35 @@ def test_no_process_is_left_over_from_a_reward_that_hung(file):
     assert judged(f"{file}:moody", "4")[0].reward == 1.0  # and it starts again
 
 
+def test_a_file_that_ends_the_program_is_an_error_and_not_the_end(tmp_path):
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(GraderError, match=r"ends\.py ends the program, with sys\.exit\(3\).*__main__"):
+        find_rewards([f"{path}:f"], [], f"{path}:f")
+
+
+def test_what_would_have_to_be_awaited_is_refused_or_broken_without_a_warning(tmp_path, recwarn):
+    path = tmp_path / "later.py"
+    path.write_text(
+        "async def f(completions): return [1.0] * len(completions)\n"
+        "class Waits:\n"
+        "    async def __call__(self, completions): return [1.0] * len(completions)\n"
+        "waits = Waits()\n"
+    )
+    for name in ("f", "waits"):
+        with pytest.raises(GraderError, match=f"{name} is async: write it with a plain `def`"):
+            find_rewards([f"{path}:{name}"], [], f"{path}:{name}")
+
+    async def later(completions):
+        return [1.0] * len(completions)
+
+    with pytest.raises(GraderError, match="later is async"):
+        find_rewards(["later"], [], "later", own={"later": later})
+    (broken,) = judged("hides", "4", own={"hides": lambda completions: later(list(completions))})
+    assert broken.verdict == "broken" and "a coroutine" in broken.reason
+    assert not list(recwarn)
+
+
 def test_what_cannot_be_found_is_an_error(file):
     for name, words in ((f"{file}:mody", "moody"), ("nowhere.py:f", "no such file"), ("numerc", "numeric")):
         with pytest.raises(GraderError, match=words):

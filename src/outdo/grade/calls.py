@@ -7,6 +7,7 @@ thread: past its deadline it is left behind, because a thread cannot be killed.
 
 from __future__ import annotations
 
+import inspect
 import math
 import threading
 import traceback
@@ -109,6 +110,8 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
         raise
     except (Exception, SystemExit) as error:
         return Failure(f"{name} raised {_where(error)}")
+    if inspect.iscoroutine(values):
+        values.close()  # it is not waited for, and Python need not say so
     if not isinstance(values, (list, tuple)) or len(values) != n:
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
         return Failure(f"{name} returned {got} for {n} completions: return a list of one each", alone=False)

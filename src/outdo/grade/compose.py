@@ -111,9 +111,16 @@ def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Rewar
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _called(function)):
+        raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
     if name in own:
         return Reward(name, function, weight, "thread")
     return Reward(_short(name), function, weight, name, source=name)
+
+
+def _called(function: Any) -> tuple[Any, Any]:
+    """What runs when it is called: itself, or of an object its method."""
+    return function, getattr(function, "__call__", None)  # noqa: B004
 
 
 def grade_all(
