@@ -107,9 +107,8 @@ def quizzes(
         if reward is None and not task.rewards:
             raise RecipeError(f"{name} has no verifier of its own: name one, as --reward numeric or exact does")
         truth = reward or task.rewards[0]
-        find_rewards(
-            [truth], [], truth, own=own
-        )  # says now, not after a model is loaded, that there is none of that name
+        # Says now, not after a model is loaded, that there is none of that name.
+        find_rewards([truth], [], truth, own=own)
         found += [Quiz(name, split, held_out(task, split, size), truth, own or {}) for split in splits]
     return found
 
