@@ -36,6 +36,12 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
     )
 
 
+def from_anywhere(name: str) -> str:
+    """The name as a process finds it that was started in another folder."""
+    path, colon, attribute = name.rpartition(":")
+    return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
+
+
 def _unnamed(path: Path) -> str:
     """A file without a function: which ones it has, read and not run."""
     if not path.is_file():

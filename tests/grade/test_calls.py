@@ -59,6 +59,13 @@ def group_of(*texts):
     return Group(prompt, (1,), tuple(Completion((7,), (0.0,), text, "stop", 0) for text in texts))
 
 
+def test_a_reward_is_found_from_another_folder_than_the_graders_were_started_in(file, tmp_path, monkeypatch):
+    grade(group_of("4"), find_rewards([f"{file}:mean"], [], "mean"))  # starts them, if nothing has yet
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "near.py").write_text("def near(completions, **columns): return [0.25 for _ in completions]\n")
+    assert [g.reward for g in grade(group_of("4"), find_rewards(["near.py:near"], [], "near")).grades] == [0.25]
+
+
 def judged(name, *texts, timeout=1.0, own=None):
     rewards = find_rewards([name], [], name, own=own, timeout=timeout)
     return grade(group_of(*texts), rewards).grades
