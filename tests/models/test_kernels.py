@@ -121,13 +121,24 @@ def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: p
         monkeypatch.setattr(kernels.attention, "launch", lambda overlaps: {})
     elif torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("kernels overlap on a GPU from Hopper on")
+    _check_attention_of(rows, overlaps=True)
+
+
+@pytest.mark.skipif(not CUDA, reason="so many rows take a GPU")
+@pytest.mark.parametrize("rows", [200, 300, 400, 1000])
+def test_paged_attention_of_many_rows(plain: None, rows: int) -> None:
+    """Every shape of the kernel that the number of rows decides on."""
+    _check_attention_of(rows, overlaps=False)
+
+
+def _check_attention_of(rows: int, overlaps: bool) -> None:
     row = torch.arange(rows, device=DEVICE)
     prompt, own = (row * 131 % 700).int(), (row * 87 % 250).int()  # some with more keys than are read ahead
     pages, table = random(16 * rows + 1, 2, 3, cache.PAGE, 32), (torch.randperm(16 * rows, device=DEVICE) + 1).int()
     qkv, idle, turn = random(rows, 15, 32), row % 7 == 6, (random(rows, 32), random(rows, 32))
     ours, theirs, arrived = pages.clone(), pages.clone(), torch.zeros(rows, 3, dtype=torch.int32, device=DEVICE)
     state = table.view(rows, 16), prompt, own
-    out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, turn, overlaps=True)
+    out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, turn, overlaps=overlaps)
     expected = cache.paged_attention(ops.rotate(qkv, *turn, 12), theirs, *state, 9, 0.3)
     assert_close(out[~idle], expected[~idle], atol=1e-5, rtol=1e-4)
     assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
@@ -172,7 +183,7 @@ def test_which_layers_are_for_few() -> None:
 @pytest.mark.skipif(
     not CUDA or torch.cuda.get_device_capability() < (9, 0), reason="kernels overlap on a GPU from Hopper on"
 )
-@pytest.mark.parametrize("rows", [3, 16, 40, 64])
+@pytest.mark.parametrize("rows", [3, 16, 30, 40, 64])
 def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step by both paths: the same hidden states and the same keys; and the same each time that it is replayed."""
     config = LlamaConfig(

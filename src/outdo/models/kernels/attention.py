@@ -149,15 +149,15 @@ def paged_attention(
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
     own tokens before this one. `turn` are the cosines and signed sines of queries and keys that come without their
     positions. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
-    before and after. `overlaps` says that the kernels before and after it are those of `few.py`. Of 48 block sizes,
-    warps and stages the ones here were the fastest on an H200.
+    before and after. `overlaps` says that the kernels before and after it are those of `few.py`; elsewhere it is
+    slower.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
     rep, programs = heads // kv_heads, rows * kv_heads
     block_q = max(16, triton.next_power_of_2(rep))
-    splits = splits or max(1, min(6, 400 // programs))
-    block, warps = (64, 4) if programs > 1000 else (64, 2) if overlaps and programs <= 100 else (128, 4)
+    best, block, warps = _shape(programs, size, overlaps)
+    splits = splits or best
     out = qkv_NHD.new_empty(rows, heads, size)
     parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
     _paged[(rows, kv_heads, splits)](
@@ -167,6 +167,17 @@ def paged_attention(
         EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps, num_warps=warps, num_stages=2, **launch(overlaps),
     )  # fmt: skip
     return out
+
+
+def _shape(programs: int, size: int, overlaps: bool) -> tuple[int, int, int]:
+    """Splits, keys in a block and warps: the fastest on an H200 for heads of 64 and 200 to 600 keys, where 660 programs
+    with blocks of 128 keys run at once, or 1,056 with blocks of 64."""
+    if overlaps and programs <= 144:
+        return (6, 64, 2) if programs <= 48 else (2 if programs <= 96 else 3, 64, 4)
+    splits = max(1, min(6, 400 // programs))
+    if programs <= 660:
+        return splits, 128, 4
+    return splits, 64, 2 if size <= 64 and (programs <= 1056 or programs > 2640) else 4
 
 
 # --- two attentions over different keys, made one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -23,8 +25,12 @@ def wait(PDL: tl.constexpr):
 
 
 def can_overlap(x: Tensor) -> bool:
-    on_nvidia = x.is_cuda and torch.version.cuda is not None
-    return on_nvidia and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    return x.is_cuda and torch.version.cuda is not None and _capability(x.get_device()) >= (9, 0)
+
+
+@cache
+def _capability(device: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def launch(overlaps: bool) -> dict[str, bool]:
