@@ -102,6 +102,14 @@ def test_numbers_that_no_run_could_have_are_refused() -> None:
     assert load_recipe(None, ["max_steps=1000000000"]).max_steps == 10**9
 
 
+def test_the_key_that_was_probably_meant_is_named() -> None:
+    meant = {"temp": "temperature", "out": "output_dir", "generations": "num_generations", "beta2": "adam_beta2"}
+    for word, name in meant.items():
+        assert refused(f"{word}=1").endswith(f"did you mean {name!r}?"), word
+    assert "generation_batch_size" in refused("batch_size=8") and "max_steps" in refused("epochs=3")
+    assert refused("wherewithal=1").endswith("docs/recipes.md has every key")
+
+
 def test_messages_say_where_a_key_was_given() -> None:
     with pytest.raises(RecipeError, match=r"^keys given: unknown key 'max_stepz': did you mean 'max_steps'"):
         train(max_stepz=2)

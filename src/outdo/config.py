@@ -5,9 +5,8 @@ Names are TRL's where TRL has one. A field is documented once, here, beside its 
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from outdo.errors import RecipeError
+from outdo.errors import RecipeError, did_you_mean
 from outdo.foreign import INSTEAD, SYNONYMS, translated
 from outdo.reading import parse_overrides as parse_overrides
 from outdo.reading import read_yaml
@@ -311,7 +310,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     for key, known in (("loss_type", losses.LOSSES), ("advantage_estimator", advantage.ESTIMATORS)):
         if getattr(r, key) not in known:
             name = getattr(r, key)
-            raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{_nearest(name, known)}")
+            raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{did_you_mean(name, known)}")
     _refuse_twice(r)
     _refuse_unadapted(r)
     batch = r.answers_per_step
@@ -367,8 +366,8 @@ def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) 
     for key, value in _flat(translated(data, where, say, Recipe.model_fields)):
         name = SYNONYMS.get(key, key)
         if name not in Recipe.model_fields:
-            hint = f": {INSTEAD[key]}" if key in INSTEAD else _nearest(key, [*Recipe.model_fields, *SYNONYMS])
-            raise RecipeError(f"{where}: unknown key {key!r}{hint}")
+            near = did_you_mean(key, [*Recipe.model_fields, *SYNONYMS]) or "; docs/recipes.md has every key"
+            raise RecipeError(f"{where}: unknown key {key!r}{f': {INSTEAD[key]}' if key in INSTEAD else near}")
         if name in out and out[name] != value:
             raise RecipeError(f"{where}: {said[name]!r} and {key!r} both set {name}, to {out[name]!r} and {value!r}")
         if key != name:
@@ -384,11 +383,6 @@ def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{key}_{inner}", v) for inner, v in value.items())
         else:
             yield key, value
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
-    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def _explain(error: Any) -> str:

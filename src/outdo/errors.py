@@ -1,5 +1,12 @@
 """One tree of errors. Each says what, where and what to do; the command line prints it and exits with its status."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+LONGEST = 50  # letters of a name that is worth a guess
+
 
 class OutdoError(Exception):
     """Something the user should read. Never shown with a traceback."""
@@ -57,3 +64,20 @@ class PlaceError(RunError):
     """The place that was named is none to read from or write to: no run, a file for a folder, another's run."""
 
     exit_status = 2
+
+
+def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean {!r}?") -> str:
+    """The known name that was probably meant, in that form; nothing where none is near.
+
+    One that begins with the word is nearer than one that has it for a part, that than one which is spelled alike, and
+    that than one which the word begins with.
+    """
+    text, names = str(word), sorted(known, key=len)
+    if len(text) > LONGEST:
+        return ""
+    longer = len(text) > 2
+    begun = [name for name in names if longer and name.startswith(text)]
+    parts = [name for name in names if longer and f"_{text}" in name]
+    alike = difflib.get_close_matches(text, names, n=1)
+    near = begun or parts or alike or [name for name in reversed(names) if len(name) > 1 and text.startswith(name)]
+    return form.format(near[0]) if near else ""

@@ -180,6 +180,9 @@ INSTEAD = {
     "sweep": "this recipe is many runs, and they are made by: outdo sweep FILE",
     "datasets": "several tasks by weight are dataset_mixture: [{dataset_name: a.jsonl}, {dataset_name: b.jsonl}]",
     "test_split_size": "data without a test split have one row in ten held out",
+    "batch_size": "answers of a step are generation_batch_size, of an update per_device_train_batch_size x "
+    "gradient_accumulation_steps",
+    "epochs": "a run is as long as max_steps says; num_iterations are the passes over each step's answers",
     "reward_model_name_or_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
     "reward_model_path": "a reward is a function here: reward_funcs=path/to/file.py:function",
 }

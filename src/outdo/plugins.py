@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -12,6 +11,8 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+
+from outdo.errors import did_you_mean
 
 YOURS = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # beside a function
 
@@ -28,8 +29,7 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
         if entry.name == name:
             with _importing(name, entry.value, error):
                 return entry.load()
-    close = difflib.get_close_matches(name, list(builtin), n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = did_you_mean(name, builtin, "did you mean {!r}? ")
     raise error(
         f"{name!r} is not known: {meant}Built in are {', '.join(sorted(builtin))}; "
         f"your own is {YOURS.get(group, '')}path/to/file.py:function or package.module:function"
@@ -63,8 +63,8 @@ def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
         module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
     found = getattr(module, attribute, None)
     if found is None:
-        close = difflib.get_close_matches(attribute, [n for n in vars(module) if not n.startswith("_")], n=1)
-        raise error(f"{name}: {where} has no {attribute!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        named = [n for n in vars(module) if not n.startswith("_")]
+        raise error(f"{name}: {where} has no {attribute!r}{did_you_mean(attribute, named, '; did you mean {!r}?')}")
     return found
 
 

@@ -21,7 +21,8 @@ from rich.console import Console
 from conftest import QUICK
 from outdo.cli import main
 from outdo.cli.app import app
-from outdo.cli.train import _eval_words, _tell
+from outdo.cli.asking import eval_commands
+from outdo.cli.train import _tell
 from outdo.config import Recipe, load_recipe
 from outdo.evals.held_out import Evaluation
 from outdo.launch import Result
@@ -98,10 +99,10 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
 def test_the_next_command_can_be_typed_as_it_is() -> None:
     recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
     words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
-    assert _eval_words(recipe, Path("run/model"), ["test", "ood"]) == [words]
+    assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
     recipe = Recipe(task_args={"ops": "+", "ask": "What is {a} {op} {b}?"}, reward_funcs=["numeric"])
     words = "outdo eval run/model --task arithmetic --task-arg ops=+ --task-arg 'ask=What is {a} {op} {b}?'"
-    assert _eval_words(recipe, Path("run/model"), ["test", "ood"]) == [words]
+    assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
 
 
 def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments() -> None:
@@ -109,12 +110,12 @@ def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments(
     long = {"max_completion_length": 256}
     both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}], **long})
     words = "outdo eval m --task arithmetic,countdown --task-arg arithmetic.ops=+ --task-arg arithmetic.digits=3"
-    assert _eval_words(both, Path("m"), ["test/sums", "test/countdown"]) == [words]
+    assert eval_commands(both, Path("m"), ["test/sums", "test/countdown"]) == [words]
     own = {"dataset_name": "a.jsonl", "columns": {"prompt": "q"}, "reward_funcs": ["exact"], "dataset_test_split": "v"}
     split = load_recipe(
         None, {"dataset_mixture": [sums, own, {"dataset_name": "gym:x", "task_args": {"a": "3"}}], **long}
     )
-    assert _eval_words(split, Path("m"), ["test/sums", "test/a.jsonl", "test/gym:x"]) == [
+    assert eval_commands(split, Path("m"), ["test/sums", "test/a.jsonl", "test/gym:x"]) == [
         "outdo eval m --task arithmetic --task-arg ops=+ --task-arg digits=3",
         "outdo eval m --task a.jsonl --reward exact --task-arg columns.prompt=q --task-arg dataset_test_split=v",
         "outdo eval m --task gym:x --task-arg 'a=\"3\"'",
@@ -129,16 +130,16 @@ def test_the_next_command_asks_as_the_run_did() -> None:
     }
     recipe = Recipe(**keys, system_prompt="Be brief", max_completion_length=12, temperature=0.7)
     words = "outdo eval m --task p.jsonl --reward mine.py:plain --system-prompt 'Be brief' --max-completion-length 12"
-    assert _eval_words(recipe, Path("m"), ["test"]) == [f"{words} --temperature 0.7 --stop '\n' --stop Q:"]
-    assert _eval_words(Recipe(), Path("m"), ["dev"]) == ["outdo eval m --task arithmetic --split dev"]
-    assert _eval_words(recipe, Path("m"), []) == [], "nothing is held out"
+    assert eval_commands(recipe, Path("m"), ["test"]) == [f"{words} --temperature 0.7 --stop '\n' --stop Q:"]
+    assert eval_commands(Recipe(), Path("m"), ["dev"]) == ["outdo eval m --task arithmetic --split dev"]
+    assert eval_commands(recipe, Path("m"), []) == [], "nothing is held out"
     for name in ("openai/gsm8k", "reasoning_gym/x", "outdo.drills.tasks:few_sums"):  # their own verifiers decide
         judged = Recipe(dataset_name=name, reward_funcs=["mine.py:plain"])
-        assert _eval_words(judged, Path("m"), ["test"]) == [f"outdo eval m --task {name}"]
+        assert eval_commands(judged, Path("m"), ["test"]) == [f"outdo eval m --task {name}"]
     own = {"dataset_name": "countdown", "system_prompt": "Count"}
     parts = [{"dataset_name": "arithmetic"}, own, {"dataset_name": "gsm8k"}, {"dataset_name": "a.jsonl"}]
     mixed = Recipe(dataset_mixture=parts, reward_funcs=["exact"], system_prompt="Think")
-    assert _eval_words(mixed, Path("m"), ["test/arithmetic", "test/countdown", "dev/gsm8k"]) == [
+    assert eval_commands(mixed, Path("m"), ["test/arithmetic", "test/countdown", "dev/gsm8k"]) == [
         "outdo eval m --task arithmetic --system-prompt Think",
         "outdo eval m --task countdown --system-prompt Count",
         "outdo eval m --task gsm8k --split dev --system-prompt Think",

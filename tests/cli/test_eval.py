@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import group_of, prompt_of
 from outdo.cli.evaluate import _show
+from outdo.config import Recipe
 from outdo.evals.held_out import Answers, Evaluation
 from outdo.evals.report import Result, short_names
 from outdo.models.load import load_policy, save_policy
@@ -70,6 +72,44 @@ def test_a_run_stands_for_its_model_and_json_is_alone_on_standard_output(outdo: 
     (models / "run" / "model").rename(models / "m1")
     done = outdo("eval", "run", *SHORT)
     assert done.returncode == 2 and "no model and no checkpoint yet" in done.stderr
+
+
+def of_a_run(models: Path, **keys: Any) -> None:
+    """m1 becomes the model of a run with these keys."""
+    recipe = Recipe(max_completion_length=6, **keys).model_dump()
+    (models / "run").mkdir(exist_ok=True)
+    shutil.copytree(models / "m1", models / "run" / "model", dirs_exist_ok=True)
+    (models / "run" / "run.json").write_text(json.dumps({"status": "done", "recipe": recipe}))
+
+
+def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> None:
+    of_a_run(models, task_args={"digits": 1, "ops": "+"}, temperature=0.5)
+    for name in ("run", "run/model"):
+        done = outdo("eval", name, "--out", "a.jsonl", "--force", "-n", "5", "--samples", "1")
+        assert done.returncode == 0 and "at temperature 0.5" in done.stdout, done.stderr
+        words = (
+            f"{name} --task arithmetic --task-arg digits=1 --task-arg ops=+ --max-completion-length 6 --temperature 0.5"
+        )
+        assert f"asked as the run was: outdo eval {words}\n" in done.stderr
+        rows = [json.loads(line) for line in (models / "a.jsonl").read_text().splitlines()]
+        assert {len(row["prompt"]) for row in rows} == {3} and all(row["tokens"] <= 6 for row in rows)
+    done = outdo("eval", "m2", "run", "--temperature", "0.7", "-n", "2", "--samples", "1")  # what is given goes first
+    assert "at temperature 0.7" in done.stdout and "--task-arg digits=1" in done.stderr
+    done = outdo("eval", "run", "--task", "countdown", "-n", "2", "--samples", "0", "--max-completion-length", "4")
+    assert "countdown test" in done.stdout and "asked as" not in done.stderr
+
+
+def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, models: Path) -> None:
+    (models / "mine.py").write_text("open('ran', 'w')\ndef task(): ...\n")
+    for keys in ({"dataset_name": "mine.py:task"}, {"reward_funcs": ["mine.py:task"]}):
+        of_a_run(models, **keys)
+        done = outdo("eval", "run")
+        assert done.returncode == 2 and "trained with code, mine.py:task: if you trust it" in done.stderr, done.stderr
+        assert not (models / "ran").exists()
+    of_a_run(models, dataset_mixture=[{"dataset_name": "arithmetic"}, {"dataset_name": "p.jsonl"}])
+    done = outdo("eval", "run")
+    assert done.returncode == 2 and "several tasks" in done.stderr
+    assert "outdo eval run --task arithmetic" in done.stderr and "outdo eval run --task p.jsonl" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 @app.command("eval")
 def evaluate(
+    context: typer.Context,
     models: Annotated[list[str], typer.Argument(help="Hugging Face folders, hub names, or runs; one or more.")],
     task: Annotated[
-        str, typer.Option(help="Tasks' names, .jsonl files, or file.py:function; with commas.")
-    ] = "arithmetic",
+        str | None,
+        typer.Option(help="Tasks' names, .jsonl files, or file.py:function; with commas. A run's default is its own."),
+    ] = None,
     split: Annotated[str, typer.Option(help="test, dev, ood or train, or all of data; several with commas.")] = "test",
     size: Annotated[str, typer.Option("--size", "-n", help="Problems; all (or 0): the whole split.")] = "200",
     samples: Annotated[int, typer.Option(min=0, help="Sampled answers to each, for pass@k; 0: greedy only.")] = 10,
@@ -55,12 +58,16 @@ def evaluate(
 ) -> None:
     """Measure models on held-out problems: success, pass@k, and whether two of them differ.
 
+    A run is asked what it was trained on, as it was, where nothing else is said; other models arithmetic.
+
     \b
-      outdo eval runs/NAME --task arithmetic
+      outdo eval runs/NAME
       outdo eval ./before ./after --task gsm8k --task-arg data_dir=./gsm8k --size all --samples 8 --k 1,8
       outdo eval ./model --task problems.jsonl --reward numeric --out answers.jsonl
       outdo eval runs/NAME --base ./before --retention --also countdown
     """
+    if task is None:
+        return evaluate(context, **_with_task(context))
     from outdo import evaluating
     from outdo.config import parse_overrides
 
@@ -97,6 +104,19 @@ def evaluate(
         print(dump(results, kept, about))
     else:
         _show(results, kept, f"{samples} samples at temperature {temperature:g}" if samples else "greedy only", text)
+
+
+def _with_task(context: typer.Context) -> dict[str, Any]:
+    """The options given, and for those that were not what the run goes by that is asked."""
+    from outdo.cli.asking import words_of_run
+
+    sources = {key: context.get_parameter_source(key) for key in context.params}
+    given = {key: context.params[key] for key, source in sources.items() if source and source.name != "DEFAULT"}
+    words = words_of_run([*filter(None, [given.get("base")]), *given["models"]])
+    if words:
+        print(f"asked as the run was: outdo eval {shlex.join(words)}", file=sys.stderr)
+    usual = context.command.make_context("eval", words or ["model", "--task", "arithmetic"]).params
+    return usual | given
 
 
 def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tuple[list[Result], list[Retention]]:

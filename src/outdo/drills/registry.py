@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 from outdo.drills.acts import ill_and_cured, wrong_weights
 from outdo.drills.drill import Drill, Signal
 from outdo.drills.regrade import no_longer_paid
-from outdo.errors import RecipeError
+from outdo.errors import RecipeError, did_you_mean
 
 _OWN = "outdo.drills.rewards:"
 
@@ -164,7 +162,6 @@ def find_drills(names: list[str]) -> list[Drill]:
         elif name in DRILLS:
             chosen[name] = DRILLS[name]
         else:
-            close = difflib.get_close_matches(name, [*DRILLS, "all"], n=1, cutoff=0.4)
-            meant = f"did you mean {close[0]!r}? " if close else ""
+            meant = did_you_mean(name, [*DRILLS, "all"], "did you mean {!r}? ")
             raise RecipeError(f"there is no drill {name!r}: {meant}There are {', '.join(DRILLS)}, and all")
     return list(chosen.values())

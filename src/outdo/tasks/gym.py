@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import json
 import random
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from outdo.errors import TaskError
+from outdo.errors import TaskError, did_you_mean
 from outdo.grade import inside
 from outdo.grade.pool import Pool
 from outdo.seeds import seed_of
@@ -74,14 +73,12 @@ def checked(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the generator takes them. Raises TaskError for a name or an option that it does not know."""
     known = generators()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        meant = f"did you mean reasoning_gym/{close[0]}? " if close else ""
+        meant = did_you_mean(name, known, "did you mean reasoning_gym/{}? ")
         raise TaskError(f"reasoning_gym has no generator {name!r}: {meant}It has {', '.join(known)}")
     fields = {field.name: field for field in dataclasses.fields(known[name]) if field.name not in ("seed", "size")}
     for key in options:
         if key not in fields:
-            close = difflib.get_close_matches(key, fields, n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
+            meant = did_you_mean(key, fields, "did you mean {!r}? ")
             takes = f"It takes {', '.join(fields)}" if fields else "It takes none"
             raise TaskError(f"reasoning_gym/{name} has no option {key!r}: {meant}{takes}")
     made = {

@@ -7,7 +7,6 @@ mixture's `test/NAME`.
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outdo.config import Recipe
-from outdo.errors import RecipeError
+from outdo.errors import RecipeError, did_you_mean
 from outdo.seeds import seed_of
 from outdo.tasks.sources import Source
 from outdo.tasks.task import Part, Task, find_task
@@ -105,9 +104,8 @@ def _part(entry: Mapping[str, Any], number: int, recipe: Recipe) -> Part:
 
 def _words(error: Any, number: int) -> str:
     key = ".".join(str(part) for part in error["loc"])
-    close = difflib.get_close_matches(key, Entry.model_fields, n=1)
-    hint = f": did you mean {close[0]!r}?" if error["type"] == "extra_forbidden" and close else f": {error['msg']}"
-    return f"dataset_mixture, entry {number}: {key}{hint}"
+    meant = did_you_mean(key, Entry.model_fields) if error["type"] == "extra_forbidden" else ""
+    return f"dataset_mixture, entry {number}: {key}{meant or ': ' + error['msg']}"
 
 
 def _found(keys: Recipe | Entry, name: str, system_prompt: str | None = None) -> Task:

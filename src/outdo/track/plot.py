@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from outdo.errors import RecipeError, RunError
+from outdo.errors import RecipeError, RunError, did_you_mean
 from outdo.run import in_words, read_rows, read_run, writing
 
 PANELS = (  # title, names of metrics.jsonl, what a good curve looks like
@@ -155,8 +154,7 @@ def _picked(read: Sequence[_Read], signals: Sequence[str]) -> list[Panel]:
     known = dict.fromkeys(name for one in read for row in one.rows for name in row if name != "step")
     for name in signals:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             raise RecipeError(f"signals: no run has {name!r}{hint}")
     return [(name, (name,), "") for name in signals]
 

@@ -13,11 +13,12 @@ and its depth are bounded, so that no formula ends in a RecursionError.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+
+from outdo.errors import did_you_mean
 
 LONGEST = 10_000  # characters
 DEEPEST = 50  # parentheses, signs and powers inside each other
@@ -194,8 +195,7 @@ def _call(reading: _Reading, name: _Token) -> Run:
 
 def _variable(reading: _Reading, token: _Token) -> Run:
     if token.text not in reading.known:
-        close = difflib.get_close_matches(token.text, list(reading.known), n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = did_you_mean(token.text, reading.known, "; did you mean {!r}?")
         known = ", ".join(reading.known) or "none"
         raise FormulaError(f"column {token.column}: no grader is called {token.text!r}, there are {known}{meant}")
     reading.used.add(token.text)

@@ -6,12 +6,12 @@ Python sources are parsed here and never run.
 from __future__ import annotations
 
 import ast
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outdo.errors import did_you_mean
 from outdo.grade.rft import formula, template
 from outdo.grade.rft.formula import Formula
 from outdo.grade.rft.similarity import METRICS
@@ -119,8 +119,7 @@ def read_spec(data: object) -> tuple[Spec | None, list[Problem]]:
 
 def _meant(word: str, options: Sequence[str]) -> str:
     """The option that a word was meant to be, as the end of a sentence; nothing where none is near."""
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.5) if len(word) < 50 else []
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return did_you_mean(word, options, "; did you mean {!r}?")
 
 
 def _grader(data: object, place: Place, problems: list[Problem], kinds: Mapping[str, _Kind]) -> Spec | None:

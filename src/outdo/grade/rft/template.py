@@ -6,11 +6,12 @@ looked at again, so an answer that contains `{{ item.answer }}` comes through as
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from outdo.errors import did_you_mean
 
 SAMPLE = ("output_text", "output_json", "output_tools", "choices")  # what `sample` has
 _NAMESPACE = re.compile(r"[^\W\d]\w*")
@@ -120,8 +121,7 @@ def _possible(path: Path, column: int) -> None:
     if path.namespace == "item":
         return
     if first not in SAMPLE:
-        close = difflib.get_close_matches(first, SAMPLE, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
+        meant = did_you_mean(first, SAMPLE, "; did you mean {!r}?")
         raise TemplateError(f"column {column}: sample has no {first!r}, it has {', '.join(SAMPLE)}{meant}")
     if first == "output_text" and len(path.steps) > 1:
         raise TemplateError(f"column {column}: sample.output_text is a text; nothing lies inside it")
