@@ -102,6 +102,12 @@ def test_numbers_that_no_run_could_have_are_refused() -> None:
     assert load_recipe(None, ["max_steps=1000000000"]).max_steps == 10**9
 
 
+def test_yes_and_no_are_no_numbers() -> None:
+    for pair in ("max_steps=true", "seed=yes", "beta=no", "kl_limit=on"):
+        assert "expected a number" in refused(pair), pair
+    assert load_recipe(None, ["scale_rewards=false", "use_peft=no", "kl_limit=null"]).scale_rewards == "none"
+
+
 def test_the_key_that_was_probably_meant_is_named() -> None:
     meant = {"temp": "temperature", "out": "output_dir", "generations": "num_generations", "beta2": "adam_beta2"}
     for word, name in meant.items():

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from outdo.errors import RecipeError, did_you_mean
 from outdo.foreign import INSTEAD, SYNONYMS, translated
@@ -159,6 +159,14 @@ class Recipe(BaseModel):
     def _countable(cls, value: Any) -> Any:
         if isinstance(value, int) and value >= 2**63:
             raise ValueError("the number is too large")
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:  # to Python it is 1 or 0
+            raise ValueError(f"expected a number, not {'yes' if value else 'no'}")
         return value
 
     @field_validator("scale_rewards", mode="before")
