@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 
 LONGEST = 50  # letters of a name that is worth a guess
+MOST_FILES = 10_000  # of a folder that are looked through for one
 
 
 class OutdoError(Exception):
@@ -81,3 +85,14 @@ def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean
     alike = difflib.get_close_matches(text, names, n=1)
     near = begun or parts or alike or [name for name in reversed(names) if len(name) > 1 and text.startswith(name)]
     return form.format(near[0]) if near else ""
+
+
+def no_such_file(path: Path) -> str:
+    """Why it was not found: its folder is not there, or the folder has another name that is near."""
+    folder = path.expanduser().parent
+    if not folder.is_dir():
+        return f"there is no such file, and no folder {folder}"
+    names: list[str] = []
+    with suppress(OSError):
+        names = [entry.name for entry in islice(folder.iterdir(), MOST_FILES) if entry.suffix == path.suffix]
+    return f"there is no such file in {folder.resolve()}{did_you_mean(path.name, names, '; did you mean {}?')}"

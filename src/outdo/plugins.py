@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from outdo.errors import did_you_mean
+from outdo.errors import did_you_mean, no_such_file
 
 YOURS = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # beside a function
 
@@ -45,7 +45,7 @@ def from_anywhere(name: str) -> str:
 def _unnamed(path: Path) -> str:
     """A file without a function: which ones it has, read and not run."""
     if not path.is_file():
-        return f"{path}: there is no such file"
+        return f"{path}: {no_such_file(path)}"
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, OSError) as error:
@@ -86,7 +86,7 @@ def _importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
 
 def _from_file(path: Path, error: type[Exception]) -> Any:
     if not path.is_file():
-        raise error(f"{path}: there is no such file")
+        raise error(f"{path}: {no_such_file(path)}")
     key = f"outdo_plugin_{abs(hash(str(path.resolve())))}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outdo.errors import TaskError
+from outdo.errors import TaskError, no_such_file
 from outdo.host import hub_answers
 
 UNSPLIT = ""  # the rows of a source that knows no splits
@@ -85,7 +85,7 @@ def _text(path: Path) -> str:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except FileNotFoundError:
-        raise TaskError(f"dataset_name={path}: there is no such file") from None
+        raise TaskError(f"dataset_name={path}: {no_such_file(path)}") from None
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise TaskError(f"dataset_name={path}: cannot be read: {error}") from None
 
@@ -146,7 +146,7 @@ def _parquet(path: Path) -> Iterator[Line]:
     try:
         rows = read_table(path).to_pylist()
     except FileNotFoundError:
-        raise TaskError(f"dataset_name={path}: there is no such file") from None
+        raise TaskError(f"dataset_name={path}: {no_such_file(path)}") from None
     except (OSError, ArrowException) as error:
         raise TaskError(f"dataset_name={path}: cannot be read: {str(error).splitlines()[0]}") from None
     for number, row in enumerate(rows, 1):
