@@ -217,8 +217,8 @@ class Recipe(BaseModel):
 
     @property
     def updates_per_step(self) -> int:
-        """Of the weights, in one pass over a step's answers."""
-        return self.answers_per_step // self.answers_per_update
+        """Of the weights, in one pass over a step's answers: of one group at least, since groups are not split."""
+        return min(self.answers_per_step // self.answers_per_update, self.prompts_per_step)
 
     @property
     def warmup(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -146,18 +146,31 @@ def fastest_sampler(policy: Policy) -> Sampler:
 def examine(
     model: str, policy: Policy, asked: Sequence[Quiz], settings: Settings, counting: Counting = silent
 ) -> list[Result]:
-    """One model on every quiz."""
+    """One model on every quiz. Problems that leave no room for an answer are not asked, and counted."""
     sampler = fastest_sampler(policy)
     limit = min(settings.max_completion_length, policy.context // 2)
     found = []
     for quiz in asked:
         rewards = find_rewards([quiz.truth], [], quiz.truth, limit, quiz.own)
-        total = len(quiz.prompts) * (1 + settings.samples)
+        asked_of = _that_fit(policy, quiz, limit)
+        total = len(asked_of) * (1 + settings.samples)
         with counting(f"{model} on {quiz.task} {quiz.split}", total) as tell:
             how = settings.params(limit), settings.samples, settings.seed
-            answers = answer(quiz.prompts, sampler, rewards, *how, tell)
+            answers = answer(asked_of, sampler, rewards, *how, tell)
         evaluation = measure(answers, quiz.split, settings.ks, settings.temperature)
+        evaluation = replace(evaluation, too_long=len(quiz.prompts) - len(asked_of))
         found.append(Result(model, quiz.task, evaluation, answers))
+    return found
+
+
+def _that_fit(policy: Policy, quiz: Quiz, limit: int) -> list[Prompt]:
+    sizes = [len(ids) for ids in policy.encode_all(quiz.prompts)]
+    found = [prompt for prompt, size in zip(quiz.prompts, sizes, strict=True) if size + limit <= policy.context]
+    if quiz.prompts and not found:
+        raise TaskError(
+            f"{quiz.task}: none of {len(quiz.prompts):,} {quiz.split} problems fits the model's {policy.context} "
+            f"tokens with max_completion_length={limit} (the shortest has {min(sizes)}): lower it"
+        )
     return found
 
 

@@ -246,8 +246,8 @@ def describe(recipe: Recipe) -> list[str]:
         f"run       {whole}",
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
-        f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_update} answers each; "
-        f"learning_rate {_rates(r)}",
+        f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_step // r.updates_per_step} "
+        f"answers each; learning_rate {_rates(r)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}: {_writes(r, room)}",
     ]

@@ -45,6 +45,22 @@ def test_penalties_come_off_the_rewards_and_leave_the_grades_alone():
     assert judged[0].rewards == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("estimator", "scale"), [("grpo", "group"), ("grpo", "batch"), ("reinforce_plus_plus", "group")]
+)
+def test_a_penalty_is_not_blown_up_where_the_rewards_say_nothing(estimator: str, scale: str):
+    """Of equal rewards the penalty alone is left, as it is; else both are divided by the rewards' own spread."""
+    alike = [group("a", [1.0, 1.0, 1.0])]
+    for beta in (1e-3, 1e-1):
+        (judged,) = with_advantages(alike, estimator, scale, penalties=[[0.5 * beta, 0.7 * beta, 0.0]])
+        assert judged.advantages == pytest.approx((-0.1 * beta, -0.3 * beta, 0.4 * beta))
+    (plain,) = with_advantages([group("a", [0.0, 1.0, 2.0])], estimator, scale)
+    (judged,) = with_advantages([group("a", [0.0, 1.0, 2.0])], estimator, scale, penalties=[[0.0, 0.3, 0.0]])
+    std = math.sqrt(2 / 3) + 1e-4
+    off = tuple(a - b for a, b in zip(judged.advantages, plain.advantages, strict=True))
+    assert off == pytest.approx((0.1 / std, -0.2 / std, 0.1 / std), rel=1e-5)
+
+
 def test_a_penalty_on_an_unjudged_answer_changes_nothing():
     with_none = [group("a", [1.0, None, 0.0])]
     judged = with_advantages(with_none, scale="none", penalties=[[0.0, 50.0, 0.0]])

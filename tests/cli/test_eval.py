@@ -146,6 +146,20 @@ def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, mo
     assert (models / "kept.jsonl").read_text() == "answers of yesterday\n"
 
 
+def test_problems_that_do_not_fit_are_left_out_and_said(outdo: Outdo, models: Path) -> None:
+    rows = [{"prompt": "1" * (600 if i % 4 == 0 else 3) + f"+{i}", "answer": "2", "split": "test"} for i in range(8)]
+    rows.append({"prompt": "1+1", "answer": "2", "split": "train"})
+    (models / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("eval", "m1", "--task", "p.jsonl", "--reward", "numeric", "--samples", "0", *SHORT[2:], "--size", "all")
+    done = outdo(*words)
+    assert done.returncode == 0 and "p.jsonl test, 6 problems" in done.stdout, done.stderr
+    assert "m1: 2 problems are too long for it, and were not asked" in done.stdout
+    assert json.loads(outdo(*words, "--json").stdout)["results"][0]["too_long"] == 2
+    (models / "p.jsonl").write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[-1]) + "\n")
+    done = outdo(*words)
+    assert done.returncode == 2 and "none of 1 test problems fits the model's 512 tokens" in done.stderr
+
+
 def test_a_name_that_is_long_is_shortened_in_the_table(outdo: Outdo, models: Path) -> None:
     far = models / "a" / "folder" / "that is [rather] far" / "run-of-monday" / "model"
     shutil.copytree(models / "m1", far)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -157,6 +158,18 @@ def test_several_updates_a_step_see_every_row_once(policy: Policy) -> None:
     assert [len(rows) for rows in dealt] == [4, 4]
     assert sorted(row.token_ids for rows in dealt for row in rows) == sorted(row.token_ids for row in batch().rows)
     assert all(len({row.prompt for row in rows}) == 1 for rows in dealt)
+
+
+def test_updates_smaller_than_a_group_are_of_one_group_and_share_its_tokens(policy: Policy) -> None:
+    """Groups are not split. A loss that is divided by the step's tokens must not count updates that were never made."""
+    norms = []
+    for keys in ({"per_device_train_batch_size": 1, "steps_per_generation": 8}, {"per_device_train_batch_size": 4}):
+        asked = recipe(
+            **keys, **({} if len(keys) > 1 else {"steps_per_generation": 2}), loss_type="dapo", max_grad_norm=1e6
+        )
+        assert asked.updates_per_step == 2
+        norms.append(LocalLearner(copy.deepcopy(policy), asked).update(batch(), 0)["grad_norm"])
+    assert norms[0] == pytest.approx(norms[1])
 
 
 def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Policy) -> None:

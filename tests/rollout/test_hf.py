@@ -74,6 +74,27 @@ def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy
     assert min(len(c.token_ids) for (c,) in theirs.values()) < 24
 
 
+def test_a_model_s_own_habits_of_generating_change_nothing(policy: Policy) -> None:
+    """Many models come with a repetition penalty, of which the learner's log-probabilities know nothing."""
+    greedy = SampleParams(24, temperature=0.0)
+    before = [g.completions[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)]
+    policy.model.generation_config.repetition_penalty = 1.8
+    policy.model.generation_config.min_new_tokens = 24
+    assert [g.completions[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)] == before
+    assert policy.model.generation_config.repetition_penalty == 1.8, "it is the model's own, and saved with it"
+
+
+def test_a_stop_text_may_be_a_special_token(policy: Policy) -> None:
+    params, special = SampleParams(40, temperature=3.0), policy.tokenizer.convert_ids_to_tokens(2)
+    assert special in policy.tokenizer.all_special_tokens and special not in policy.decode((2, 40))
+    for sampler in (LocalSampler(policy), HFSampler(policy)):
+        whole = [c for g in sampler.sample(PROMPTS, 16, params, 1) for c in g.completions]
+        assert any(2 in c.token_ids[:-1] for c in whole), "else there is nothing to stop at"
+        cut = [c for g in sampler.sample(PROMPTS, 16, replace(params, stop=(special,)), 1) for c in g.completions]
+        assert all(2 not in c.token_ids[:-1] for c in cut)
+        assert all(c.finish == "stop" for c in cut if c.token_ids[-1] == 2)
+
+
 def test_a_prompt_that_does_not_fit_is_named(policy: Policy) -> None:
     with pytest.raises(TaskError, match="does not fit the model's 512"):
         list(HFSampler(policy).sample([prompt_of("1" * 600)], 2, SampleParams(8), 0))

@@ -138,6 +138,14 @@ def test_several_completions_of_one_prompt_stay_on_one_side(tmp_path: Path) -> N
     assert len(set(epoch)) == len(train)
 
 
+def test_rows_with_names_of_their_own_are_parted_by_what_they_ask(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{i}", "answer": i, "id": f"{i}-{copy}"} for i in range(50) for copy in range(8)]
+    task = find_task(str(lines(tmp_path / "named.jsonl", rows)))
+    train, test = list(task.prompts("train", 0)), list(task.prompts("test", 0))
+    assert len(train) + len(test) == 400 and test and test[0].id.startswith(test[0].text[1:] + "-")
+    assert not {p.text for p in train} & {p.text for p in test}
+
+
 def test_rft_lines_are_prompts_with_their_columns(tmp_path: Path) -> None:
     row = {
         "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Who?"}],

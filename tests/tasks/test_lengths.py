@@ -12,9 +12,10 @@ import pytest
 from conftest import prompt_of
 from outdo.config import load_recipe
 from outdo.errors import TaskError
-from outdo.tasks.lengths import fitting, in_steps
+from outdo.tasks.lengths import fitting, in_steps, within
+from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
-from outdo.types import Prompt
+from outdo.types import PART, Prompt
 
 
 def words(prompts: Sequence[Prompt]) -> list[int]:
@@ -76,6 +77,22 @@ def test_a_task_without_end_is_measured_as_it_comes() -> None:
     assert {n for n in words(list(itertools.islice(short.prompts("train", 0), 20)))} == {1, 2}
     with pytest.raises(TaskError, match="in a row are longer than 2 tokens"):
         next(short.with_args({"least": 3}).prompts("train", 0))
+
+
+def test_long_prompts_of_a_mixture_s_data_are_left_out(tmp_path: Path) -> None:
+    file_of(tmp_path, {"train": [1, 5, 600, 9], "test": [2, 700]})
+    keys = {
+        "dataset_mixture": [{"dataset_name": str(tmp_path / "a.jsonl"), "name": "a"}, {"dataset_name": "arithmetic"}]
+    }
+    recipe, said = load_recipe(None, {**keys, "max_completion_length": 100}), list[str]()
+    task = within(recipe, task_of(recipe), 512, words, said.append)
+    assert said == [
+        f"a: 1 of {n} {split} prompts are longer than 412 tokens and left out"
+        for split, n in (("train", 4), ("test", 2))
+    ]
+    drawn = list(itertools.islice(task.prompts("train", 0), 200))
+    assert max(words(drawn)) == 9 and {prompt.meta[PART] for prompt in drawn} == {"a", "arithmetic"}
+    assert words(list(task.prompts("test/a", 0))) == [2]
 
 
 def test_epochs_are_steps_of_the_prompts_there_are(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from outdo.config import load_recipe
 from outdo.tasks import overlap as module
+from outdo.tasks.mixture import task_of
 from outdo.tasks.overlap import find_overlap, overlap, told
 from outdo.tasks.task import find_task
 
@@ -64,6 +66,18 @@ def test_only_data_that_have_an_end_are_looked_at(tmp_path: Path) -> None:
     found = find_overlap(find_task(str(tmp_path / "a.jsonl")))
     assert found and (found.num_held_out, found.num_trained, found.exact, found.near) == (3, 1, 1, 1)
     assert told(find_task(str(tmp_path / "a.jsonl")))[0] == "data      1 train, 3 test"
+
+
+def test_a_mixture_s_data_are_looked_at_together(tmp_path: Path) -> None:
+    for name, split in (("a", "train"), ("b", "test")):
+        rows = [{"prompt": "the same", "split": split}, {"prompt": f"only {name}", "split": split}]
+        rows.append({"prompt": f"more of {name}", "split": "train"})
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = [{"dataset_name": str(tmp_path / f"{name}.jsonl"), "name": name} for name in "ab"]
+    task = task_of(load_recipe(None, {"dataset_mixture": [*files, {"dataset_name": "arithmetic"}]}))
+    found = find_overlap(task)
+    assert found and (found.num_held_out, found.num_trained, found.exact) == (2, 4, 1)
+    assert told(task)[:2] == ["data      a: 3 train", "data      b: 1 train, 2 test"]
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="GSM8K is not beside the repository")

@@ -16,12 +16,19 @@ _LARGEST = torch.finfo(torch.float32).max  # what advantages are handed on in; i
 
 
 def group_advantages(
-    rewards: Rewards, group_size: int, scale: str = "group", eps: float = 1e-4, correction: int = 0
+    rewards: Rewards,
+    group_size: int,
+    scale: str = "group",
+    eps: float = 1e-4,
+    correction: int = 0,
+    earned: Rewards | None = None,
 ) -> Tensor:
     """`(r - mean) / (std + eps)` inside each group: the advantage of GRPO.
 
     scale: `group` divides by the group's std, `batch` by the std over all rewards, `none` not at all (Dr. GRPO).
     correction: 0 is the population std, 1 the sample std.
+    earned: the rewards before a penalty was taken off, whose std it is then. Where they are all equal nothing is
+    divided: else a penalty, however small, would be blown up to the size of a reward.
     A group with equal rewards gets exactly 0. An unjudged answer (None) gets 0 and its group's statistics leave it
     out. Raises ValueError for a length that `group_size` does not divide, a group under 2, or a reward not finite.
     """
@@ -29,11 +36,9 @@ def group_advantages(
         raise ValueError(f"scale={scale!r} is not one of group, batch, none")
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_PG = _centred(r_PG, judged_PG)
-    if scale == "group":
-        centred_PG = _divided(centred_PG, _std(r_PG, judged_PG, correction) + eps)
-    elif scale == "batch":
-        std_11 = _std(r_PG.reshape(1, -1), judged_PG.reshape(1, -1), correction)
-        centred_PG = _divided(centred_PG, std_11 + eps)
+    if scale != "none":
+        whole = scale == "batch"
+        centred_PG = _divided(centred_PG, _spread(rewards, earned, group_size, whole, correction, eps))
     return _as_given(centred_PG, rewards)
 
 
@@ -44,18 +49,32 @@ def rloo_advantages(rewards: Rewards, group_size: int) -> Tensor:
     return _as_given(_centred(r_PG, judged_PG) * n_P1 / (n_P1 - 1).clamp(min=1), rewards)
 
 
-def reinforce_pp_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4, correction: int = 0) -> Tensor:
+def reinforce_pp_advantages(
+    rewards: Rewards, group_size: int, eps: float = 1e-4, correction: int = 0, earned: Rewards | None = None
+) -> Tensor:
     """REINFORCE++: rewards normalised over the whole batch, whichever prompt they answer."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
-    r_1N, judged_1N = r_PG.reshape(1, -1), judged_PG.reshape(1, -1)
-    return _as_given(_divided(_centred(r_1N, judged_1N), _std(r_1N, judged_1N, correction) + eps), rewards)
+    centred_1N = _centred(r_PG.reshape(1, -1), judged_PG.reshape(1, -1))
+    return _as_given(_divided(centred_1N, _spread(rewards, earned, group_size, True, correction, eps)), rewards)
 
 
-# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale); only grpo has a use for the scale.
-ESTIMATORS: dict[str, Callable[[Rewards, int, str], Tensor]] = {
-    "grpo": group_advantages,
-    "rloo": lambda rewards, group_size, scale: rloo_advantages(rewards, group_size),
-    "reinforce_plus_plus": lambda rewards, group_size, scale: reinforce_pp_advantages(rewards, group_size),
+def _of_batch(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
+    return reinforce_pp_advantages(rewards, group_size, earned=earned)
+
+
+def _of_group(rewards: Rewards, group_size: int, scale: str = "group", earned: Rewards | None = None) -> Tensor:
+    return group_advantages(rewards, group_size, scale, earned=earned)
+
+
+def _of_others(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
+    return rloo_advantages(rewards, group_size)
+
+
+# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo has a use for the scale.
+ESTIMATORS: dict[str, Callable[..., Tensor]] = {
+    "grpo": _of_group,
+    "rloo": _of_others,
+    "reinforce_plus_plus": _of_batch,
 }
 
 
@@ -90,6 +109,18 @@ def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
 def _divided(centred: Tensor, by: Tensor) -> Tensor:
     """0 stays exactly 0, also where there is nothing to divide by."""
     return torch.where(centred == 0, 0.0, centred / by)
+
+
+def _spread(
+    rewards: Rewards, earned: Rewards | None, group_size: int, whole: bool, correction: int, eps: float
+) -> Tensor:
+    """What is divided by: for each group, or one for the `whole` batch."""
+    r_PG, judged_PG = _as_groups(rewards, group_size)
+    if earned is not None:
+        r_PG = _as_groups(earned, group_size)[0]
+    shape = (1, -1) if whole else r_PG.shape
+    std_P1 = _std(r_PG.reshape(shape), judged_PG.reshape(shape), correction)
+    return std_P1 + eps if earned is None else torch.where(std_P1 > 0, std_P1 + eps, 1.0)
 
 
 def _std(r_PG: Tensor, judged_PG: Tensor, correction: int) -> Tensor:

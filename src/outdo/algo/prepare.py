@@ -16,7 +16,8 @@ def with_advantages(
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[Group]:
-    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first.
+    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first; what is
+    divided by is the spread of the rewards alone.
 
     An answer whose penalty is no number gets an advantage that is none, so that no update is made of it.
     """
@@ -28,7 +29,7 @@ def with_advantages(
     flat = [penalty for of_group in penalties or () for penalty in of_group] or [0.0] * len(rewards)
     paid = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
     group_size = sizes.pop()
-    advantages = ESTIMATORS[estimator](paid, group_size, scale).tolist()
+    advantages = ESTIMATORS[estimator](paid, group_size, scale, rewards if penalties else None).tolist()
     advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
     return [
         replace(group, advantages=tuple(advantages[i * group_size : (i + 1) * group_size]))

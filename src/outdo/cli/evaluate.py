@@ -164,6 +164,8 @@ def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: 
 def _remarks(result: Result, name: str) -> Iterator[str]:
     if result.evaluation.unjudged:
         yield f"{name}: {result.evaluation.unjudged}"
+    if result.evaluation.too_long:
+        yield f"{name}: {result.evaluation.too_long:,} problems are too long for it, and were not asked"
     if result.cut > 0.05:
         yield f"{name}: {result.cut:.0%} of greedy answers were cut at the limit"
 

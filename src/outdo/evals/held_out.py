@@ -51,6 +51,7 @@ class Evaluation:
     problems: str = ""  # tells one set of problems from another
     verdicts: str = ""  # of the greedy answers, problems in the order of their ids: 1 right, 0 wrong, - broken
     broken_sampled: int = 0  # sampled answers that could not be judged: pass@k is of the others
+    too_long: int = 0  # problems that did not fit the model, and were not asked
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Evaluation:
@@ -58,7 +59,7 @@ class Evaluation:
         passes = {int(k[1]): value for key, value in row.items() if (k := re.fullmatch(r"pass@(\d+)", key))}
         ends = {k: (row[f"pass@{k}_low"], row[f"pass@{k}_high"]) for k in passes if f"pass@{k}_low" in row}
         names = ("split", "n", "success_rate", "low", "high", "temperature", "broken")
-        later = {"problems": "", "verdicts": "", "broken_sampled": 0}  # rows had none once
+        later = {"problems": "", "verdicts": "", "broken_sampled": 0, "too_long": 0}  # rows had none once
         since = {name: row.get(name, usual) for name, usual in later.items()}
         return cls(**{name: row[name] for name in names}, pass_at=passes, pass_interval=ends, **since)
 
@@ -84,6 +85,7 @@ class Evaluation:
             "temperature": self.temperature,
             "broken": self.broken,
             "broken_sampled": self.broken_sampled,
+            **({"too_long": self.too_long} if self.too_long else {}),
             **({} if step is None else {"problems": self.problems, "verdicts": self.verdicts}),
         }
 

@@ -146,7 +146,7 @@ class LocalLearner(Updates):
 
     def _updates(self, batch: Batch, seed: int) -> list[list[Row]]:
         """The batch's rows, dealt into this pass's updates: whole groups, in random order where there are several."""
-        count = self.recipe.updates_per_step
+        count = self._num_updates(batch)
         if count == 1:
             return [list(batch.rows)]
         order = list(range(len(batch.prompt_ids)))
@@ -157,11 +157,14 @@ class LocalLearner(Updates):
             dealt[place[row.prompt]].append(row)
         return [rows for rows in dealt if rows]
 
+    def _num_updates(self, batch: Batch) -> int:
+        return max(1, min(self.recipe.updates_per_step, len(batch.prompt_ids)))
+
     def _one_update(self, batch: Batch, rows: list[Row], on_policy: bool, sums: Sums) -> None:
         recipe = self.recipe
         num_tokens = sum(len(row.token_ids) for row in rows)
         if LOSSES[recipe.loss_type].tokens_of == "step":
-            num_tokens = max(1, batch.num_tokens // recipe.updates_per_step)
+            num_tokens = max(1, batch.num_tokens // self._num_updates(batch))
         totals = {"num_sequences": len(rows), "num_tokens": num_tokens}
         sound = all(math.isfinite(row.advantage + sum(row.logprobs)) for row in rows)  # the sampler's numbers too
         if not (self.reference or recipe.entropy_coef):

@@ -67,6 +67,10 @@ class Policy:
     def decode(self, token_ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
+    def spell(self, token_ids: Sequence[int]) -> str:
+        """As `decode`, with the special tokens: what a stop text is looked for in."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Each token alone, as a person reads it, the special ones too."""
         return [self.tokenizer.decode([token]) for token in token_ids]

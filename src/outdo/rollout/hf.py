@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from outdo.models import attention
 from outdo.models.load import Policy
@@ -52,6 +53,7 @@ class HFSampler:
             if params.truncates:  # as the local sampler does: what is left to choose from has an end
                 how |= {"top_k": params.top_k or MOST_KEPT, "min_p": params.min_p or None}
         model.eval()
+        own, model.generation_config = model.generation_config, GenerationConfig()  # else its penalties would hold too
         if not policy.plain:
             model.set_attn_implementation("sdpa" if policy.softcap is None else "eager")  # SDPA cannot cap scores
         try:
@@ -68,13 +70,14 @@ class HFSampler:
                 **how,
             )
         finally:
+            model.generation_config = own
             if not policy.plain:
                 model.set_attn_implementation(attention.NAME)
 
     def _completion(self, ids: list[int], logprobs: list[float], kept: Support, stop: Sequence[str]) -> Completion:
         policy = self.policy
         length = next((i for i, token in enumerate(ids, 1) if token in policy.eos_ids), len(ids))
-        cut = stop_at(policy.decode, ids[:length], stop)
+        cut = stop_at(policy.spell, ids[:length], stop)
         own = tuple(ids[: cut or length])
         closed = own[-1] in policy.eos_ids
         finish: Finish = "stop" if cut or closed else "length"

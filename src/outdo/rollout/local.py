@@ -303,7 +303,7 @@ class _Call:
         index = torch.tensor(answers, dtype=torch.long, device=self.sampler.policy.device)
         lengths, tokens = self.deck.lengths_A[index].tolist(), self.deck.tokens_AT[index].tolist()
         for answer, length, ids in zip(answers, lengths, tokens, strict=True):
-            if end := stop_at(self.sampler.policy.decode, ids[:length], self.params.stop):
+            if end := stop_at(self.sampler.policy.spell, ids[:length], self.params.stop):
                 self.cut[answer] = end
         return set(self.cut)
 

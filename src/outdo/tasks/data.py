@@ -65,7 +65,7 @@ def _by_row(rows: Sequence[tuple[Prompt, str | None]], source: Source) -> dict[s
     named = {source.train_split: "train", source.test_split: "test"}
     out: dict[str, list[Prompt]] = {"train": [], "test": []}
     for prompt, own in rows:
-        split = named.get(own, own) if own else "train" if belongs(prompt.id, "train") else "test"
+        split = named.get(own, own) if own else "train" if belongs(_asked(prompt.messages), "train") else "test"
         out.setdefault(split, []).append(prompt)
     return out
 
@@ -83,7 +83,8 @@ def _by_split(rows: Mapping[str, list[Prompt]], source: Source) -> dict[str, lis
     train = rows[source.train_split]
     if source.test_split in rows:
         return {"train": train, "test": rows[source.test_split], **rest}
-    return {split: [p for p in train if belongs(p.id, split)] for split in ("train", "test")} | rest
+    halves = {split: [p for p in train if belongs(_asked(p.messages), split)] for split in ("train", "test")}
+    return halves | rest
 
 
 def _refuse_missing_columns(source: Source, lines: Splits) -> None:
@@ -110,10 +111,15 @@ def _prompt(line: Line, columns: Mapping[str, str]) -> tuple[Prompt, str | None]
         row[COMPLETION] = text or shown
     own = row.pop("split", None)
     key = row.pop("id", None)
-    name = json.dumps([dict(m) for m in messages], sort_keys=True) if key is None else str(key)
+    name = _asked(messages) if key is None else str(key)
     answer = row.pop("answer", None)
     answer = row.get("solution") if answer is None else answer
     return Prompt(name, messages, answer, row), None if own is None else str(own)
+
+
+def _asked(messages: Sequence[Message]) -> str:
+    """Which problem it is, whatever a row calls itself: rows that ask the same belong on one side of a split."""
+    return json.dumps([dict(m) for m in messages], sort_keys=True)
 
 
 def _messages(asked: Mapping[str, Any], line: Line) -> tuple[Message, ...]:

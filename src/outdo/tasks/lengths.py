@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from outdo.config import Recipe
 from outdo.errors import RecipeError, TaskError
+from outdo.tasks.mixture import mixed
 from outdo.tasks.task import Task
 from outdo.types import Prompt
 
@@ -38,9 +40,19 @@ def within(recipe: Recipe, task: Task, context: int, measure: Measure, say: Call
     if room < 1:
         what = f"max_completion_length={recipe.max_completion_length} leaves no room for a prompt"
         raise RecipeError(f"{what}: the model sees {context} tokens")
+    if task.parts:
+        parts = []
+        for part in task.parts:
+            named = partial(_of_part, part.name, say)
+            parts.append(replace(part, task=within(recipe, part.task, context, measure, named)))
+        return mixed(parts)
     if not task.finite and recipe.max_prompt_length is None:
         return task
     return fitting(task, measure, min(room, recipe.max_prompt_length or room), say)
+
+
+def _of_part(name: str, say: Callable[[str], None], line: str) -> None:
+    say(f"{name}: {line}")
 
 
 def fitting(task: Task, measure: Measure, limit: int, say: Callable[[str], None]) -> Task:

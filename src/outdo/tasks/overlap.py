@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from outdo.tasks.task import Task
@@ -56,20 +57,30 @@ class Overlap:
 
 
 def find_overlap(task: Task) -> Overlap | None:
-    """Of a data set's test and training prompts; None for a task without end, which keeps them apart by itself."""
-    if not task.finite:
+    """Of a data set's test and training prompts, or of a mixture's data sets together; None for a task without end,
+    which keeps them apart by itself."""
+    tables = _tables(task)
+    if not tables:
         return None
-    held_out = _texts(task.prompts("test", 0)) if "test" in task.splits else []
-    return overlap(held_out, _texts(task.prompts("train", 0)))
+    held_out = [table.prompts("test", 0) for table in tables.values() if "test" in table.splits]
+    trained = [table.prompts("train", 0) for table in tables.values()]
+    return overlap(_texts(chain.from_iterable(held_out)), _texts(chain.from_iterable(trained)))
+
+
+def _tables(task: Task) -> dict[str, Task]:
+    """The data sets that it is, or that it has for parts, by name."""
+    parts = {part.name: part.task for part in task.parts} or {"": task}
+    return {name: each for name, each in parts.items() if each.finite}
 
 
 def told(task: Task) -> list[str]:
     """The plan's lines on the data: how many prompts each split has, and what they share."""
-    if not task.finite:
-        return []
-    sizes = [f"{len({prompt.id for prompt in task.prompts(split, 0)}):,} {split}" for split in task.splits]
+    lines = []
+    for name, table in _tables(task).items():
+        sizes = [f"{len({prompt.id for prompt in table.prompts(split, 0)}):,} {split}" for split in table.splits]
+        lines.append(f"data      {f'{name}: ' if name else ''}{', '.join(sizes)}")
     found = find_overlap(task)
-    return [f"data      {', '.join(sizes)}", *([f"overlap   {found.words()}"] if found else [])]
+    return [*lines, *([f"overlap   {found.words()}"] if found else [])]
 
 
 def overlap(held_out: Sequence[str], trained: Sequence[str]) -> Overlap:
