@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from outdo.diagnose.read import read_history
 from outdo.diagnose.rules import diagnose
 from outdo.diagnose.watch import Watch
 from outdo.errors import OutdoError, RecipeError
+from outdo.grade.compose import find_rewards, grade
+from outdo.types import Completion, Group, Prompt
 
 TRL = {
     "reward": 0.4,
@@ -150,6 +153,42 @@ def test_the_same_answer_with_two_verdicts_is_found() -> None:
     rows = noisy({"reward_mean": 0.4, "reward_std": 0.5, "entropy_mean": 0.5, "kl_mean": 0.02})
     assert diagnose(from_rows(rows, answers=found))[0].code == "inconsistent_grader"
     assert diagnose(from_rows(rows, answers=look(sound)))[0].code == "healthy"
+
+
+def test_a_reward_that_depends_on_the_siblings_is_not_torn() -> None:
+    """`length` pays the same answer by how long the others of its group are."""
+    rewards = rewards_by_group(30)
+    assert len({a["reward"] for row in rewards for a in row["completions"] if a["verdict"] == "right"}) > 3
+    found = look(rewards)
+    assert found.repeated > 10 and found.differing == 0
+
+
+def rewards_by_group(steps: int) -> list[dict[str, Any]]:
+    """Groups as `numeric` and `length` pay them, of answers that come up again and again."""
+    rng = random.Random(0)
+    rewards = find_rewards(["numeric", "length"], [1.0, 0.5], "numeric", 64)
+    rows = []
+    for step in range(steps):
+        prompt = Prompt(f"q{step % 3}", ({"role": "user", "content": "q"},), "7")
+        said = [(rng.choice([4, 8, 12, 20]), rng.choice([7, 8])) for _ in range(8)]
+        answers = [
+            Completion(tuple(range(k)), (0.0,) * k, f"{'x ' * k}<answer>{n}</answer>", "stop", 0) for k, n in said
+        ]
+        grades = grade(Group(prompt, (1,), tuple(answers)), rewards).grades
+        rows.append(
+            group(
+                step, prompt.id, *((a.text, g.reward or 0.0, g.verdict) for a, g in zip(answers, grades, strict=True))
+            )
+        )
+    return rows
+
+
+def test_a_grader_that_changes_its_mind_in_another_step_is_found() -> None:
+    changed = [group(i, f"p{i % 4}", ("2", *((1.0, "right") if i < 8 else (0.0, "wrong")))) for i in range(16)]
+    found = look(changed)
+    assert (found.repeated, found.differing) == (4, 4) and found.example == "'2' was right 2 times, wrong 2 times"
+    paid = [group(i, "p", ("2", 0.5, "wrong"), ("2", 0.7, "wrong")) for i in range(2)]
+    assert look(paid).example == "'2' was wrong (0.5) 1 times, wrong (0.7) 1 times"
 
 
 def test_what_came_to_pay_is_shown_as_text() -> None:

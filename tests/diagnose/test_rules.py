@@ -100,6 +100,43 @@ def test_a_strict_reward_outweighs_a_success_that_is_gamed_too() -> None:
     assert codes(with_(flat(audit_reward_mean=0.3), reward_mean=up, success_rate=up)) == ["reward_hacking"]
 
 
+AVOIDED = -0.35 + 0.35 * np.minimum(1, np.arange(60) / 30)  # a penalty that shrinks to nothing
+
+
+def paid(success: float | np.ndarray, weights: list[float] | None = None, **parts: np.ndarray) -> History:
+    """A run that is paid for `numeric` and these parts."""
+    true = success * np.ones(60) + np.random.default_rng(0).normal(0, 0.02, 60)
+    each = dict(zip(parts, weights or [1.0] * len(parts), strict=True))
+    reward = true + sum(each[name] * curve for name, curve in parts.items())
+    columns = {f"reward/{name}": curve for name, curve in parts.items()} | {"reward/numeric": true}
+    recipe = {"reward_funcs": [*parts, "numeric"], "reward_weights": [*each.values(), 1.0] if weights else []}
+    return replace(with_(flat(), success_rate=true, reward_mean=reward, **columns), recipe=recipe)
+
+
+def test_a_penalty_that_is_avoided_is_no_hacking() -> None:
+    assert codes(paid(0.5, overlong=AVOIDED)) == ["healthy"]
+    assert codes(paid(0.5, [0.5], overlong=AVOIDED)) == ["healthy"]
+    assert codes(paid(0.5, [-1.0], words=-AVOIDED)) == ["healthy"]  # its weight makes it one
+    other = replace(paid(0.5, overlong=AVOIDED), recipe={})
+    assert codes(other) == ["healthy"]  # of another trainer
+
+
+def test_what_pays_is_hacking_beside_a_penalty_too() -> None:
+    up = np.linspace(0.2, 0.7, 60)
+    for weights in (None, [0.1, 1.0]):
+        (finding,) = diagnose(paid(0.5, weights, overlong=AVOIDED, format=up))
+        assert finding.code == "reward_hacking"
+        assert finding.change and finding.change.pair() == "reward_gate=numeric"  # nothing is right by a penalty
+        shown = [sign.signal for sign in finding.evidence]
+        assert "reward/format" in shown and "reward/overlong" not in shown
+    large = np.linspace(-0.7, 0.0, 60)  # and weighs little: all of it taken out of the reward would hide what rises
+    assert codes(paid(0.5, [0.1, 1.0], overlong=large, format=up)) == ["reward_hacking"]
+
+
+def test_the_truth_given_up_to_avoid_a_penalty_is_hacking() -> None:
+    assert codes(paid(np.linspace(0.6, 0.45, 60), overlong=AVOIDED)) == ["reward_hacking"]
+
+
 def test_held_out_success_that_falls_is_beyond_its_error() -> None:
     up = np.linspace(0.3, 0.55, 60)
     run = with_(flat(), reward_mean=up, success_rate=up)

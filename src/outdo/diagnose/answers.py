@@ -18,6 +18,7 @@ WORDS = 4  # of a phrase
 SHOWN = 90  # characters of an answer
 
 Row = Mapping[str, Any]
+Key = tuple[str, str, int, str]  # what makes two answers the same
 
 
 def read_answers(folder: Path, passed: list[str]) -> Answers:
@@ -58,22 +59,31 @@ def look(rows: Sequence[Row], gained: bool = True) -> Answers:
 
 
 def _disagreement(rows: Sequence[Row]) -> tuple[int, int, str]:
-    """Answers with the same text, length and end to the same prompt, and those of them that were judged both ways."""
-    sets: dict[tuple[str, str, int, str], list[Row]] = defaultdict(list)
-    for row in rows:
+    """Answers with the same text, length and end to the same prompt, and those of them that were judged both ways.
+
+    Of several groups the verdicts are compared, within one also what was paid: a reward may depend on the siblings.
+    """
+    sets: dict[Key, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for index, row in enumerate(rows):
         for answer in row["completions"]:
             if answer["verdict"] != "broken":
                 key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"])
-                sets[key].append(answer)
-    several = {key: found for key, found in sets.items() if len(found) > 1}
-    torn = {key: found for key, found in several.items() if len({(a["verdict"], a["reward"]) for a in found}) > 1}
+                sets[key][index].append(answer)
+    several = {key: groups for key, groups in sets.items() if sum(map(len, groups.values())) > 1}
+    torn = {key: judged for key, groups in several.items() if (judged := _torn(list(groups.values())))}
     example = ""
     if torn:
-        key = max(torn, key=lambda key: len(torn[key]))
-        seen = Counter(f"{a['verdict']} ({a['reward']:g})" for a in torn[key])
-        judged = ", ".join(f"{verdict} {count} times" for verdict, count in seen.most_common(3))
-        example = f"{_cut(key[1])!r} was {judged}"
+        key = max(torn, key=lambda key: sum(torn[key].values()))
+        ways = ", ".join(f"{way} {count} times" for way, count in torn[key].most_common(3))
+        example = f"{_cut(key[1])!r} was {ways}"
     return len(several), len(torn), example
+
+
+def _torn(groups: Sequence[Sequence[Row]]) -> Counter[str]:
+    """How often the same answer was judged in which way, by the groups that it is in; empty where that is one way."""
+    verdicts = Counter(answer["verdict"] for group in groups for answer in group)
+    paid = [Counter(f"{answer['verdict']} ({answer['reward']:g})" for answer in group) for group in groups]
+    return next((ways for ways in (verdicts, *paid) if len(ways) > 1), Counter())
 
 
 def _gained(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from outdo.diagnose import limits as at
 from outdo.diagnose.finding import Change, Expect, Finding, Sign, changed
 from outdo.diagnose.history import Held, History, is_share
 from outdo.diagnose.policy import divides, more_answers, moved, worth
-from outdo.diagnose.signals import Shift, departure, early, edge, known, late, late_mean, onset, shift
+from outdo.diagnose.signals import Curve, Shift, departure, early, edge, known, late, late_mean, onset, shift
+
+PART = "reward/"  # before the name of a reward, in the signal that is its mean
 
 
 def reward_hacking(history: History) -> Finding | None:
@@ -21,14 +24,45 @@ def reward_hacking(history: History) -> Finding | None:
     spans = [0] if len(history) < 2 * at.ENOUGH else [0, half]
     for start in spans:
         span = history.since(start)
-        paid = shift(span["reward_mean"])
         truth = _truth(span)
-        if truth is None or not (paid.gain >= at.REWARD_UP and paid.z >= at.SURE):
+        if truth is None:
             continue
         name, true = truth
+        paid_N = _paid(span, true)
+        paid = shift(paid_N)
+        if not (paid.gain >= at.REWARD_UP and paid.z >= at.SURE):
+            continue
         if true.gain <= at.FOLLOWS * paid.gain and not (true.z > at.LIKELY and true.gain > at.EARNED):
-            return _hacked(history, start + departure(span["reward_mean"]), name, true)
+            return _hacked(history, start + departure(paid_N), name, true)
     return None
+
+
+def _paid(history: History, true: Shift) -> Curve:
+    """The reward of each step, less the penalties that came to be avoided, unless the truth was given up for that.
+
+    Weights are the recipe's; those of another trainer are not known, and taken for 1. What a gate keeps back of a
+    penalty is not known either, and taken out all the same.
+    """
+    if true.gain <= -at.FELL and true.z <= -at.SURE:
+        return history["reward_mean"]
+    weights = _weights(history)
+    costs = [np.minimum(weight * np.nan_to_num(history[key]), 0.0) for key, weight in weights.items()]
+    return history["reward_mean"] - np.sum([cost for cost in costs if shift(cost).gain > 0], axis=0)
+
+
+def _weights(history: History) -> dict[str, float]:
+    """What each logged part of the reward counts for."""
+    parts = [key for key in history.columns if key.startswith(PART)]
+    funcs = history.recipe.get("reward_funcs") or []
+    audit = history.recipe.get("audit_reward") or ""
+    weights = history.recipe.get("reward_weights") or [1.0] * len(funcs)
+    given = {_part(audit): 0.0, **dict(zip(map(_part, funcs), weights, strict=False))}
+    return {key: given.get(key, 0.0 if funcs else 1.0) for key in parts}  # one that is not asked for only judges
+
+
+def _part(name: str) -> str:
+    """The signal of a reward that is named as in a recipe: package.module:function, or a file."""
+    return PART + re.split("[:/]", name)[-1].removesuffix(".json")
 
 
 def _truth(history: History) -> tuple[str, Shift] | None:
@@ -51,9 +85,10 @@ def _error(one: Held) -> float:
 
 def _hacked(history: History, began: int, name: str, true: Shift) -> Finding:
     signs = [moved(history, "reward_mean"), Sign(name, true.before, true.after, None, "the truth")]
-    parts = {key: shift(history[key]) for key in history.columns if key.startswith("reward/") and history.has(key)}
+    above = {key: np.maximum(history[key], 0.0) for key in history.columns if key.startswith(PART) and history.has(key)}
+    parts = {key: shift(curve) for key, curve in above.items()}
     grown = [key for key, part in parts.items() if part.gain > at.REWARD_UP and part.z > at.SURE]
-    signs += [moved(history, key) for key in grown if key != "reward_mean"][:3]
+    signs += [moved(history, key) for key in grown][:3]
     signs += [Sign("answers", note=text) for text in history.answers.gained]
     return Finding(
         "reward_hacking",
@@ -67,11 +102,18 @@ def _hacked(history: History, began: int, name: str, true: Shift) -> Finding:
 
 def _harder(history: History, grown: list[str]) -> Change:
     """Pays the rest only where the strict reward is right; where that is so already, trains on the strict one alone."""
-    parts = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/") and key not in grown]
+    others = [key for key in history.columns if key.startswith(PART) and key not in grown]
+    parts = [key.removeprefix(PART) for key in others if not _is_penalty(history[key])]
     strict = [name for name in (history.recipe.get("audit_reward"), *parts) if name] or ["numeric"]
     if history.recipe.get("reward_gate"):
         return changed(history.recipe, "reward_funcs", strict[:1])
     return Change("reward_gate", None, strict[0])
+
+
+def _is_penalty(curve: Curve) -> bool:
+    """Whether it takes and never pays, so that nothing is right by it."""
+    values = known(curve)
+    return bool(np.min(values, initial=0.0) < 0 and np.max(values, initial=0.0) <= 0)
 
 
 def overfit(history: History) -> Finding | None:
@@ -132,8 +174,8 @@ def _taxed(history: History, began: int) -> Finding:
         for name in ("reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
         if history.has(name)
     ]
-    judges = [key.removeprefix("reward/") for key in history.columns if key.startswith("reward/")]
-    paid = [key for key in judges if _grew(history, f"reward/{key}")]
+    judges = [key.removeprefix(PART) for key in history.columns if key.startswith(PART)]
+    paid = [key for key in judges if _grew(history, PART + key)]
     honest = [key for key in judges if key not in paid]
     change = None
     if honest and not recipe.get("reward_gate") and (paid or recipe.get("reward_weights")):
@@ -218,7 +260,7 @@ def dead_all_right(history: History) -> Finding | None:
 def _livelier(history: History) -> Change:
     """A reward that tells right from wrong where this one does not; else harder prompts."""
     if history.has("success_rate") and late(history["success_rate"]) < at.SOLVED:
-        full = [key for key in history.columns if key.startswith("reward/") and late(history[key]) >= at.FULL]
+        full = [key for key in history.columns if key.startswith(PART) and late(history[key]) >= at.FULL]
         return _harder(history, full)
     args = history.recipe.get("task_args") or {}
     if isinstance(args, dict) and isinstance(args.get("digits"), int):

@@ -10,6 +10,7 @@ from outdo.diagnose import limits as at
 from outdo.diagnose import policy, reward
 from outdo.diagnose.finding import Finding, Sign
 from outdo.diagnose.history import History
+from outdo.diagnose.phase import current_phase
 from outdo.diagnose.signals import departure
 
 Rule = Callable[[History], Finding | None]
@@ -32,6 +33,9 @@ RULES: dict[str, Rule] = {
     "noisy_advantage": policy.noisy_advantage,
     "steps_too_small": policy.steps_too_small,
 }
+
+# Levels that mean the same on any prompts: these rules see all rows, the others those of the current phase.
+ON_ANY_PROMPTS = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
 
 CORNERED = ("entropy_collapse", "mode_collapse")  # a policy that has nowhere left to go
 IDLE = ("noisy_advantage", "steps_too_small")  # nothing is learnt, for want of a better reason
@@ -59,12 +63,14 @@ WEIGHT = {"critical": 0, "warning": 1, "info": 2}
 
 def diagnose(history: History) -> list[Finding]:
     """What is wrong, the cause first; `healthy` or `too_early` alone where nothing is."""
-    found = {code: finding for code, rule in RULES.items() if (finding := rule(history))}
-    effects = {effect for cause in found for effect in _explained(cause, found, history)}
+    phase = current_phase(history)
+    seen = {code: history if code in ON_ANY_PROMPTS else phase for code in RULES}
+    found = {code: finding for code, rule in RULES.items() if (finding := rule(seen[code]))}
+    effects = {effect for cause in found for effect in _explained(cause, found, phase)}
     causes = [finding for code, finding in found.items() if code not in effects]
     if causes:
         return sorted(causes, key=lambda finding: WEIGHT[finding.severity])  # else as the rules stand
-    return [_verdict(history)]
+    return [_verdict(phase, begun_anew=len(phase) < len(history))]
 
 
 def _explained(cause: str, found: dict[str, Finding], history: History) -> tuple[str, ...]:
@@ -83,11 +89,12 @@ def _without(cause: str, code: str = "thinking_tax") -> tuple[str, ...]:
     return tuple(effect for effect in EXPLAINS.get(cause, ()) if effect != code)
 
 
-def _verdict(history: History) -> Finding:
+def _verdict(history: History, begun_anew: bool) -> Finding:
     goal = policy.worth(history)
     signs = tuple(policy.moved(history, name) for name in (goal, "kl_mean", "entropy_mean") if history.has(name))
     if len(history) < at.ENOUGH or not history.has(goal, least=at.ENOUGH):
         there = int(np.isfinite(history[goal]).sum()) if goal in history.columns else 0
-        note = f"{len(history)}, {there} of them with {goal}: it takes {at.ENOUGH} to say"
+        since = f" since the easier task ended at step {history.step_at(0)}" if begun_anew else ""
+        note = f"{len(history)}{since}, {there} of them with {goal}: it takes {at.ENOUGH} to say"
         return Finding("too_early", "info", history.step_at(len(history)), (Sign("steps", note=note), *signs))
     return Finding("healthy", "info", history.step_at(departure(history[goal])), signs)

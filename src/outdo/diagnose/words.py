@@ -23,7 +23,8 @@ PLAYBOOK: dict[str, Entry] = {
     "reward_hacking": Entry(
         "The reward rises and the truth does not: the model has found what pays instead of what is right.",
         f"`reward_mean` rises by more than {at.REWARD_UP} and the truth (`audit_reward_mean`, else `success_rate`, "
-        f"else held-out success) gains less than {at.FOLLOWS:.0%} of that, over the run or its later half",
+        f"else held-out success) gains less than {at.FOLLOWS:.0%} of that, over the run or its later half; penalties "
+        f"that came to be avoided are no gain, unless the truth falls by {at.FELL} or more meanwhile",
         "A reward that can be had without the work is cheaper than the work, and GRPO finds the cheapest.",
         "change the reward, not the learning rate: pay the other parts only where the answer is right "
         "(`reward_gate`), or train on the strict reward; read the answers that gained most",
@@ -78,7 +79,8 @@ PLAYBOOK: dict[str, Entry] = {
     "overfit": Entry(
         "The training prompts are learnt by heart.",
         f"training success gains {at.GAP} more than held-out success, or held-out success falls {at.FELL} below its "
-        "best, beyond its error, while training success does not fall",
+        "best, beyond its error, while training success does not fall; not asked while a curriculum is at its easier "
+        "task",
         "There are too few prompts for so many steps: the answers are remembered, not found.",
         "train on more prompts, hold the policy closer to its start (`beta`), or stop where held-out success was best",
         "`task_args`, `beta`, `max_steps`",
@@ -115,7 +117,8 @@ PLAYBOOK: dict[str, Entry] = {
     ),
     "inconsistent_grader": Entry(
         "The same answer to the same prompt is called right and wrong.",
-        f"more than {at.DISAGREE:.0%} of the answers that were given more than once were judged both ways",
+        f"more than {at.DISAGREE:.0%} of the answers that were given more than once were judged both ways: right and "
+        "wrong, or within one group paid differently",
         "A verdict that depends on luck teaches luck.",
         "fix the grader (`outdo audit` shows it); until then a larger `num_generations` averages it out",
         "`num_generations`, `reward_funcs`",

@@ -9,9 +9,9 @@ from typing import Any
 from outdo.config import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task
+from outdo.tasks.worn_out import WINDOW, is_worn_out
 from outdo.types import Group, Prompt
 
-WINDOW = 5  # steps over which the informative share is averaged
 FLOOR = 0.1  # how often a prompt that teaches nothing is still taken when it comes up, against one that teaches most
 FADES = 0.5  # what an earlier measurement of a pass rate counts for when there is a newer one: the model has changed
 MOST_RATES = 200_000  # prompts whose pass rate is kept; the oldest are forgotten
@@ -90,7 +90,7 @@ class Curriculum:
             return
         self._steps += 1
         self._shares = [*self._shares[1 - WINDOW :], informative]
-        worn_out = len(self._shares) == WINDOW and sum(self._shares) / WINDOW < self.recipe.curriculum_informative
+        worn_out = is_worn_out(self._shares, self.recipe.curriculum_informative)
         self.easy = self._steps < self.recipe.curriculum_steps and not worn_out
 
     def _measure(self, groups: Sequence[Group]) -> None:
