@@ -6,6 +6,8 @@ import inspect
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -290,3 +292,9 @@ def test_public_names() -> None:
     assert callable(group_advantages) and callable(grpo_loss) and callable(k3_kl)
     with pytest.raises(AttributeError):
         outdo.nothing  # noqa: B018
+
+
+def test_errors_are_there_without_asking_for_them_first() -> None:
+    code = "import outdo; print(outdo.errors.OutdoError.__name__, 'train' in outdo.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "OutdoError True\n"

@@ -112,6 +112,7 @@ def test_the_key_that_was_probably_meant_is_named() -> None:
     meant = {"temp": "temperature", "out": "output_dir", "generations": "num_generations", "beta2": "adam_beta2"}
     for word, name in meant.items():
         assert refused(f"{word}=1").endswith(f"did you mean {name!r}?"), word
+    assert "rollout.n is num_generations" in refused("actor_rollout_ref.rollout.n=8")
     assert "generation_batch_size" in refused("batch_size=8") and "max_steps" in refused("epochs=3")
     assert refused("wherewithal=1").endswith("docs/recipes.md has every key")
 

@@ -58,7 +58,12 @@ if TYPE_CHECKING:
     from outdo.types import Prompt as Prompt
 
 
+__all__ = sorted(_WHERE)  # noqa: PLE0605 names, all of them texts
+
+
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("outdo.errors")
     if name not in _WHERE:
         raise AttributeError(f"module 'outdo' has no attribute {name!r}")
     value = getattr(importlib.import_module(_WHERE[name]), name)

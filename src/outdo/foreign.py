@@ -179,6 +179,11 @@ NUMBERS_OF = {
 INSTEAD = {
     "sweep": "this recipe is many runs, and they are made by: outdo sweep FILE",
     "datasets": "several tasks by weight are dataset_mixture: [{dataset_name: a.jsonl}, {dataset_name: b.jsonl}]",
+    **dict.fromkeys(
+        ("actor_rollout_ref", "algorithm", "data", "trainer", "critic"),
+        "verl's recipes are nested, and its keys have other names here: rollout.n is num_generations, optim.lr "
+        "learning_rate, and docs/recipes.md has the rest",
+    ),
     "test_split_size": "data without a test split have one row in ten held out",
     "batch_size": "answers of a step are generation_batch_size, of an update per_device_train_batch_size x "
     "gradient_accumulation_steps",

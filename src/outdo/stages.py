@@ -32,7 +32,12 @@ from outdo.track.console import LiveTable, PlainLines
 
 KINDS = ("sft", "grpo", "harvest")
 FROM = ("first", "previous")
-TRL = {"num_train_epochs": "sft_epochs", "max_seq_length": "sft_max_length"}  # names that TRL's SFT has
+TRL = {  # names that TRL's SFT has
+    "num_train_epochs": "sft_epochs",
+    "max_seq_length": "sft_max_length",
+    "max_steps": "sft_steps",
+    "per_device_train_batch_size": "sft_batch_size",
+}
 ITS_TASK = ("dataset_name", "task_args", "columns")  # keys that mean the same everywhere: what success is measured on
 # Keys that decide what a model's held-out success comes to, beside the problems, which tell themselves from others. The
 # seed is that of the samples, and of the weights where a model is made from nothing.

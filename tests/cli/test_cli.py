@@ -55,6 +55,8 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "answer": {2 * i}}}\n' for i in range(20)))
     (tmp_path / "b.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "result": {2 * i}}}\n' for i in range(20)))
     numeric = ("reward_funcs=numeric", "sft_steps=0")
+    row = '{"prompt": "1+1", "answer": 2}\n'
+    (tmp_path / "c.jsonl").write_text(row * 20 + '{"prompt": "7+7"}\n{"prompt": "8+8", "answer": NaN}\n')
     (tmp_path / "r.py").write_text("def always(completions, **columns):\n    return [1.0 for _ in completions]\n")
     for words, part in (
         (("dataset_name=a.jsonl", *numeric, "max_prompt_length=1"), "train prompts are longer than 1 tokens"),
@@ -64,6 +66,7 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
             ("dataset_name=b.jsonl", *numeric),
             "numeric needs the column `answer`, and b.jsonl has none of that name: it has prompt, result.",
         ),
+        (("dataset_name=c.jsonl", *numeric), "and 2 of 22 prompts of c.jsonl have none: fill it in, or"),
         (("dataset_name=a.jsonl", "reward_funcs=r.py:always", "sft_steps=0"), "always is not fit to train on"),
         (("stages=[{stage: grpo, dataset_name: b.jsonl, reward_funcs: [numeric]}]",), "column `answer`"),
         (("eval_split=dev",), "has no split 'dev'"),

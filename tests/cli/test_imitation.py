@@ -19,6 +19,7 @@ from outdo.harvesting import DECIDING
 from outdo.models.load import load_policy
 from outdo.rollout.local import LocalSampler
 from outdo.run import read_rows
+from outdo.stages import prefixed
 from outdo.types import Completion, Grade, Group, Prompt, SampleParams
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -75,6 +76,12 @@ def test_stopped_in_the_middle_and_gone_on_with_it_is_the_same(outdo: Outdo, for
     assert done.returncode == 0 and "going on after step 5" in done.stdout, done.stderr
     for name in ("sft.jsonl", "evals.jsonl", "model/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "steady" / name).read_bytes(), name
+
+
+def test_the_keys_of_trls_sft_are_known() -> None:
+    given = {"max_steps": 5, "per_device_train_batch_size": 4, "num_train_epochs": 2, "epochs": 1, "dataset_name": "a"}
+    assert prefixed("sft", given) == {"sft_steps": 5, "sft_batch_size": 4, "sft_epochs": 1, "dataset_name": "a"}
+    assert prefixed("grpo", {"max_steps": 5}) == {"max_steps": 5}
 
 
 def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:

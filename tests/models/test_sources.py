@@ -43,6 +43,19 @@ def test_names_are_told_apart(model: Path, tmp_path: Path) -> None:
     assert find_source(str(run)).path == run / "model"
 
 
+def test_a_run_by_its_name_and_one_that_is_mistyped(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    model.rename(run / "model")
+    monkeypatch.chdir(tmp_path)
+    assert find_source("first").path == run / "model" == find_source("runs/first").path
+    with pytest.raises(ModelError, match=r"model runs/frist: does not exist; .*; did you mean runs/first\?"):
+        find_source("runs/frist")  # where there is a folder of that name, it is no hub's
+
+
 def test_bad_folders_are_told_in_a_sentence(model: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, str]] = [
         (str(tmp_path / "nothing"), "does not exist; give a Hugging Face folder, a .gguf file, smollm2"),

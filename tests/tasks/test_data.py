@@ -146,6 +146,20 @@ def test_rows_with_names_of_their_own_are_parted_by_what_they_ask(tmp_path: Path
     assert not {p.text for p in train} & {p.text for p in test}
 
 
+def test_rows_that_call_themselves_alike_are_all_there(tmp_path: Path) -> None:
+    """An `id` may be that of a subject; and one question may come with two answers, of which neither is lost."""
+    alike = [{"prompt": f"q{i}", "answer": i, "id": "algebra"} for i in range(60)]
+    both = [{"prompt": f"q{i % 30}", "answer": i // 30} for i in range(60)]
+    for rows in (alike, both, both + both):
+        task = find_task(str(lines(tmp_path / "rows.jsonl", rows)))
+        found = {p.id: (p.text, p.answer) for p in task.prompts("all", 0)}
+        assert len(found) == len(set(found.values())) == 60
+        sides = [{p.text for p in task.prompts(split, 0)} for split in ("train", "test")]
+        assert not sides[0] & sides[1]
+    plain = find_task(str(lines(tmp_path / "rows.jsonl", [{**row, "id": f"row {i}"} for i, row in enumerate(alike)])))
+    assert all(p.id.startswith("row ") for p in plain.prompts("all", 0))
+
+
 def test_rft_lines_are_prompts_with_their_columns(tmp_path: Path) -> None:
     row = {
         "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Who?"}],

@@ -111,6 +111,13 @@ def test_bad_jsonl_says_where(tmp_path: Path, text: str, part: str) -> None:
         find_task(str(path))
 
 
+@pytest.mark.parametrize("messages", ["hello", (), ("hello",), ({"role": "user"},), ({"role": "user", "content": 3},)])
+def test_messages_that_are_none_are_shown_as_they_should_be(messages: object) -> None:
+    mine = Task("mine", lambda split, seed: iter([Prompt("x", messages, "1")]), ("exact",))  # type: ignore[arg-type]
+    with pytest.raises(TaskError, match=r"the messages of prompt 'x' are .*, and must be a tuple such as \(\{\"role\""):
+        next(mine.prompts("train", 0))
+
+
 def test_unknown_names_and_arguments() -> None:
     with pytest.raises(TaskError, match="did you mean 'arithmetic'"):
         find_task("arithmetics")

@@ -88,7 +88,8 @@ def _tell(result: Result, recipe: Recipe, out: Console) -> None:
         out.print()
         print_whole(out, summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    numbers = result.folder if result.stages else result.folder / "metrics.jsonl"
+    files = (result.folder / "metrics.jsonl", result.folder / "sft.jsonl")  # of a run that only imitated, the second
+    numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
     following = eval_commands(recipe, result.model, [found.split for found in result.after])
     if not result.stages:

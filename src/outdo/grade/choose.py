@@ -47,19 +47,36 @@ def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
 
 
 def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
-    """A column that a built-in reward needs and no prompt has is named, before it is told of in the grader's words."""
-    prompts = list(islice(task.prompts("train", seed), LOOKED_AT))
+    """A column that a built-in reward needs and no prompt has is named, before it is told of in the grader's words. Of
+    data every row is looked at: one without its gold would halt the run when it comes up, hours later perhaps."""
+    splits = [split for split in ("train", "test") if split in task.splits] if task.finite else ["train"]
+    prompts = [
+        prompt for split in splits for prompt in islice(task.prompts(split, seed), None if task.finite else LOOKED_AT)
+    ]
     found = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
-    have = dict.fromkeys(name for row in found for name, value in row.items() if value is not None)
+    have = dict.fromkeys(name for row in found for name, value in row.items() if _is_there(value))
     for part in rewards.parts:
         if part.grader is None or part.name == rewards.audit:
             continue
         for need in part.grader.needs:
-            if need not in NOT_ASKED and not need.startswith("[") and not have.keys() & set(need.split(" or ")):
+            names = need.split(" or ")
+            if need in NOT_ASKED or need.startswith("["):
+                continue
+            if not have.keys() & set(names):
                 raise GraderError(
                     f"{part.name} needs the column `{need}`, and {task.name} has none of that name: it has "
                     f"{', '.join(have)}. Where it is called otherwise, columns.{need.split()[0]}=NAME says so"
                 )
+            without = [row["prompt"] for row in found if not any(_is_there(row.get(name)) for name in names)]
+            if without:
+                raise GraderError(
+                    f"{part.name} needs the column `{need}`, and {len(without):,} of {len(found):,} prompts of "
+                    f"{task.name} have none: fill it in, or take the row out. The first is {without[0]!r:.120}"
+                )
+
+
+def _is_there(value: object) -> bool:
+    return value is not None and value == value  # JSON as Python writes it has NaN, which is not equal to itself
 
 
 def graded(rewards: Rewards, right: bool) -> list[str]:

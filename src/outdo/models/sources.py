@@ -15,7 +15,7 @@ from typing import Any, Literal
 from transformers.utils.hub import cached_file
 
 from outdo import checkpoint
-from outdo.errors import ModelError
+from outdo.errors import ModelError, did_you_mean
 from outdo.host import hub_answers
 from outdo.models import gguf
 
@@ -67,13 +67,18 @@ def find_source(name: str) -> Source:
     if name == SMOLLM2:
         return Source(name, "gguf", _packaged())
     path = Path(name).expanduser()
+    if not path.exists() and (run := Path("runs", name)).joinpath("run.json").is_file():
+        path = run
     if path.is_file():
         gguf.read_header(path)
         return Source(name, "gguf", path.resolve())
     if path.is_dir():
         return _folder(name, path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
-        raise ModelError(f"model {name}: does not exist; give {WAYS}, or a hub name")
+    here = "/" in name and path.parent.is_dir()  # so that it is hardly a hub name
+    if here or name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith(".gguf"):
+        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if here else []
+        meant = did_you_mean(path.name, beside, f"; did you mean {path.parent}/{{}}?")
+        raise ModelError(f"model {name}: does not exist; give {WAYS}, or a hub name{meant}")
     return _hub(name)
 
 

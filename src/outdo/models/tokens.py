@@ -87,7 +87,9 @@ def encoded(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> li
     if not prompts:
         return []
     texts = [_text(tokenizer, prompt) for prompt in prompts]
-    found = [tuple(ids) for ids in tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"]]
+    # Not verbose: what is too long for the model is told by whoever asks, in words of ours.
+    made = tokenizer(texts, add_special_tokens=not tokenizer.chat_template, verbose=False)
+    found = [tuple(ids) for ids in made["input_ids"]]
     for prompt, ids in zip(prompts, found, strict=True):
         if not ids:
             raise TaskError(f"prompt {prompt.id!r} is empty: nothing to answer")

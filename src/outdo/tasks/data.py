@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo.errors import TaskError
@@ -55,9 +55,27 @@ def load(source: Source) -> Table:
     lines = read(source)
     _refuse_missing_columns(source, lines)
     found = {split: [_prompt(line, source.columns) for line in rows] for split, rows in lines.items()}
+    found = _told_apart(found)
     if UNSPLIT in found:
         return Table(_by_row(found[UNSPLIT], source))
     return Table(_by_split({name: [prompt for prompt, _ in rows] for name, rows in found.items()}, source))
+
+
+def _told_apart(splits: Mapping[str, list[tuple[Prompt, str | None]]]) -> dict[str, list[tuple[Prompt, str | None]]]:
+    """One name for each problem. Where rows that ask different things, or want different answers, call themselves
+    alike, they are named by what they ask and want: a name is what tells problems apart, and none shall be lost."""
+    problems: dict[str, set[str]] = {}
+    for rows in splits.values():
+        for prompt, _ in rows:
+            problems.setdefault(prompt.id, set()).add(_whole(prompt))
+    return {
+        split: [(replace(p, id=_whole(p)) if len(problems[p.id]) > 1 else p, own) for p, own in rows]
+        for split, rows in splits.items()
+    }
+
+
+def _whole(prompt: Prompt) -> str:
+    return json.dumps([_asked(prompt.messages), prompt.answer], sort_keys=True, default=str)
 
 
 def _by_row(rows: Sequence[tuple[Prompt, str | None]], source: Source) -> dict[str, list[Prompt]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +69,11 @@ class Task:
             empty = False
             if not isinstance(prompt, Prompt):
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
+            if not _are_messages(prompt.messages):
+                raise TaskError(
+                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {prompt.messages!r:.80}, and must "
+                    'be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
+                )
             framed = self._framed(prompt)
             if self.keep is None or self.keep(framed):
                 yield framed
@@ -120,6 +125,14 @@ class Task:
         if self.system_prompt is None or prompt.messages[0]["role"] == "system":
             return prompt
         return replace(prompt, messages=({"role": "system", "content": self.system_prompt}, *prompt.messages))
+
+
+def _are_messages(found: Any) -> bool:
+    """Whether it is what a chat is made of: at least one message, each with a role and a text."""
+    if not isinstance(found, (tuple, list)) or not found:
+        return False
+    texts = [m.get(key) for m in found if isinstance(m, Mapping) for key in ("role", "content")]
+    return len(texts) == 2 * len(found) and all(isinstance(text, str) for text in texts)
 
 
 def task(
