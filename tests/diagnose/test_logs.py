@@ -162,6 +162,26 @@ def test_numbers_that_are_lost_are_told_of(tmp_path: Path) -> None:
     assert [f.code for f in diagnose(from_rows(again))] == ["healthy"]  # gone on with from before it
 
 
+def test_a_reward_that_is_lost_is_the_graders_doing() -> None:
+    rows = [{"reward": 0.5 if i < 40 else math.nan, "kl": 0.01, "loss": 0.1, "entropy": 0.5} for i in range(60)]
+    (finding,) = diagnose(from_rows(rows))
+    assert (finding.code, finding.step, finding.change) == ("not_finite", 40, None)
+    assert [sign.words() for sign in finding.evidence] == ["reward_mean is no number in 20 of 60 steps"]
+    rows = [{**row, "loss": math.nan} for row in rows]
+    (finding,) = diagnose(from_rows(rows))
+    assert "loss is no number in 60 of 60 steps" in {sign.words() for sign in finding.evidence} and finding.change
+
+
+def test_a_reward_below_0_may_collapse_too() -> None:
+    """As DAPO's, from -1 to 1; one without a floor; and one that rises, which is well."""
+    rng = np.random.default_rng(0)
+    curves = {"steps": np.where(np.arange(100) < 49, 0.5, -0.95), "falls": np.linspace(-5, -17, 100)}
+    for curve in (*curves.values(), np.linspace(-5, -1, 100)):
+        rows = [{"reward": value, "kl": 0.01, "entropy": 0.5} for value in curve + rng.normal(0, 0.05, 100)]
+        (finding,) = diagnose(from_rows(rows))
+        assert (finding.code == "steps_too_big") == (curve[-1] < curve[0]), finding
+
+
 def test_a_success_that_is_no_share_is_none() -> None:
     rows = [{"step": i, "reward": 0.1 * i, "rewards/correctness_reward/mean": 0.1 * i} for i in range(20)]
     assert "success_rate" not in from_rows(rows).columns  # some of it is under 1

@@ -106,8 +106,9 @@ def our_values(row: Mapping[str, Any]) -> dict[str, float]:
             lost.append(name)
         elif name not in out or place < rank[name]:
             out[name], rank[name] = turn(value), place
-    # Tables are filled up with NaN where nothing was logged: a row of a step has at least its reward.
-    return out | {LOST + name: 1.0 for name in lost if name in FINITE - out.keys() and "reward_mean" in out}
+    # Tables are filled up with NaN where nothing was logged: a row of a step has its reward, or else others of these.
+    of_step = out.keys() & {*FINITE, *KNOWN}
+    return out | {LOST + name: 1.0 for name in lost if of_step and name in {*FINITE, "reward_mean"} - out.keys()}
 
 
 def judges(name: str) -> bool:

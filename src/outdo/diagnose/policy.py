@@ -122,7 +122,8 @@ def not_finite(history: History) -> Finding | None:
         return None
     signs = tuple(Sign(name, note=f"is no number in {at_N.sum()} of {len(any_N)} steps") for name, at_N in lost.items())
     step, expect = history.step_at(int(np.argmax(any_N))), Expect(next(iter(lost)), "steady", 20)
-    return Finding("not_finite", "critical", step, signs, gentler(history.recipe, 4), expect)
+    graded = lost.keys() == {"reward_mean"}  # the grader's doing, which no rate mends
+    return Finding("not_finite", "critical", step, signs, None if graded else gentler(history.recipe, 4), expect)
 
 
 def entropy_collapse(history: History) -> Finding | None:
@@ -310,8 +311,7 @@ def _collapse(history: History) -> tuple[int, Sign] | None:
     goal = worth(history)
     if len(history) < at.ENOUGH or not history.has(goal, least=at.ENOUGH):
         return None
-    if goal == "reward_mean" and not is_share(history["reward_mean"]):
-        return None
+    share = goal != "reward_mean" or is_share(history["reward_mean"])
     if goal != "reward_mean" and history.has("reward_mean", least=at.ENOUGH):
         paid = shift(history["reward_mean"])
         if paid.gain > 0 and paid.z > at.LIKELY:  # it got what it was paid for: that is the reward's fault
@@ -322,7 +322,8 @@ def _collapse(history: History) -> tuple[int, Sign] | None:
     peak = int(np.argmax(levels))
     best, last = levels[peak], middle(values[-size:])
     error = noise(values) * float(np.sqrt(2.0 / size))
-    if last > at.COLLAPSED * best or best - last < max(0.15, (at.SURE + 1) * error):
+    left = at.COLLAPSED * best if share else best - (1 - at.COLLAPSED) * abs(best)  # a reward may have any floor
+    if last > left or best - last < max(0.15, (at.SURE + 1) * error):
         return None
     began = onset(history[goal], best - (best - last) / 3, above=False)
     falls = slope(values[peak * max(1, size // 2) :]) / history.stride

@@ -41,11 +41,11 @@ PLAYBOOK: dict[str, Entry] = {
     ),
     "not_finite": Entry(
         "Numbers of the training are none any more: NaN or infinite.",
-        f"`loss`, `grad_norm`, `kl_mean` or `entropy_mean` is not a finite number in the last step, or in more than "
-        f"{at.LOST:.0%} of the steps",
+        f"`loss`, `grad_norm`, `kl_mean`, `entropy_mean` or `reward_mean` is not a finite number in the last step, or "
+        f"in more than {at.LOST:.0%} of the steps",
         "Weights that are not finite stay so: every step after that is lost, however healthy its reward looks.",
         "go on from a checkpoint of before, with `learning_rate` at a quarter and a bound on the gradient "
-        "(`max_grad_norm`); in float16 take bfloat16",
+        "(`max_grad_norm`); in float16 take bfloat16. Where it is the reward alone, mend the grader",
         "`learning_rate`, `max_grad_norm`, `dtype`",
         "the signal is a number again",
     ),
