@@ -80,7 +80,7 @@ def bench_maths(count: int = 512) -> dict[str, Any]:
     math(answers[:8], answer=golds[:8])
     started = time.perf_counter() - start
     speed, _ = rate(lambda: math(answers, answer=golds), count)
-    hanging = [f"\\boxed{{9^{{9^{{9^{{{i + 9}}}}}}}}}" if i % 8 == 0 else text for i, text in enumerate(answers)]
+    hanging = [f"\\boxed{{9^{{9^{{9^{{{i + 9}}}}}}}}}" if i % 8 == 2 else text for i, text in enumerate(answers)]
     start = time.perf_counter()
     grades = math(hanging, answer=golds)
     took = time.perf_counter() - start

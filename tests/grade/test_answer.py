@@ -50,6 +50,10 @@ def verdict(text, gold, grader=numeric):
         ("90^\\circ", 90),
         ("12 km/h", 12),
         ("3 m²", 3),
+        ("**5**", 5),
+        ("*$5*", 5),
+        ("`1,234`", 1234),
+        ("**5 km**.", 5),
         ("123456789012345678901234567890.5", Fraction("123456789012345678901234567890.5")),
     ],
 )
@@ -89,6 +93,10 @@ MORE_THAN_ONE = [
     "5; or 7",
     "5 (6)",
     "not 5",
+    "**5** **6**",
+    "2**3**2",
+    "**5*",
+    "**5",
 ]
 BAD_GROUPING = ["1,23", "12,34", "1,2345", ",123", "1,,000", "1_000"]
 NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00", "\x005", "5\ud800", "1" * 201]
@@ -211,6 +219,67 @@ def test_answers_that_disagree_lose_whichever_is_right(text):
 def test_the_same_answer_again_passes(text):
     assert verdict(text, "5") == "right"
     assert verdict(text, "6") == "wrong"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#### Step 1\nAdd 40 and 2.\n#### 42",
+        "#### Step 1: Add 40 and 2\n#### Step 2. Check: is it 41?\n#### 42",
+        "#### Calculation\n40 + 2\n\\boxed{42}",
+        "#### **Solution**\n#### Part 2:\n<answer>42</answer>",
+        "#### 1. Add both\n40 + 2\n#### 2) **Check**\n#### Final Answer\n#### 42",
+        "#### Cost of the apples (in dollars):\n40 + 2\n#### 42",
+        "#### 42\n#### Verification\n42 - 2 = 40",
+        "##### Step one\n#### 42",
+        "<answer>#### Step 1\n40 + 2\n#### 42</answer>",
+        "#### Überlegung\n#### 42",
+        "#### **42**",
+        "#### `42`",
+        "**#### 42**",
+        "**#### Step 1**\n***#### 42***",
+    ],
+)
+def test_a_heading_is_no_answer_beside_one(text):
+    for grader in (numeric, gsm8k):
+        assert verdict(text, "42", grader) == "right"
+        assert verdict(text, "1", grader) == "wrong"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "41",
+        "**41**",
+        "41 apples",
+        "41. ",
+        "Step 1: 41",
+        "Step 1: $41",
+        "Answer: 41",
+        "Total 41",
+        "The answer is 41",
+        "Forty-one",
+        "No solution",
+        "unsure",
+        "\\pi",
+        "x",
+        "41 #### 42",
+        "",
+    ],
+)
+@pytest.mark.parametrize("text", ["#### {}\n#### 42", "#### 42\n#### {}", "**#### {}**\n\\boxed{{42}}"])
+def test_an_answer_is_no_heading(line, text):
+    assert verdict(text.format(line), "42") == "wrong"
+    assert verdict(text.format(line), "41") == "wrong"
+
+
+def test_headings_beside_words():
+    assert verdict("#### Paris\n#### Rome", "Rome", exact) == "wrong"
+    assert verdict("#### Paris\n<answer>Rome</answer>", "Rome", exact) == "wrong"
+    assert verdict("#### Step 1\nWhere is it?\n#### Answer:\n<answer>Rome</answer>", "Rome", exact) == "right"
+    assert verdict("#### Solution", "Solution", exact) == "right"
+    assert verdict("<answer>Solution</answer><answer>5</answer>", "5") == "wrong"  # only a `####` begins a heading
+    assert final_answers("#### Step 1\n#### Solution") == ["Step 1", "Solution"]
 
 
 ASKED = "What is 6 times 7?\n\nEnd with `#### N`, for example:\n#### 42 is what it looks like\n\nThink first."
@@ -350,6 +419,9 @@ MEGABYTE = 2**20
         "</think>" * 100_000,
         "####" * 200_000,
         "####\n" * 200_000,
+        "".join(f"#### Step {i}\n" for i in range(50_000)),
+        "#### A" + "a " * MEGABYTE + "\n#### 6",
+        "#### Step 1" + ": " * MEGABYTE + "\n#### 6",
         "\\boxed{" * 100_000,
         "\\boxed" + " " * MEGABYTE,
         "\\boxed " * 100_000,
@@ -363,7 +435,7 @@ MEGABYTE = 2**20
         "<answer>\ud8005</answer>",
         "\ud800" * 1000,
     ],
-    ids=range(25),
+    ids=range(28),
 )
 @pytest.mark.parametrize("grader", [numeric, exact, gsm8k])
 def test_hostile_texts_get_a_verdict(text, grader):

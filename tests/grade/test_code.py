@@ -358,6 +358,34 @@ def test_what_a_check_may_do(check):
     assert judged("def solve(a, b): return ''", **row).verdict == "wrong"
 
 
+SLOW_TO_START = "import time\ntime.sleep(0.4)\n" + CHECK
+
+
+@pytest.mark.parametrize("source", ["def solve(a, b): return 0", "solve = 0", "def solve("])
+@pytest.mark.parametrize("seconds", [0.0, 0.7, 5.0])
+def test_an_answer_cannot_make_the_tests_look_broken(source, seconds):
+    """By leaving them no time to come to their first call."""
+    (grade,) = code(
+        [f"import time\ntime.sleep({seconds})\n{source}"],
+        entry_point=["solve"],
+        test=[SLOW_TO_START],
+        reward_timeout=1.0,
+    )
+    assert (grade.reward, grade.verdict) == (0.0, "wrong"), grade.reason
+
+
+def test_the_time_that_the_tests_take_to_start_is_not_the_answers():
+    source = ["import time\ntime.sleep(0.7)\ndef solve(a, b): return 7 * a + b"]
+    (grade,) = code(source, entry_point=["solve"], test=[SLOW_TO_START], reward_timeout=1.0)
+    assert grade.verdict == "right", grade.reason
+
+
+def test_tests_that_do_not_run_are_broken_whatever_the_answer():
+    answers = ["def solve(a, b): return 8", "def solve(", "", "while True: pass"]
+    found = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
+    assert [grade.verdict for grade in found] == ["broken", "broken", "wrong", "broken"]
+
+
 def test_a_test_that_speaks_for_itself_is_not_believed():
     forged = (
         "import sys\ndef check(candidate):\n    candidate(1, 1)\n    f = sys._getframe(1).f_locals\n"

@@ -88,6 +88,48 @@ SAME = boxed(
     ("\u22123", "-3"),
     ("\\approx 3.14", "3.14"),
     ("3\\frac{1}{2}", "\\frac{7}{2}"),
+    ("2102_{8}", "2102_8"),
+    ("2102", "2102_8"),  # the question has said in which base
+    ("02102_8", "2102_{8}"),
+    ("x=2102_8", "2102_8"),
+    ("(2102)_{8}", "2102_8"),
+    ("2102_{\\text{eight}}", "2102_8"),
+    ("2102\\text{ (base 8)}", "2102_8"),
+    ("2102_{10}", "2102"),
+    ("1A3_{16}", "1A3_{16}"),
+    ("\\mathrm{1A3}_{16}", "1A3_{16}"),
+    ("FF", "FF_{16}"),
+    ("5\\text{ (five)}", "5"),
+)
+WORKED_OUT = boxed(  # numbers, though not the gold's digits
+    ("50\\%", "0.5"),
+    ("0.5", "50\\%"),
+    ("10^3", "1000"),
+    ("10^{-3}", "0.001"),
+    ("-2^{3}", "-8"),
+    ("(\\frac{1}{2})^3", "\\frac{1}{8}"),
+    ("\\frac{1}{2^{3}}", "\\frac{1}{8}"),
+    ("4^{\\frac{1}{2}}", "2"),
+    ("\\sqrt{144}", "12"),
+    ("\\sqrt[3]{8}", "2"),
+    ("\\sqrt{\\frac{1}{4}}", "0.5"),
+    ("\\frac{\\sqrt{16}}{8}", "0.5"),
+    ("-3.2\\times 10^{4}", "-32000"),
+    ("-\\frac{1}{2}\\text{ cm}", "-0.5"),
+    ("1{,}234\\text{ km}", "1234"),
+    ("60\\text{ km}/\\text{h}", "60"),
+    ("5\\text{ N}\\cdot\\text{m}", "5"),
+    ("5\\text{ m}^2", "5"),
+    ("x\\in\\{5\\}", "5"),
+    ("\\mathbf{5}", "5"),
+    ("\\text{5}", "5"),
+    ("-(3)", "-3"),
+    ("(\\sqrt{9}, \\frac{8}{2})", "(3,4)"),
+    ("2,1", "x=1,x=2"),
+    ("\\sqrt{12}", "2\\sqrt{3}"),
+    ("\\sqrt{3}+\\sqrt{3}", "2\\sqrt{3}"),  # no plain number
+    ("2\\sqrt{3}", "3.464102"),  # a rounded number, of which this is the exact one
+    ("\\frac{1+\\sqrt{5}}{2}", "1.618034"),
 )
 DIFFERENT = boxed(
     ("\\frac{1}{2}", "0.25"),
@@ -119,6 +161,59 @@ DIFFERENT = boxed(
     ("\\frac{1}{0}", "5"),
     ("\\text{five}", "5"),
     ("5x", "5"),
+    ("123_7", "123_5"),
+    ("123_3", "123_5"),
+    ("4343_{7}", "4343_6"),
+    ("2102_{10}", "2102_8"),
+    ("2102_{\\text{ten}}", "2102_8"),
+    ("2102\\text{ (base 9)}", "2102_8"),
+    ("2103", "2102_8"),
+    ("1090", "2102_8"),  # the same number, in the base that was not asked for
+    ("3_{10}", "11_2"),
+    ("0.12_{4}", "0.12_3"),
+    ("1A3_{12}", "1A3_{16}"),
+    ("5_6", "5"),
+    ("5_{\\text{six}}", "5"),
+    ("5_6+0", "5"),
+    ("5_6x", "5x"),
+    ("\\{11_{3},101_{2}\\}", "\\{11_{2},101_{2}\\}"),
+)
+NOT_WORKED_OUT = boxed(
+    *(
+        (text, "391")
+        for text in (
+            "17\\cdot 23",
+            "23\\cdot 17",
+            "17\\times 23",
+            "17*23",
+            "17×23",
+            "x=17\\cdot 23",
+            "17\\cdot 23\\text{ cm}",
+            "400-9",
+            "-9+400",
+            "390+1",
+            "782\\div 2",
+            "782/4\\cdot 2",
+            "\\frac{17\\cdot 46}{2}",
+            "\\frac{17}{23^{-1}}",
+            "\\frac{17}{\\frac{1}{23}}",
+            "17\\sqrt{529}",
+            "17^{1}23^{1}",
+            "|-391|",
+            "\\lfloor 391.5\\rfloor",
+            "391\\sin^2 1+391\\cos^2 1",
+        )
+    ),
+    ("\\sum_{n=1}^{10}n", "55"),
+    ("\\int_0^1 2x\\,dx", "1"),
+    ("\\binom{11}{2}", "55"),
+    ("\\log_2 32", "5"),
+    ("5!", "120"),
+    ("2+3", "x=5"),
+    ("2+3", "5\\text{ cm}"),
+    ("(1+2,4)", "(3,4)"),
+    ("(1+2,\\sqrt{16})", "(3,4)"),
+    ("\\{1+2,4\\}", "\\{3,4\\}"),
 )
 SEVERAL = boxed(
     *(
@@ -165,6 +260,10 @@ SEVERAL = boxed(
             "\\text{not }5",
             "5\\text{ hundred}",
             "5\\text{ thousand}",
+            "5\\text{ or six}",
+            "5\\textit{ or six}",
+            "5\\text{, six}",
+            "5\\mathbf{ or more}",
         )
     )
 )
@@ -191,8 +290,15 @@ PLACED = [
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize(
     ("pairs", "verdict"),
-    [(SAME, "right"), (DIFFERENT, "wrong"), (SEVERAL, "wrong"), (PLACED, "wrong")],
-    ids=["same", "different", "several answers", "not where an answer stands"],
+    [
+        (SAME, "right"),
+        (WORKED_OUT, "right"),
+        (DIFFERENT, "wrong"),
+        (NOT_WORKED_OUT, "wrong"),
+        (SEVERAL, "wrong"),
+        (PLACED, "wrong"),
+    ],
+    ids=["same", "worked out", "different", "not worked out", "several answers", "not where an answer stands"],
 )
 def test_equivalence(pairs, verdict, where):
     assert called(where, unexpected, pairs, verdict) == []
@@ -249,10 +355,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("where", PLACES)
 def test_hostile_answers_are_wrong_in_time(where):
-    pairs = boxed(*((text, "5") for text in [*HOSTILE, *TOWERS])) + boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
+    golds = ("5", "\\sqrt{5}")  # beside a number, most are seen through at once
+    pairs = boxed(*((text, gold) for text in [*HOSTILE, *TOWERS] for gold in golds))
+    pairs += boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
     began = time.monotonic()
     found = called(where, verdicts, pairs, reward_timeout=1.0)
-    assert found == ["wrong"] * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
+    assert found == ["wrong"] * 2 * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
     assert time.monotonic() - began < 12
 
 
@@ -300,8 +408,13 @@ def test_no_process_is_left_when_the_parent_is_killed():
 
 @pytest.mark.parametrize("where", PLACES)
 def test_an_expression_of_the_question_is_not_its_answer(where):
-    asked = ({"role": "user", "content": "Compute $17 \\cdot 23$."},)
-    texts = [f"\\boxed{{{answer}}}" for answer in ("17 \\cdot 23", "17\\cdot 23", "391", "23 \\cdot 17")]
-    found = called(where, math, texts, answer=["391"] * 4, messages=[asked] * 4)
+    asked = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
+    texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
+    found = called(where, math, texts, answer=["12"] * 4, messages=[asked] * 4)
     assert [grade.verdict for grade in found] == ["wrong", "wrong", "right", "right"]
-    assert math(texts[:1], answer=["391"])[0].verdict == "right"  # equal is equal
+    assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
+
+
+def test_the_reason_says_what_is_missing():
+    (grade,) = math(["\\boxed{17\\cdot 23}"], answer=["391"])
+    assert grade.reason == "answered '17\\\\cdot23', not '391': not worked out"

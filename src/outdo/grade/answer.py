@@ -1,7 +1,8 @@
 """The final answer of a text, and whether it is the right one.
 
 An answer counts where a reader would look for it: in `<answer>` tags, after GSM8K's `####`, or in a `\\boxed{}`. What
-stands in the thinking part, or in a repetition of the prompt, does not count, and two different final answers are none.
+stands in the thinking part, or in a repetition of the prompt, does not count, nor does a heading of Markdown beside an
+answer, and two different final answers are none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from functools import lru_cache
 from outdo.types import Grade
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_MARKED = re.compile(r"####([^\n]*)")
+_MARKED = re.compile(r"(\*{2,3})?####([^\n]*)")
+_EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1(\.?)")
 _BRACES = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
 _MARKS = ("####", "<answer>", "\\boxed", "</think>")
 
@@ -28,6 +30,28 @@ CHANGES = {  # words after a number that change it
     *("dozen", "dozens", "score", "half", "halves", "third", "thirds", "quarter", "quarters", "fifth", "fifths"),
     *("tenth", "tenths", "squared", "cubed", "factorial", "plus", "minus", "times", "over", "by", "mod", "modulo"),
     *("not", "nor", "no", "isn't", "point", "k", "mn", "bn"),
+}
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+NUMBER_WORDS = {
+    **{word: i for i, word in enumerate([*_SMALL.split(), "seventeen", "eighteen", "nineteen"])},
+    **{word: 10 * i for i, word in enumerate(_TENS.split(), 2)},
+}
+_NUMBERED = re.compile(  # `Step 1`, `Part 2: what is left of the 40`, `3. The total`; not `Step 1: 40`
+    r"(?:(?:step|part|case|stage|phase|section|example|question|problem|method|approach|task)s?\W*"
+    r"(?:[0-9]{1,2}|one|two|three)\b|[0-9]{1,2}[.)](?=\s))(?:\W*|\W+[^\W\d_]{2}.*)",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"(?:the\W+)?(?:final\W+|step.by.step\W+)?(?:answer|solution|calculation|computation|explanation|reasoning|"
+    r"conclusion|verification|check|summary|analysis|result|approach|method|step|given)s?\W*",
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r"[^\W\d_][^\W\d_]{2}(?:[^\W\d_]|[ '’,:;&()?!/-])*")
+_SAID = {  # words that make a line of words an answer
+    *("no", "not", "none", "nothing", "yes", "true", "false", "or"),
+    *("pi", "infinity", "infinite", "undefined", "unsure"),
+    *NUMBER_WORDS,
 }
 _NOT_UNITS = CHANGES | {"or", "and", "to", "e", "x"}  # these join it to another
 _LONGEST = 200  # characters of a final answer; more is no answer
@@ -47,17 +71,54 @@ def final_answers(text: str) -> list[str]:
         return []
     closed, end, rest = rest.rpartition("</answer>")
     if not end:
-        return _marked(rest)
+        return _without_headings(_marked(rest))
     blocks = _TAGGED.findall(closed + end)  # up to the last closing tag: nothing scans to the end in vain
-    found = [answer for block in blocks for answer in (_marked(block) or [block.strip()])]
-    return found + _marked(_TAGGED.sub("", closed + end) + rest)
+    found = [answer for block in blocks for answer in (_marked(block) or [(block.strip(), "<answer>")])]
+    return _without_headings(found + _marked(_TAGGED.sub("", closed + end) + rest))
 
 
-def _marked(text: str) -> list[str]:
-    found = _MARKED.findall(text) if "####" in text else []
-    if "\\boxed" in text:
-        found = [answer for answer in found if "\\boxed" not in answer] + boxed(text)
-    return [answer.strip() for answer in found]
+def _marked(text: str) -> list[tuple[str, str]]:
+    """What follows a mark, and the mark."""
+    lines = _MARKED.findall(text) if "####" in text else []
+    found = [line.strip().removesuffix(bold).strip() for bold, line in lines]
+    if "\\boxed" not in text:
+        return [(answer, "####") for answer in found]
+    hashed = [(answer, "####") for answer in found if "\\boxed" not in answer]
+    return hashed + [(answer.strip(), "\\boxed") for answer in boxed(text)]
+
+
+def _without_headings(found: list[tuple[str, str]]) -> list[str]:
+    """The answers less the headings: Markdown has the mark `####` too.
+
+    Which they are does not depend on the gold, so nobody gains by giving an answer as a heading. Where there is nothing
+    else, a heading is the answer. A title in free words is one only beside an answer with a digit: beside `Paris`,
+    `Rome` is another answer.
+    """
+    lines = {answer for answer, mark in found if mark == "####"} if len(found) > 1 else set()
+    headings, titles = set(filter(_is_heading, lines)), set(filter(_is_title, lines))
+    answers = [answer for answer, mark in found if mark != "####" or answer not in headings | titles]
+    if not answers:
+        return [answer for answer, _ in found]
+    if any(c.isdigit() for answer in answers for c in answer):
+        headings |= titles
+    return [answer for answer, mark in found if mark != "####" or answer not in headings]
+
+
+def _is_heading(line: str) -> bool:
+    line = line[: _LONGEST + 1].strip("#* `")
+    return len(line) < _LONGEST and bool(_NUMBERED.fullmatch(line) or _NAMED.fullmatch(line))
+
+
+def _is_title(line: str) -> bool:
+    line = line[: _LONGEST + 1].strip("#* `")
+    words = re.split(r"[^a-z]+", line.lower())
+    return bool(_TITLE.fullmatch(line)) and line[0] == line[0].upper() and not _SAID.intersection(words)
+
+
+def without_emphasis(text: str) -> str:
+    """Of Markdown's `**5**`, `*5*` and `` `5` `` the 5."""
+    emphasised = _EMPHASIS.fullmatch(text)
+    return emphasised[2].strip() + emphasised[3] if emphasised else text
 
 
 def boxed(text: str) -> list[str]:
@@ -83,7 +144,7 @@ def number(text: str) -> Fraction | None:
 
 @lru_cache(maxsize=2**16)
 def _number(text: str) -> Fraction | None:
-    text = text.replace("\u2212", "-")
+    text = without_emphasis(text).replace("\u2212", "-")
     bare = text.removesuffix(".")
     if _PLAIN.fullmatch(bare) and bare[-1:].isdigit():
         return Fraction(bare.replace(",", ""))

@@ -271,25 +271,42 @@ def _lines(text: str) -> list[str]:
 
 
 def _checked(source: str, problem: Problem, ends: float) -> Outcome:
-    """HumanEval's form: calls are carried from the sandbox of the tests to that of the answer, and values back."""
+    """HumanEval's form: calls are carried from the sandbox of the tests to that of the answer, and values back.
+
+    The tests run up to their first call before the answer does anything, so nothing that it does can make them look
+    broken. From then on all the time that is spent is the answer's.
+    """
     with Sandbox(problem.limits, ends=ends) as judge, Sandbox(problem.limits, ends=ends) as worker:
-        calls, nonce = 0, secrets.token_hex(16)
+        nonce = secrets.token_hex(16)
+        try:
+            message = _first_call(judge, nonce, problem)
+        except SandboxFailure as error:
+            return Outcome(0, 0, f"the tests do not run: {error}")
+        if message is None:
+            return Outcome(0, 0, "the tests never call the function")
+        judge.ends = worker.ends = time.monotonic() + problem.limits.seconds
         try:
             worker.ask(op="load", source=source, name=problem.entry_point)
-        except SandboxFailure as error:
-            return Outcome(0, 1, str(error))
-        judge.send(
-            {"op": "check", "nonce": nonce, "name": problem.entry_point, "prompt": problem.prompt, "test": problem.test}
-        )
-        try:
-            while (message := judge.receive()).get("call") == nonce:
-                calls += 1
+            while message.get("call") == nonce:
                 judge.send(_carried(worker, judge.value(message.get("args")), judge.value(message.get("kwargs"))))
+                message = judge.receive()
             judge.result(message, nonce)
             worker.ask(op="done")
         except SandboxFailure as error:
-            return Outcome(0, int(calls > 0), str(error) if calls else f"the tests do not run: {error}")
-        return Outcome(int(calls > 0), int(calls > 0), "" if calls else "the tests never call the function")
+            return Outcome(0, 1, str(error))
+        return Outcome(1, 1)
+
+
+def _first_call(judge: Sandbox, nonce: str, problem: Problem) -> dict[str, Any] | None:
+    """Starts the tests; None where they end without a call."""
+    judge.send(
+        {"op": "check", "nonce": nonce, "name": problem.entry_point, "prompt": problem.prompt, "test": problem.test}
+    )
+    message = judge.receive()
+    if message.get("call") == nonce:
+        return message
+    judge.result(message, nonce)
+    return None
 
 
 def _carried(worker: Sandbox, args: Any, kwargs: Any) -> dict[str, Any]:

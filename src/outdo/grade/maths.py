@@ -4,8 +4,8 @@ What is plainly equal or plainly different is decided here, exactly. The rest go
 can be killed: some answers make sympy run for ever. At the deadline such an answer is wrong. A gold answer that cannot
 be read is broken, whatever was answered.
 
-Equal is equal: `17 \\cdot 23` is right where 391 is the gold, unless it stands in the question. Where working it out is
-what should be learnt, `numeric` wants the number itself.
+Where the gold is a number, an answer is one too: `17 \\cdot 23` is not worked out, and wrong for 391. A fraction, a
+power or a root is a number, unless it stands in the question. `numeric` wants the digits themselves.
 """
 
 from __future__ import annotations
@@ -16,27 +16,21 @@ from fractions import Fraction
 from functools import cache
 
 from outdo.errors import GraderError
-from outdo.grade.answer import CHANGES, boxed, final_answers, without_echoes
+from outdo.grade.answer import CHANGES, NUMBER_WORDS, boxed, final_answers, without_echoes
+from outdo.grade.latex import LONGEST, NAME, TEXT, bases, parts, same_in_base, squeezed, value, worked_out
 from outdo.grade.pool import Pool, Reply
 from outdo.types import Grade
 
 SECONDS = 5.0  # for one answer
 MEMORY_MB = 128
-_LONGEST = 1000  # characters of an answer
 _MOST = 3  # different spellings of one answer
 _AN_ECHO = "an expression of the question?"  # equal to nothing
 
-_SPACE = re.compile(r"\s+|(?<!\\)\\[,;:! ]|~|\\(?:left|right|displaystyle|limits)(?![A-Za-z])")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
-_FRACTION = re.compile(r"([+-]?)(?:\\frac\{(-?[0-9]+)\}\{(-?[0-9]+)\}|([0-9]+)/([0-9]+))")
-_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z, ]*\))?'?")
-_TEXT = re.compile(r"\\(?:text|mathrm|textrm|textbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _JOINS = {  # what stands between two answers, of which math-verify reads one
     *("\\approx", "\\equiv", "\\sim", "\\simeq", "\\cong", "\\ne", "\\neq", "\\not", "\\lor", "\\vee", "\\land"),
     *("\\wedge", "\\to", "\\rightarrow", "\\Rightarrow", "\\implies", "\\iff", "\\mid", "\\quad", "\\qquad", "\\boxed"),
 }
-_DELIMITED = re.compile(r"\$\$?([^$]*)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
 
 
 def math(
@@ -60,7 +54,7 @@ def math(
     seconds = min(reward_timeout, SECONDS)
     replies = _asked("equal", sorted(undecided), seconds)
     told = {gold for (gold, _), reply in replies.items() if reply.value is not None}
-    unsure = {(gold,) for gold in golds if gold and gold not in told and _value(gold) is None}
+    unsure = {(gold,) for gold in golds if gold and gold not in told and value(gold) is None}
     replies |= _asked("readable", sorted(unsure), seconds)
     return [_verdict(gold, found, replies) for gold, found in zip(golds, finals, strict=True)]
 
@@ -102,44 +96,15 @@ def _verdict(gold: str, found: list[str], replies: dict[tuple[str, ...], Reply])
 
 def _finals(text: str) -> list[str]:
     """The different final answers, as LaTeX. One that is too long stands as itself, and equals nothing."""
-    return list(dict.fromkeys(_latex(answer) for answer in final_answers(text)))
+    return list(dict.fromkeys(squeezed(answer) for answer in final_answers(text)))
 
 
 def _gold(answer: object) -> str:
     """The gold as LaTeX; of a worked solution its last box, or what follows its `####`."""
     text = "" if answer is None else str(answer)
     text = (boxed(text) or [text])[-1] if "\\boxed" in text else text.rpartition("####")[2]
-    latex = _latex(text)
-    return latex if len(latex) <= _LONGEST else ""
-
-
-def _latex(text: str) -> str:
-    """One spelling of what is written in many: no dollars, no spacing. A sentence around one formula is left away."""
-    formulas = _DELIMITED.findall(text[: 4 * _LONGEST])
-    if len(formulas) == 1 and not any(c.isdigit() for c in _DELIMITED.sub("", text[: 4 * _LONGEST])):
-        text = "".join(formulas[0])
-    text = text.replace("\\$", "").replace("$", "").replace("\u2212", "-").replace("\\dfrac", "\\frac")
-    text = text.replace("\\tfrac", "\\frac").strip().removeprefix("\\approx")
-    text = _SPACE.sub(" ", text[: _LONGEST + 1]).strip().removesuffix(".").strip()
-    return re.sub(r"(?<![A-Za-z]) | (?![A-Za-z])", "", text)
-
-
-def _value(latex: str) -> Fraction | None:
-    """The number that is written there, where it is one of the plain kinds."""
-    latex = latex.removesuffix("^\\circ").removesuffix("^{\\circ}")
-    if _NUMBER.fullmatch(latex):
-        return Fraction(latex.replace(",", ""))
-    if fraction := _FRACTION.fullmatch(latex):
-        sign, a, b, c, d = fraction.groups()
-        top, bottom = int(a or c), int(b or d)
-        return None if bottom == 0 else Fraction(-top if sign == "-" else top, bottom)
-    return None
-
-
-def _parts(latex: str) -> list[str]:
-    """The components of a pair, a triple, an interval; nothing where there is a bracket inside."""
-    inner = latex[1:-1]
-    return inner.split(",") if latex[:1] in ("(", "[") and not set(inner) & set("()[]{}") else []
+    latex = squeezed(text)
+    return latex if len(latex) <= LONGEST else ""
 
 
 def _same_number(gold: Fraction, value: Fraction) -> bool:
@@ -149,40 +114,55 @@ def _same_number(gold: Fraction, value: Fraction) -> bool:
 
 
 def _evades(gold: str, latex: str) -> str:
-    """How an answer avoids to be one: by giving several. Empty: it does not."""
-    commands = set(_COMMAND.findall(latex)) - set(_COMMAND.findall(gold))
-    texts, rest = " ".join(_TEXT.findall(latex)), _TEXT.sub("", latex)
-    if commands & _JOINS or latex.count("=") > max(1, gold.count("=")) or ("?" in latex and "?" not in gold):
+    """How an answer avoids to be one. Empty: it does not."""
+    texts, rest = " ".join(TEXT.findall(latex)), TEXT.sub("", latex)
+    words = set(re.split(r"[^a-z]+", texts.lower())) - set(re.split(r"[^a-z]+", gold.lower()))
+    if _joins(gold, latex) or "or" in words or _says_two_numbers(texts, rest, words):
         return "several answers in one"
-    if any(c.isdigit() for c in texts) and any(c.isdigit() for c in rest):
-        return "several answers in one"
-    if CHANGES.intersection(re.split(r"[^a-z]+", texts.lower())) - set(re.split(r"[^a-z]+", gold.lower())):
+    if CHANGES & words:
         return "words that change a number"
-    return ""
+    if (below := bases(latex)) and below != bases(gold):
+        return "another base"
+    return "" if worked_out(gold, latex) else "not worked out"
+
+
+def _joins(gold: str, latex: str) -> bool:
+    commands = set(_COMMAND.findall(latex)) - set(_COMMAND.findall(gold))
+    return bool(commands & _JOINS) or latex.count("=") > max(1, gold.count("=")) or ("?" in latex and "?" not in gold)
+
+
+def _says_two_numbers(texts: str, rest: str, words: set[str]) -> bool:
+    """In words beside the formula one that is not the formula's own: `5\\text{ (five)}` says the same twice."""
+    others = {NUMBER_WORDS[word] for word in words & NUMBER_WORDS.keys()} - {value(rest)}
+    return any(map(str.isdigit, rest)) and (bool(others) or any(map(str.isdigit, texts)))
 
 
 def _repeats(gold: str, latex: str, messages: object) -> bool:
     """Whether an expression stands word for word in the question whose value is asked for: it is not worked out."""
-    if _value(gold) is None or _value(latex) is not None or not isinstance(messages, (list, tuple)):
+    if value(gold) is None or value(latex) is not None or not isinstance(messages, (list, tuple)):
         return False
     said = [str(message.get("content", "")) for message in messages if isinstance(message, Mapping)]
-    return any(latex in _latex(text) for text in said)
+    return any(latex in squeezed(text) for text in said)
 
 
 def _plainly(gold: str, latex: str) -> bool | None:
     """Equal or different, where no algebra is needed to see it."""
     if gold == latex:
         return True
-    if len(latex) > _LONGEST or not latex or _evades(gold, latex):
+    if len(latex) > LONGEST or not latex:
         return False
-    x, y = _value(gold), _value(latex)
+    if (same := same_in_base(gold, latex)) is not None:
+        return same
+    if _evades(gold, latex):
+        return False
+    x, y = value(gold), value(latex)
     if x is not None and y is not None:
         return _same_number(x, y)
-    parts = _parts(gold), _parts(latex)
-    if gold[:1] == latex[:1] and gold[-1:] == latex[-1:] and len(parts[0]) == len(parts[1]) > 1:
-        each = [_plainly(*pair) for pair in zip(*parts, strict=True)]
-        return None if None in each else all(each)
+    golds, answers = parts(gold), parts(latex)
+    if gold[:1] == latex[:1] and gold[-1:] == latex[-1:] and len(golds) == len(answers) > 1:
+        each = [_plainly(*pair) for pair in zip(golds, answers, strict=True)]
+        return None if None in each and False not in each else all(each)
     left, equals, right = latex.partition("=")
-    if equals and "=" not in gold and (not _NAME.fullmatch(left) or "=" in right):
+    if equals and "=" not in gold and (not NAME.fullmatch(left) or "=" in right):
         return False  # `5=6` is not an answer; `x=6` is
     return None

@@ -71,7 +71,7 @@ GRADERS: dict[str, Grader] = {
     "math": Grader(
         maths.math,
         ("answer",),
-        "several answers that disagree, lists and `or`, chains such as 5=6; what takes too long to read",
+        "several answers that disagree, lists and `or`, chains such as 5=6, sums that are not done, other bases; hangs",
         True,
         probes.latex,
         probes.near_latex,
