@@ -93,6 +93,10 @@ def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> No
         assert f"asked as the run was: outdo eval {words}\n" in done.stderr
         rows = [json.loads(line) for line in (models / "a.jsonl").read_text().splitlines()]
         assert {len(row["prompt"]) for row in rows} == {3} and all(row["tokens"] <= 6 for row in rows)
+    (models / "runs").mkdir()
+    (models / "run").rename(models / "runs" / "short")
+    assert "--task-arg digits=1" in outdo("eval", "short", "-n", "2", "--samples", "0").stderr
+    (models / "runs" / "short").rename(models / "run")
     done = outdo("eval", "m2", "run", "--temperature", "0.7", "-n", "2", "--samples", "1")  # what is given goes first
     assert "at temperature 0.7" in done.stdout and "--task-arg digits=1" in done.stderr
     done = outdo("eval", "run", "--task", "countdown", "-n", "2", "--samples", "0", "--max-completion-length", "4")

@@ -47,7 +47,7 @@ def words_of_run(models: Sequence[str]) -> list[str]:
 
 def _recipe_of(model: Path) -> Recipe | None:
     """Of the run that this is, or that this is the model or a checkpoint of."""
-    for folder in (model, model.resolve().parent, model.resolve().parent.parent):
+    for folder in (model, Path("runs", model), model.resolve().parent, model.resolve().parent.parent):
         if (folder / "run.json").is_file():
             try:
                 return Recipe(**read_run(folder)["recipe"])
