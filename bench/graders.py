@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import facts, line
-from outdo.grade.answer import gsm8k, number
-from outdo.grade.code import code
-from outdo.grade.form import format as form
-from outdo.grade.maths import SECONDS, math
+from outdo.rewards.answer import gsm8k, number
+from outdo.rewards.code import code
+from outdo.rewards.form import format as form
+from outdo.rewards.maths import SECONDS, math
 from outdo.types import Grade
 
 

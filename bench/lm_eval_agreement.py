@@ -23,10 +23,10 @@ from bench.peers import venv
 from outdo.cli.progress import counting
 from outdo.evals.estimate import paired_difference, wilson
 from outdo.evals.report import Result
-from outdo.evaluating import Quiz, Settings, examine, with_model
-from outdo.grade.answer import gsm8k
-from outdo.host import share_cores
+from outdo.evals.suite import Quiz, Settings, examine, with_model
 from outdo.models.load import Policy, save_policy
+from outdo.parallel.host import share_cores
+from outdo.rewards.answer import gsm8k
 from outdo.tasks.task import find_task, held_out
 from outdo.types import Prompt
 

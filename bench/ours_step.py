@@ -1,7 +1,7 @@
 """Our side of the step benchmark: `python -m bench.ours_step WORK_JSON REPORT`. Called by `bench.cpu_step`.
 
-The steps are those of `outdo.loop.run_loop`, with the curriculum, sampler, learner and measuring of any run; only the
-writing of the run folder is left out, as the peer's saving and logging are.
+The steps are those of `outdo.train.loop.run_loop`, with the curriculum, sampler, learner and
+measuring of any run; only the writing of the run folder is left out, as the peer's saving and logging are.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from bench import work as w
-from outdo.config import Recipe
-from outdo.grade.compose import find_rewards
-from outdo.host import keep_memory
 from outdo.learn.learner import LocalLearner
-from outdo.loop import Row, run_loop
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
+from outdo.parallel.host import keep_memory
+from outdo.recipe.schema import Recipe
+from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
+from outdo.train.loop import Row, run_loop
 from outdo.types import Group, Prompt
 
 NO_TOKEN = -1  # as the end of an answer: never sampled, so every answer has its full length

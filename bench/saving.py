@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import facts, line
-from outdo import checkpoint
 from outdo.api import train
-from outdo.run import Run
-from outdo.session import Session
+from outdo.runs import checkpoint
+from outdo.runs.run import Run
+from outdo.train.session import Session
 
 ROWS = 1_000_000
 

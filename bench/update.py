@@ -15,8 +15,8 @@ from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
 from bench.profiling import shown
-from outdo.config import Recipe
 from outdo.learn.learner import LocalLearner
+from outdo.recipe.schema import Recipe
 from outdo.types import Batch, Row
 
 

@@ -6,10 +6,11 @@ import inspect
 import re
 from pathlib import Path
 
-from outdo import config, foreign
-from outdo.diagnose import words
-from outdo.grade.registry import GRADERS
-from outdo.track.catalogue import as_table
+from outdo.doctor import words
+from outdo.metrics.catalogue import as_table
+from outdo.recipe import foreign
+from outdo.recipe import schema as config
+from outdo.rewards.registry import GRADERS
 
 HERE = Path(__file__).parent
 FIELD = re.compile(r"    (\w+): (.+?) = (.+?)(?:  # (.*))?$")

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,25 +17,14 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 
 os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
 
-from dash.browser import browser  # noqa: F401  (a fixture of tests/dash and tests/report)
-from faults.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 from outdo.errors import GraderError
-from outdo.grade.sandbox import require_sandbox
 from outdo.models.load import Policy, load_policy
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.sandbox.sandbox import require_sandbox
+from support.browser import browser  # noqa: F401  (a fixture of tests/dash and tests/report)
+from support.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 
 # A job in the background of a script ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-ROOT = Path(__file__).resolve().parent.parent
-QUICK = [
-    "sft_steps=3",
-    "sft_batch_size=8",
-    "max_steps=2",
-    "eval_size=4",
-    "eval_samples=2",
-    "per_device_train_batch_size=16",
-]
 
 
 def pytest_sessionfinish() -> None:
@@ -73,20 +62,3 @@ def outdo(tmp_path: Path, forks: Forks) -> Callable[..., subprocess.CompletedPro
         return forks.run(words, tmp_path)
 
     return run
-
-
-def prompt_of(text: str, answer: str = "0", **meta: object) -> Prompt:
-    return Prompt(text, ({"role": "user", "content": text},), answer, meta)
-
-
-def group_of(
-    prompt: Prompt, prompt_ids: Sequence[int], answers: Sequence[Sequence[int]], rewards: Sequence[float]
-) -> Group:
-    """A graded group with made-up log-probabilities."""
-    generator = torch.Generator().manual_seed(len(prompt_ids))
-    completions = tuple(
-        Completion(tuple(ids), tuple((-torch.rand(len(ids), generator=generator) - 0.5).tolist()), str(ids), "stop", 0)
-        for ids in answers
-    )
-    grades = tuple(Grade(r, "right" if r >= 1 else "wrong", {"numeric": r}) for r in rewards)
-    return Group(prompt, tuple(prompt_ids), completions, grades)

@@ -20,19 +20,17 @@ ALLOWED = {
 }
 NO_ENGINE = (
     "tasks",
-    "grade",
-    "track",
-    "evals",
-    "diagnose",
-    "config",
-    "foreign",
-    "reading",
-    "run",
-    "plugins",
-    "loop",
+    "rewards",
+    "sandbox",
+    "metrics",
+    "evals/estimate",
+    "doctor",
+    "recipe",
+    "runs",
     "sweeps",
     "dash",
     "report",
+    "train/loop",
 )
 
 

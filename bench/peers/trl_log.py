@@ -1,7 +1,7 @@
 """Real logs of TRL's GRPOTrainer, for the doctor: `python -m bench.peers.trl_log FOLDER [NAME …]`, with TRL's Python.
 
 A Llama with random weights that writes random words, three runs of it: `sane`, and two that are ill on purpose. What is
-kept of each is `trainer_state.json` as TRL leaves it in its checkpoint folder. `tests/diagnose/data/` holds them.
+kept of each is `trainer_state.json` as TRL leaves it in its checkpoint folder. `tests/doctor/data/` holds them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ _WHERE = {
     "train": "outdo.api",
     "evaluate": "outdo.api",
     "sft": "outdo.api",
-    "plot": "outdo.track.plot",
-    "GRPOTrainer": "outdo.trainer",
+    "plot": "outdo.report.plot",
+    "GRPOTrainer": "outdo.train.trainer",
     "group_advantages": "outdo.algo.advantage",
     "rloo_advantages": "outdo.algo.advantage",
     "reinforce_pp_advantages": "outdo.algo.advantage",
@@ -26,8 +26,8 @@ _WHERE = {
     "clip_table": "outdo.algo.clip",
     "pass_at_k": "outdo.evals.estimate",
     "wilson": "outdo.evals.estimate",
-    "Recipe": "outdo.config",
-    "load_recipe": "outdo.config",
+    "Recipe": "outdo.recipe.schema",
+    "load_recipe": "outdo.recipe.load",
     "task": "outdo.tasks.task",
     "belongs": "outdo.tasks.splits",
     "Prompt": "outdo.types",
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from outdo.api import evaluate as evaluate
     from outdo.api import sft as sft
     from outdo.api import train as train
-    from outdo.config import Recipe as Recipe
-    from outdo.config import load_recipe as load_recipe
     from outdo.evals.estimate import pass_at_k as pass_at_k
     from outdo.evals.estimate import wilson as wilson
+    from outdo.recipe.load import load_recipe as load_recipe
+    from outdo.recipe.schema import Recipe as Recipe
+    from outdo.report.plot import plot as plot
     from outdo.tasks.splits import belongs as belongs
     from outdo.tasks.task import task as task
-    from outdo.track.plot import plot as plot
-    from outdo.trainer import GRPOTrainer as GRPOTrainer
+    from outdo.train.trainer import GRPOTrainer as GRPOTrainer
     from outdo.types import Grade as Grade
     from outdo.types import Prompt as Prompt
 

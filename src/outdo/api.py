@@ -8,25 +8,26 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
-from outdo import resuming
-from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
-from outdo.evaluating import Settings, examine, quizzes, with_model
-from outdo.grade.choose import rewards_of
-from outdo.harvesting import harvesting
-from outdo.host import keep_memory
-from outdo.keeping import Known
-from outdo.launch import Job, Result, go_on, start
+from outdo.evals.suite import Settings, examine, quizzes, with_model
+from outdo.parallel.host import keep_memory
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
-from outdo.run import read_run
-from outdo.stages import Runner, run_stages
+from outdo.rewards.choose import rewards_of
+from outdo.runs.run import read_run
 from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import SOURCE_KEYS
 from outdo.tasks.task import Task, refuse_no_task
-from outdo.track.console import LiveTable, PlainLines, make_reporter
-from outdo.track.trackers import chosen
+from outdo.train import resuming
+from outdo.train.console import LiveTable, PlainLines, make_reporter
+from outdo.train.harvesting import harvesting
+from outdo.train.keeping import Known
+from outdo.train.launch import Job, Result, go_on, start
+from outdo.train.stages import Runner, run_stages
+from outdo.train.trackers import chosen
 
 P = ParamSpec("P")
 Object = str | Callable[..., Any]

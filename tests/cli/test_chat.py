@@ -17,10 +17,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from outdo.chat import Conversation, Typist, printable
 from outdo.cli import chat as cli
 from outdo.errors import RecipeError, TaskError
 from outdo.models.load import Policy, load_policy, save_policy
+from outdo.rollout.chat import Conversation, Typist, printable
 from outdo.types import SampleParams
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]

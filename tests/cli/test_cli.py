@@ -18,14 +18,15 @@ import pytest
 import typer
 from rich.console import Console
 
-from conftest import QUICK
 from outdo.cli import main
 from outdo.cli.app import app
 from outdo.cli.asking import eval_commands
 from outdo.cli.train import _tell
-from outdo.config import Recipe, load_recipe
 from outdo.evals.held_out import Evaluation
-from outdo.launch import Result
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
+from outdo.train.launch import Result
+from support.basics import QUICK
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -227,7 +228,7 @@ sys.meta_path.insert(0, Interrupt())
 from outdo.cli import main
 main()
 """
-    for module in ("outdo.cli.sweep", "outdo.host", "outdo.tasks.task"):
+    for module in ("outdo.cli.sweep", "outdo.parallel.host", "outdo.tasks.task"):
         done = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.strip()) == (130, ""), module
 

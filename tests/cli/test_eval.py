@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from conftest import group_of, prompt_of
 from outdo.cli.evaluate import _show
-from outdo.config import Recipe
 from outdo.evals.held_out import Answers, Evaluation
 from outdo.evals.report import Result, short_names
 from outdo.models.load import load_policy, save_policy
+from outdo.recipe.schema import Recipe
+from support.basics import group_of, prompt_of
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SHORT = ("-n", "5", "--max-completion-length", "6", "--device", "cpu")

@@ -142,7 +142,7 @@ def test_a_bad_grader_file_is_refused_with_the_place(outdo: Outdo, tmp_path: Pat
 
 
 def test_the_list_names_every_grader(outdo: Outdo) -> None:
-    from outdo.grade.registry import GRADERS
+    from outdo.rewards.registry import GRADERS
 
     done = outdo("graders")
     assert done.returncode == 0
@@ -166,7 +166,7 @@ def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
 
 
 def test_training_refuses_an_unfit_reward_unless_told(outdo: Outdo, tmp_path: Path) -> None:
-    from conftest import QUICK
+    from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text("def generous(completions, **columns): return [1.0] * len(completions)\n")
     written(tmp_path / "p.jsonl", *({"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(30)))
@@ -179,7 +179,7 @@ def test_training_refuses_an_unfit_reward_unless_told(outdo: Outdo, tmp_path: Pa
 
 
 def test_a_grader_that_breaks_in_the_middle_halts_with_3(outdo: Outdo, tmp_path: Path) -> None:
-    from conftest import QUICK
+    from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text(
         "def mine(completions, **columns):\n"

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from conftest import prompt_of
-from faults.harness import Forks
-from outdo.config import Recipe
-from outdo.grade.compose import find_rewards
-from outdo.harvest import demonstrations, harvest, picked, tally_of
-from outdo.harvesting import DECIDING
 from outdo.models.load import load_policy
+from outdo.recipe.schema import Recipe
+from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
-from outdo.run import read_rows
-from outdo.stages import prefixed
+from outdo.runs.run import read_rows
+from outdo.train.harvest import demonstrations, harvest, picked, tally_of
+from outdo.train.harvesting import DECIDING
+from outdo.train.stages import prefixed
 from outdo.types import Completion, Grade, Group, Prompt, SampleParams
+from support.basics import prompt_of
+from support.harness import Forks
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from outdo import foreign
-from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
 from outdo.models.load import load_policy, save_policy
+from outdo.recipe import foreign
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
 
 OPEN_R1 = """
 # Model arguments

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dash.browser import HOSTILE, VIEWS, Watched, chromium, dash, make_runs, until
-from faults.harness import SHORT, Forks
+from support.browser import HOSTILE, VIEWS, Watched, chromium, dash, make_runs, until
+from support.harness import SHORT, Forks
 
 pytestmark = pytest.mark.slow
 NO_LONGER = ("404", "net::ERR")  # what the browser itself notes of a run that is gone

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from conftest import ROOT, group_of, prompt_of
-from outdo.diagnose import limits
-from outdo.track.catalogue import CATALOGUE, as_table
-from outdo.track.measure import Clock, measure
+from outdo.doctor import limits
+from outdo.metrics.catalogue import CATALOGUE, as_table
+from outdo.metrics.measure import Clock, measure
+from support.basics import ROOT, group_of, prompt_of
 
 
 def test_every_measured_signal_has_a_chart() -> None:

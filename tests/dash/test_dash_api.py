@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dash.folders import append, group, make_run, numbers
-from dash.served import Served, servers
-from outdo.diagnose.read import run_history
-from outdo.diagnose.rules import diagnose
-from outdo.run import Run
+from outdo.doctor.read import run_history
+from outdo.doctor.rules import diagnose
+from outdo.runs.run import Run
 from outdo.sweeps import compare
+from support.folders import append, group, make_run, numbers
+from support.served import Served, servers
 
 Serve = Callable[..., Served]
 

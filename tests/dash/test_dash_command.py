@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import QUICK
-from dash.folders import append, make_run
 from outdo.dash import serve
 from outdo.errors import RecipeError
+from support.basics import QUICK
+from support.folders import append, make_run
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/")
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]

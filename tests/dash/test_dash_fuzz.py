@@ -10,8 +10,8 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import Case
 
-from dash.folders import HOSTILE, append, group, make_run
 from outdo.dash.app import make_api
+from support.folders import HOSTILE, append, group, make_run
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dash.folders import append, make_run, numbers
-from dash.served import Served, servers
+from support.folders import append, make_run, numbers
+from support.served import Served, servers
 
 Serve = Callable[..., Served]
 Event = tuple[str, str, Any]  # its kind, its id, its data

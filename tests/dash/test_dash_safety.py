@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dash.folders import HOSTILE, append, group, make_run, numbers
-from dash.served import Served, servers
+from support.folders import HOSTILE, append, group, make_run, numbers
+from support.served import Served, servers
 
 Serve = Callable[..., Served]
 ADDRESSES = ("run", "metrics", "sft", "evals", "findings", "steps", "improved", "compare")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dash.folders import append, make_run
 from outdo.dash import blocks, book, files
 from outdo.dash.blocks import Index, Reader
 from outdo.dash.book import Book, Numbers, Shelf
 from outdo.dash.files import Tail, parsed, parsed_all, plain
 from outdo.dash.table import Frame, Table, last_of, rounded, shrunk, starts
+from support.folders import append, make_run
 
 
 def lines_of(tail: Tail) -> tuple[list[bytes], bool]:

@@ -18,11 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import QUICK, ROOT
-from faults.harness import Forks
-from outdo.config import SYNONYMS, Recipe, load_recipe
 from outdo.models.load import load_policy, save_policy
-from outdo.plan import describe
+from outdo.recipe.foreign import SYNONYMS
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
+from outdo.train.plan import describe
+from support.basics import QUICK, ROOT
+from support.harness import Forks
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

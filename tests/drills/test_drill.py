@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from outdo.diagnose.words import PLAYBOOK
+from outdo.doctor.words import PLAYBOOK
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
-from outdo.resuming import FREE
+from outdo.train.resuming import FREE
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outdo.diagnose.finding import Finding, Sign
-from outdo.diagnose.history import Held, History
+from outdo.doctor.finding import Finding, Sign
+from outdo.doctor.history import Held, History
 from outdo.drills.drill import Check, Outcome, Signal
 from outdo.drills.judge import named, no_longer, turned
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from outdo.diagnose.history import from_rows
-from outdo.diagnose.rules import diagnose
+from outdo.doctor.history import from_rows
+from outdo.doctor.rules import diagnose
 
 
 def rows(n: int = 30, seed: int = 0, **ends: tuple[float, float]) -> list[dict[str, Any]]:

@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 import outdo
-from conftest import prompt_of
 from outdo.api import train
 from outdo.errors import RecipeError, TaskError
 from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompts, measure
-from outdo.grade.compose import find_rewards
+from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
-from outdo.track.console import PlainLines, summary
+from outdo.train.console import PlainLines, summary
 from outdo.types import Completion, Group, Prompt, SampleParams
+from support.basics import prompt_of
 
 
 class Known:

@@ -11,14 +11,14 @@ import torch
 
 from outdo.errors import ModelError, TaskError
 from outdo.evals.retention import QUESTIONS, windows
-from outdo.evaluating import Keepsake
+from outdo.evals.suite import Keepsake
 from outdo.learn.score import log_likelihoods
 from outdo.models.load import Policy, load_policy
 
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outdo.evaluating.TOKENS", 24)  # of the base's answers: what is tested holds for any
+    monkeypatch.setattr("outdo.evals.suite.TOKENS", 24)  # of the base's answers: what is tested holds for any
 
 
 TEXTS = [((9, 8), (20, 21, 22)), ((5,), (6,)), (tuple(range(5, 30)), tuple(range(30, 60)))]

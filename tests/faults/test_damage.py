@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.harness import SHORT, Bench, rows, same
 from faults.test_stops import fault
+from support.harness import SHORT, Bench, rows, same
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outdo import resuming
-from outdo.config import SYNONYMS, Recipe, load_recipe
 from outdo.errors import OutdoError
-from outdo.run import Run, read_run
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import SYNONYMS, Recipe
+from outdo.runs.run import Run, read_run
+from outdo.train import resuming
 
 KEYS = [*Recipe.model_fields, *SYNONYMS]
 SCALARS = st.one_of(

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faults.harness import SHORT, Bench, rows
 from faults.test_stops import fault
-from grade.processes import left_running, running
+from support.harness import SHORT, Bench, rows
+from support.processes import left_running, running
 
 STEPS = 3
 REWARDS = """
@@ -162,7 +162,7 @@ def struck(bench: Bench, line: list[str], mark: str, at_most: int, faults: tuple
 def test_workers_killed_from_outside_cost_nothing(bench: Bench) -> None:
     """A job whose worker dies is given to another; the first process of the pool is killed too."""
     line = words("workers", "numeric,striking.py:slow")
-    assert struck(bench, line, "outdo.grade.worker", 2) == 2
+    assert struck(bench, line, "outdo.sandbox.worker", 2) == 2
     assert sum(row["grader_broken"] for row in whole(bench.folder / "workers")) == 0
 
 
@@ -170,7 +170,7 @@ def test_workers_killed_from_outside_cost_nothing(bench: Bench) -> None:
 def test_workers_of_maths_killed_from_outside(bench: Bench) -> None:
     told = fault("graded", 1, "answers", always=True, texts=TOWERS)
     line = from_file("maths-workers", "math", "reward_timeout=1", "num_generations=2")
-    assert struck(bench, line, "outdo.grade.worker", 3, (told,)) == 3
+    assert struck(bench, line, "outdo.sandbox.worker", 3, (told,)) == 3
     whole(bench.folder / "maths-workers")
 
 
@@ -189,7 +189,7 @@ def test_a_run_that_ends_while_graders_hang_leaves_nothing(bench: Bench, action:
     child = bench.start(*line)
     run = psutil.Process(child.pid)
     manifest = bench.folder / f"ends-{action}" / "run.json"
-    while not (manifest.exists() and grading(run, "outdo.grade.worker")):
+    while not (manifest.exists() and grading(run, "outdo.sandbox.worker")):
         time.sleep(0.05)
     time.sleep(1)
     run.kill() if action == "kill" else run.terminate()

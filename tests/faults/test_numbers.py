@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from faults.harness import Bench, rows
 from faults.test_stops import fault
+from support.harness import Bench, rows
 
 REWARDS = """
 import math, zlib

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faults.harness import SHORT, Bench, rows, same
-from outdo import signals
+from outdo.train import signals
+from support.harness import SHORT, Bench, rows, same
 
 Disturbed = Callable[..., list[int]]
 

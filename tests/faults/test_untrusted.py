@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from faults.harness import SHORT, Bench
 from outdo.errors import ModelError, OutdoError
 from outdo.models.load import load_encoder, load_policy, save_policy
 from outdo.types import Prompt
+from support.harness import SHORT, Bench
 
 PROMPT = Prompt("p", ({"role": "user", "content": "1+1"},), "2", {})
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from conftest import prompt_of
-from learn.batches import batch, recipe
 from outdo.learn.learner import LocalLearner
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
 from outdo.types import SampleParams
+from support.basics import prompt_of
+from support.batches import batch, recipe
 
 
 def half() -> Policy:

@@ -8,8 +8,6 @@ import math
 import pytest
 import torch
 
-from conftest import group_of, prompt_of
-from learn.batches import assert_same, batch, gradients_after, groups, recipe
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import prepare, with_advantages
 from outdo.errors import NumericsError
@@ -20,6 +18,8 @@ from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
 from outdo.types import Batch, Row, SampleParams
+from support.basics import group_of, prompt_of
+from support.batches import assert_same, batch, gradients_after, groups, recipe
 
 
 def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:

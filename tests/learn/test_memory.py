@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from learn.batches import assert_same, batch, gradients_after, gradients_of, recipe
 from outdo.errors import ModelError
 from outdo.learn import memory
 from outdo.learn import update as module
 from outdo.learn.learner import LocalLearner
 from outdo.learn.packing import Packed, pack
 from outdo.models.load import Policy
+from support.batches import assert_same, batch, gradients_after, gradients_of, recipe
 
 
 class Short:

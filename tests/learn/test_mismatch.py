@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learn.batches import assert_same, batch, gradients_after, recipe
 from outdo.algo.losses import grpo_loss
 from outdo.learn import learner as module
 from outdo.learn.learner import ROUNDING, LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack, unpack
 from outdo.models.load import Policy
+from support.batches import assert_same, batch, gradients_after, recipe
 
 
 def ratios(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:

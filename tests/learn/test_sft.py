@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import prompt_of
-from learn.batches import assert_same
 from learn.test_memory import Short
-from outdo.config import Recipe, load_recipe
 from outdo.errors import NumericsError, TaskError
 from outdo.learn.sft import Imitator, Lesson, encode, imitate
 from outdo.models.load import Policy, load_policy, save_policy
 from outdo.models.lora import Lora
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
 from outdo.tasks.lessons import Example, Lessons, find_lessons
 from outdo.tasks.task import find_task
+from support.basics import prompt_of
+from support.batches import assert_same
 
 EXAMPLES: list[Example] = [
     (prompt_of("1+1"), "<answer>2</answer>"),

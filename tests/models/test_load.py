@@ -12,9 +12,7 @@ import torch
 import transformers
 from rich.console import Console
 
-from conftest import prompt_of
 from outdo import api
-from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
@@ -22,10 +20,12 @@ from outdo.learn.packing import forward, pack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import load_policy, pick_device, save_policy
 from outdo.models.tiny import tiny_tokenizer
+from outdo.recipe.load import load_recipe
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
-from outdo.track.console import PlainLines
+from outdo.train.console import PlainLines
 from outdo.types import Row, SampleParams
+from support.basics import prompt_of
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,

@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from conftest import prompt_of
 from outdo import api
-from outdo.config import load_recipe
 from outdo.errors import ModelError, RecipeError
 from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
 from outdo.models.lora import Adapter, Lora
-from outdo.run import read_rows
+from outdo.recipe.load import load_recipe
+from outdo.runs.run import read_rows
 from outdo.types import Batch, Row
+from support.basics import prompt_of
 
 LORA = Lora(r=4, alpha=8.0, seed=1)
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?")]

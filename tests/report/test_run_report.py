@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dash.folders import HOSTILE, RECIPE, group, make_run, numbers
-from faults.harness import SHORT
-from outdo.config import load_recipe
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
+from outdo.recipe.load import load_recipe
 from outdo.report.html import visible
 from outdo.report.story import read_story
 from outdo.report.words import again, duration, verdict
 from outdo.report.write import write_report
-from outdo.run import Run
-from outdo.track.console import summary
+from outdo.runs.run import Run
+from outdo.train.console import summary
+from support.folders import HOSTILE, RECIPE, group, make_run, numbers
+from support.harness import SHORT
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SCRIPT = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 2'>"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import prompt_of
 from outdo.errors import TaskError
 from outdo.models.load import Policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.types import Completion, Group, SampleParams
+from support.basics import prompt_of
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 7-2?")]
 

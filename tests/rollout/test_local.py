@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conftest import prompt_of
 from outdo.errors import TaskError
 from outdo.models.load import Policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.types import Group, SampleParams
+from support.basics import prompt_of
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "12+345", "what is 7-2?", "9", "10-10", "1234567890+1")]
 

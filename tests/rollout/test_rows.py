@@ -9,18 +9,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from conftest import prompt_of
-from outdo.config import load_recipe
 from outdo.errors import ModelError
 from outdo.learn.learner import LocalLearner
 from outdo.models import cache as cache_module
 from outdo.models.cache import PagedCache
 from outdo.models.load import Policy
 from outdo.models.tiny import tiny_tokenizer
+from outdo.recipe.load import load_recipe
 from outdo.rollout import local as local_module
 from outdo.rollout.local import LocalSampler
 from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.types import Batch, Completion, Group, Row, SampleParams
+from support.basics import prompt_of
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "12+345", "what is 7-2?", "9", "1234567890+1")]
 ENDS = tuple(range(40, 46))  # several ending tokens, so that a random model's answers end early, and at odd times

@@ -12,7 +12,7 @@ import pytest
 from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
 from outdo.sweeps.choice import choose
 from outdo.sweeps.rows import advantage_noise, troubles
-from sweeps.cells import row
+from support.cells import row
 
 
 def test_the_t_interval_is_students() -> None:

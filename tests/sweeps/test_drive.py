@@ -12,7 +12,7 @@ import pytest
 
 from outdo.cli import app
 from outdo.errors import OutdoError, RunError
-from outdo.run import Run
+from outdo.runs.run import Run
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
 from outdo.sweeps.rows import row_of

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT
-from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
 from outdo.sweeps.grid import changed_keys, listed, nested, read_sweep
+from support.basics import ROOT
 
 
 def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:

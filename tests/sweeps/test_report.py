@@ -14,7 +14,7 @@ from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.draw import draw
 from outdo.sweeps.report import heat_map, notes, page, table
-from sweeps.cells import row
+from support.cells import row
 
 
 def grid() -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
-from faults.harness import Forks
+from support.basics import ROOT
+from support.harness import Forks
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 SHORT = [

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from outdo.config import load_recipe
 from outdo.errors import GraderError, TaskError
-from outdo.grade.compose import find_rewards
+from outdo.recipe.load import load_recipe
+from outdo.rewards.compose import find_rewards
 from outdo.tasks import gsm8k, sources
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import Source

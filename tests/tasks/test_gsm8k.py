@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
 from outdo.errors import TaskError
 from outdo.tasks.task import find_task
+from support.basics import ROOT
 
 PUBLISHED = ROOT.parent / "shared" / "data" / "gsm8k"
 

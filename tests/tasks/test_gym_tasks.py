@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outdo.errors import TaskError
-from outdo.grade.gym import reasoning_gym
+from outdo.rewards.gym import reasoning_gym
 from outdo.tasks import gym
 from outdo.tasks.task import find_task, held_out
 

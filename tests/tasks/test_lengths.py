@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import prompt_of
-from outdo.config import load_recipe
 from outdo.errors import TaskError
+from outdo.recipe.load import load_recipe
 from outdo.tasks.lengths import fitting, in_steps, within
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
 from outdo.types import PART, Prompt
+from support.basics import prompt_of
 
 
 def words(prompts: Sequence[Prompt]) -> list[int]:

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conftest import prompt_of
-from faults.harness import Bench, same
 from outdo import train
-from outdo.config import load_recipe
 from outdo.errors import GraderError, RecipeError, TaskError
-from outdo.grade.choose import rewards_of, truth_of
-from outdo.grade.compose import grade
+from outdo.recipe.load import load_recipe
+from outdo.rewards.choose import rewards_of, truth_of
+from outdo.rewards.compose import grade
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
-from outdo.track.console import PlainLines
+from outdo.train.console import PlainLines
 from outdo.types import PART, Completion, Grade, Group, Prompt
+from support.basics import prompt_of
+from support.harness import Bench, same
 
 MIXTURE = [
     {"dataset_name": "arithmetic", "weight": 3, "task_args": {"digits": 1}, "name": "sums"},

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
-from outdo.config import load_recipe
+from outdo.recipe.load import load_recipe
 from outdo.tasks import overlap as module
 from outdo.tasks.mixture import task_of
 from outdo.tasks.overlap import find_overlap, overlap, told
 from outdo.tasks.task import find_task
+from support.basics import ROOT
 
 PUBLISHED = ROOT.parent / "shared" / "data" / "gsm8k"
 WORDS = [f"w{i}" for i in range(60)]

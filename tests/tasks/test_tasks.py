@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import prompt_of
-from outdo.config import load_recipe
 from outdo.errors import TaskError
-from outdo.grade.answer import numeric
-from outdo.grade.games import countdown
+from outdo.recipe.load import load_recipe
+from outdo.rewards.answer import numeric
+from outdo.rewards.games import countdown
 from outdo.tasks import arithmetic
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import TASKS, Task, find_task, held_out, task
 from outdo.types import Prompt
+from support.basics import prompt_of
 
 
 def problem(prompt: Prompt) -> object:

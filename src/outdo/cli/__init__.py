@@ -32,7 +32,7 @@ try:
     )
     from outdo.cli.app import app
     from outdo.errors import OutdoError
-    from outdo.host import share_cores
+    from outdo.parallel.host import share_cores
 except KeyboardInterrupt:  # told to stop before there was anything to stop
     sys.exit(STOPPED)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from outdo import plugins
-from outdo.config import Recipe
 from outdo.errors import PlaceError, RecipeError, TaskError
-from outdo.evaluating import Settings
-from outdo.grade.registry import GRADERS
-from outdo.run import read_run
+from outdo.evals.suite import Settings
+from outdo.recipe import plugins
+from outdo.recipe.schema import Recipe
+from outdo.rewards.registry import GRADERS
+from outdo.runs.run import read_run
 from outdo.tasks import gsm8k
 from outdo.tasks.mixture import Entry
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source

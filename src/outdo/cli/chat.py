@@ -14,7 +14,7 @@ from outdo.cli.app import app
 from outdo.errors import ModelError, RecipeError, TaskError
 
 if TYPE_CHECKING:
-    from outdo.chat import Conversation, Reply
+    from outdo.rollout.chat import Conversation, Reply
 
 HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer; \\ at a line's end goes on"
 
@@ -40,8 +40,8 @@ def chat(
       outdo chat runs/NAME -p "12+30" --temperature 0
       cat question.txt | outdo chat ./model --system "Answer in one sentence."
     """
-    from outdo.chat import Conversation
     from outdo.models.load import load_policy
+    from outdo.rollout.chat import Conversation
     from outdo.types import SampleParams
 
     if dtype not in ("float32", "bfloat16"):
@@ -106,7 +106,7 @@ def _message(interrupted: bool) -> str | None:
 
 def _turn(talk: Conversation, text: str) -> bool:
     """Does what was said; True where it was interrupted."""
-    from outdo.chat import printable
+    from outdo.rollout.chat import printable
 
     if text == "/reset":
         talk.reset()

@@ -52,10 +52,10 @@ def doctor(
         return
     if treat:
         raise typer.Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
-    from outdo.diagnose.read import read_history
-    from outdo.diagnose.rules import diagnose
-    from outdo.diagnose.show import show
-    from outdo.run import in_words
+    from outdo.doctor.read import read_history
+    from outdo.doctor.rules import diagnose
+    from outdo.doctor.show import show
+    from outdo.runs.run import in_words
 
     history = read_history(target)
     findings = diagnose(history)
@@ -71,7 +71,7 @@ def doctor(
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal answered."""
     from outdo.cli.train import told_to_stop
-    from outdo.treating import treat
+    from outdo.train.treating import treat
 
     with told_to_stop():
         done = treat(run, out, steps, into)
@@ -87,7 +87,7 @@ def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Pa
 
 
 def _system(out: Console, as_json: bool) -> None:
-    from outdo.diagnose.system import check_system
+    from outdo.doctor.system import check_system
 
     checks = check_system()
     if as_json:

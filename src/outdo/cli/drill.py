@@ -11,7 +11,7 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.cli.train import told_to_stop
-from outdo.host import one_thread
+from outdo.parallel.host import one_thread
 
 if TYPE_CHECKING:
     from outdo.drills.perform import Performed

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError, RunError
-from outdo.outputs import refuse_file
+from outdo.runs.outputs import refuse_file
 
 if TYPE_CHECKING:
     from outdo.evals.report import Result
@@ -68,8 +68,8 @@ def evaluate(
     """
     if task is None:
         return evaluate(context, **_with_task(context))
-    from outdo import evaluating
-    from outdo.config import parse_overrides
+    from outdo.evals import suite as evaluating
+    from outdo.recipe.parse import parse_overrides
 
     if retention and base is None and len(models) < 2:
         raise RecipeError("--retention compares with the model as it was: name it with --base")
@@ -121,8 +121,8 @@ def _with_task(context: typer.Context) -> dict[str, Any]:
 
 def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tuple[list[Result], list[Retention]]:
     """One model after the other; the first is what the others are compared with."""
-    from outdo import evaluating
     from outdo.cli.progress import counting
+    from outdo.evals import suite as evaluating
 
     results: list[Result] = []
     kept: list[Retention] = []
@@ -141,7 +141,7 @@ def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tupl
 
 def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: Path | None) -> None:
     from outdo.evals.report import differences, retention_table, rounds, short_names, table, tall_table
-    from outdo.track.console import print_whole, width_of
+    from outdo.train.console import print_whole, width_of
 
     console = Console(highlight=False)
     names = short_names(list(dict.fromkeys(r.model for r in results)))

@@ -34,7 +34,7 @@ def grade_file(
       outdo grade --reward grader.json answers.jsonl
       outdo grade --validate grader.json
     """
-    from outdo.grade import command
+    from outdo.rewards import command
 
     if validate:
         command.validate(file)
@@ -52,7 +52,7 @@ def grade_file(
 @app.command()
 def graders() -> None:
     """The built-in graders: what each pays, needs and refuses."""
-    from outdo.grade.registry import GRADERS
+    from outdo.rewards.registry import GRADERS
 
     console = Console(highlight=False)
     for name, grader in GRADERS.items():
@@ -82,7 +82,7 @@ def audit(
       outdo audit --reward math
       outdo audit --reward rewards.py:score --data problems.jsonl
     """
-    from outdo.config import parse_overrides
-    from outdo.grade import command
+    from outdo.recipe.parse import parse_overrides
+    from outdo.rewards import command
 
     raise typer.Exit(command.audit(task or data, reward, size, parse_overrides(task_arg or []), timeout))

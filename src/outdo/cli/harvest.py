@@ -11,7 +11,7 @@ from rich.console import Console
 from outdo.cli.app import app
 from outdo.cli.train import told_to_stop
 from outdo.errors import RecipeError
-from outdo.outputs import refuse_file
+from outdo.runs.outputs import refuse_file
 
 
 @app.command()
@@ -42,12 +42,13 @@ def harvest(
       outdo harvest runs/NAME --task arithmetic --task-arg ops=+ --samples 16 --out right.jsonl
       outdo sft model_name_or_path=./model sft_dataset_name=right.jsonl epochs=2
     """
-    from outdo.config import load_recipe, parse_overrides
-    from outdo.grade.choose import rewards_of
-    from outdo.harvesting import harvesting
-    from outdo.host import keep_memory
+    from outdo.parallel.host import keep_memory
+    from outdo.recipe.load import load_recipe
+    from outdo.recipe.parse import parse_overrides
+    from outdo.rewards.choose import rewards_of
     from outdo.tasks.mixture import task_of
-    from outdo.track.console import make_reporter
+    from outdo.train.console import make_reporter
+    from outdo.train.harvesting import harvesting
 
     refuse_file(out, over=True)  # one of another harvest, or of none, is refused where it is opened
     keys: dict[str, Any] = {

@@ -11,7 +11,7 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
-from outdo.outputs import refuse_other
+from outdo.runs.outputs import refuse_other
 
 PAGE = {
     ".html": (b'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"/><meta http-equiv="Content-Security',)
@@ -37,8 +37,8 @@ def report(
       outdo report runs/NAME
       outdo report runs/NAME --out for-you.html
     """
+    from outdo.report.plot import find_run, plot_runs
     from outdo.report.write import write_report
-    from outdo.track.plot import find_run, plot_runs
 
     if out:
         refuse_other(out, PAGE)
@@ -67,7 +67,7 @@ def plot(
       outdo plot runs/NAME
       outdo plot runs/ONE runs/OTHER --signals success_rate,kl_mean --out both.png
     """
-    from outdo.track.plot import find_run, plot_runs
+    from outdo.report.plot import find_run, plot_runs
 
     if out:
         refuse_other(out, PICTURES)

@@ -30,10 +30,11 @@ def sft(
       outdo sft --resume runs/NAME
     """
     from outdo import api
-    from outdo.config import load_recipe, parse_overrides
-    from outdo.stages import prefixed
-    from outdo.supervised import held_out_losses
-    from outdo.track.console import make_reporter, print_whole, summary
+    from outdo.recipe.load import load_recipe
+    from outdo.recipe.parse import parse_overrides
+    from outdo.train.console import make_reporter, print_whole, summary
+    from outdo.train.stages import prefixed
+    from outdo.train.supervised import held_out_losses
 
     path, pairs = split_words(words or [])
     if resume and path:

@@ -17,7 +17,7 @@ from rich.console import Console
 from outdo.cli.app import app
 from outdo.cli.train import split_words, told_to_stop
 from outdo.errors import RecipeError, RunError
-from outdo.outputs import refuse_folder
+from outdo.runs.outputs import refuse_folder
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
@@ -81,7 +81,7 @@ def sweep(
 
 
 def _say_passed(passed: list[str]) -> None:
-    from outdo.run import in_words
+    from outdo.runs.run import in_words
 
     if passed:
         print(in_words(passed), file=sys.stderr)
@@ -89,7 +89,7 @@ def _say_passed(passed: list[str]) -> None:
 
 def _refuse_unknown(found: Sweep, only: list[str]) -> None:
     """What would fail in every cell, or choose none, is said before the first starts."""
-    from outdo.grade.choose import rewards_of
+    from outdo.rewards.choose import rewards_of
     from outdo.sweeps.report import FURTHER
     from outdo.tasks.mixture import task_of
 
@@ -156,7 +156,7 @@ def _picture(drive: Drive, path: Path) -> Path | None:
 
 
 def _write_page(drive: Drive, path: Path, command: str) -> None:
-    from outdo.run import writing
+    from outdo.runs.run import writing
     from outdo.sweeps.analysis import settings_of
     from outdo.sweeps.choice import choose
     from outdo.sweeps.report import page

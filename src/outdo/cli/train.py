@@ -16,8 +16,8 @@ from outdo.cli.app import app
 from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
-    from outdo.config import Recipe
-    from outdo.launch import Result
+    from outdo.recipe.schema import Recipe
+    from outdo.train.launch import Result
 
 
 @app.command()
@@ -40,8 +40,9 @@ def train(
       outdo train --resume runs/NAME
     """
     path, pairs = split_words(words or [])
-    from outdo.config import load_recipe, parse_overrides
-    from outdo.run import read_run
+    from outdo.recipe.load import load_recipe
+    from outdo.recipe.parse import parse_overrides
+    from outdo.runs.run import read_run
 
     if look and not dry_run:
         raise RecipeError("--preflight goes with --dry-run; a run looks first by itself")
@@ -55,18 +56,18 @@ def train(
     else:
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
     if dry_run:
-        from outdo.dry_run import plan_of
+        from outdo.train.dry_run import plan_of
 
         for line in plan_of(recipe):
             out.print(line, markup=False, soft_wrap=True)
         if look:
-            from outdo.preflight import preflight
-            from outdo.track.console import PlainLines
+            from outdo.train.console import PlainLines
+            from outdo.train.preflight import preflight
 
             preflight(recipe, PlainLines(out))
         return
     from outdo import api
-    from outdo.track.console import make_reporter
+    from outdo.train.console import make_reporter
 
     with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
         if resume:
@@ -79,7 +80,7 @@ def train(
 def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     """What came of it, where it is, and what to do next."""
     from outdo.cli.asking import eval_commands
-    from outdo.track.console import by_stage, print_whole, summary
+    from outdo.train.console import by_stage, print_whole, summary
 
     if result.stages:
         out.print()

@@ -23,7 +23,7 @@ from outdo.dash.places import Places, Unknown
 from outdo.dash.prompts import prompt_page
 from outdo.dash.summary import Summaries, run_page
 from outdo.dash.sweeps import Sweeps, sweep_page
-from outdo.track.catalogue import CATALOGUE
+from outdo.metrics.catalogue import CATALOGUE
 
 Name = Annotated[str, Query(max_length=4096, description="a run's id, as /api/runs lists it")]
 Step = Annotated[int, Query(ge=0, le=WHOLE, description="a step")]

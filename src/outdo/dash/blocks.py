@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outdo.dash.files import CHUNK, Row, as_int, opened, parsed, sign_of
-from outdo.run import BLOCK
+from outdo.runs.run import BLOCK
 
 LONGEST = 32 << 20  # bytes of a line that is parsed
 HEAD = 4096  # bytes of a line that are looked at to tell what it is

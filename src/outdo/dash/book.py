@@ -13,7 +13,7 @@ from outdo.dash.blocks import Index
 from outdo.dash.files import Row, Sign, Tail, parsed_all, plain, read_object, sign_of
 from outdo.dash.prompts import Gains
 from outdo.dash.table import Frame, Table
-from outdo.run import BLOCK
+from outdo.runs.run import BLOCK
 
 BOOKS = 24  # runs that are kept
 CELLS = 12_000_000  # of their tables: 96 MB

@@ -13,11 +13,11 @@ from outdo.dash.blocks import Place, Reader
 from outdo.dash.book import Book
 from outdo.dash.files import Row, as_float, as_int, plain, text_of
 from outdo.dash.shapes import Change, Expect, Finding, Findings
-from outdo.diagnose import finding as said
-from outdo.diagnose.answers import FILES, GROUPS, look
-from outdo.diagnose.history import Answers, History, from_rows
-from outdo.diagnose.rules import diagnose
-from outdo.diagnose.words import PLAYBOOK
+from outdo.doctor import finding as said
+from outdo.doctor.answers import FILES, GROUPS, look
+from outdo.doctor.history import Answers, History, from_rows
+from outdo.doctor.rules import diagnose
+from outdo.doctor.words import PLAYBOOK
 
 LOOKED_AT = 24 << 20  # bytes of answers that are read for it
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from outdo import checkpoint
-from outdo.diagnose.finding import Finding
-from outdo.diagnose.read import run_history
-from outdo.diagnose.rules import diagnose
+from outdo.doctor.finding import Finding
+from outdo.doctor.read import run_history
+from outdo.doctor.rules import diagnose
 from outdo.drills.desk import Desk
 from outdo.drills.draw import draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Marked, Outcome, Panel
 from outdo.drills.judge import named, no_longer, turned
 from outdo.errors import RunError
 from outdo.evals.report import Result, change, compare, share
-from outdo.evaluating import Settings, examine, quizzes, with_model
-from outdo.grade.audit import audit
-from outdo.grade.compose import find_rewards
-from outdo.run import writing
+from outdo.evals.suite import Settings, examine, quizzes, with_model
+from outdo.rewards.audit import audit
+from outdo.rewards.compose import find_rewards
+from outdo.runs import checkpoint
+from outdo.runs.run import writing
 from outdo.tasks.task import find_task
-from outdo.treating import treat
+from outdo.train.treating import treat
 
 
 def ill_and_cured(drill: Drill, desk: Desk) -> Outcome:

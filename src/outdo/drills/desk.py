@@ -12,11 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from outdo import api
-from outdo.config import Recipe, load_recipe
 from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
-from outdo.run import read_run, writing
-from outdo.track.console import PlainLines
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
+from outdo.runs.run import read_run, writing
+from outdo.train.console import PlainLines
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
 WARM_UP: Keys = {

@@ -9,8 +9,8 @@ from typing import Any
 from outdo.drills.drill import Drill, Panel, Signal
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
-from outdo.run import read_rows, writing
-from outdo.track.plot import smooth
+from outdo.report.plot import smooth
+from outdo.runs.run import read_rows, writing
 
 COLOURS = ("C3", "C0", "C2")
 ALIKE = 5.0  # times: a signal that is so much larger or smaller than the first is left to the lines

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outdo.diagnose.finding import Finding
-from outdo.diagnose.history import History
+from outdo.doctor.finding import Finding
+from outdo.doctor.history import History
 from outdo.drills.drill import Check, Signal
-from outdo.treating import answer
+from outdo.train.treating import answer
 
 
 def named(findings: Sequence[Finding], code: str) -> Check:

@@ -13,7 +13,7 @@ from typing import Any
 from outdo.drills.desk import Desk, warmed_up
 from outdo.drills.drill import Drill, Outcome, Say
 from outdo.errors import RunError
-from outdo.run import writing
+from outdo.runs.run import writing
 
 
 @dataclass(frozen=True)

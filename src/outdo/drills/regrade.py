@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from outdo.config import load_recipe
 from outdo.drills.drill import Check
-from outdo.grade.choose import rewards_of
-from outdo.grade.compose import grade
-from outdo.run import read_rows, read_run
+from outdo.recipe.load import load_recipe
+from outdo.rewards.choose import rewards_of
+from outdo.rewards.compose import grade
+from outdo.runs.run import read_rows, read_run
 from outdo.tasks.mixture import task_of
 from outdo.types import Completion, Group, Prompt
 

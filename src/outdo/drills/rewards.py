@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from outdo.grade.answer import numeric
+from outdo.rewards.answer import numeric
 from outdo.seeds import seed_of
 
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")

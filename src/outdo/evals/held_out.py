@@ -10,7 +10,7 @@ from typing import Any
 
 from outdo.errors import BrokenGraders
 from outdo.evals.estimate import mean_interval, pass_at_k, wilson
-from outdo.grade.compose import Rewards, grade_all
+from outdo.rewards.compose import Rewards, grade_all
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 CUT_AT_ONCE = 2048  # answers in one call where top_p leaves a list of tokens at every place

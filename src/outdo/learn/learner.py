@@ -19,7 +19,6 @@ from torch import Tensor
 from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
-from outdo.config import Recipe
 from outdo.errors import NumericsError
 from outdo.learn import memory
 from outdo.learn.optim import rate_at, set_rate
@@ -27,6 +26,7 @@ from outdo.learn.packing import Packed, pack
 from outdo.learn.reference import reference_of
 from outdo.learn.update import Stats, Sums, Updates
 from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.types import Batch, Group, Row
 

@@ -7,8 +7,8 @@ import resource
 
 import torch
 
-from outdo.config import Recipe
 from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
 
 TOKENS = {"cpu": 8192, "cuda": 65536}  # at most in one forward and backward, unless the recipe says
 SHARE = 0.3  # of a GPU's free memory for activations

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outdo.config import Recipe
 from outdo.errors import NumericsError, TaskError
 from outdo.learn.optim import rate_at, set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import Stats, Sums, Updates, tokens_of
 from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.lessons import Example, Lessons
 from outdo.types import Row

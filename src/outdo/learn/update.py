@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outdo.config import Recipe
 from outdo.errors import ModelError
 from outdo.learn import memory
 from outdo.learn.logprobs import token_logprobs
@@ -20,6 +19,7 @@ from outdo.learn.optim import adamw, masters_of
 from outdo.learn.packing import Packed, forward, pack, unpack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
 from outdo.types import Row
 
 Stats = dict[str, Tensor | float]

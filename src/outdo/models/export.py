@@ -10,9 +10,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from outdo import checkpoint
 from outdo.errors import ModelError
 from outdo.models.load import load_policy, save_policy
+from outdo.runs import checkpoint
 
 CONVERTER = "convert_hf_to_gguf.py"
 

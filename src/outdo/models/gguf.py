@@ -30,9 +30,9 @@ from transformers import (
     modeling_gguf_pytorch_utils,
 )
 
-from outdo.checkpoint import write_whole
 from outdo.errors import ModelError
 from outdo.models.tokens import keep_spaces
+from outdo.runs.checkpoint import write_whole
 
 MAGIC = b"GGUF"
 INSTALL = "pip install 'outdo[gguf]'"

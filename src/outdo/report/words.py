@@ -112,4 +112,4 @@ def again(kind: str, recipe: Mapping[str, Any]) -> str:
 
 def _tiny() -> dict[str, Any]:
     """What a run of the tiny model starts from."""
-    return dict(yaml.safe_load(resources.files("outdo").joinpath("default.yaml").read_text(encoding="utf-8")))
+    return dict(yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text(encoding="utf-8")))

@@ -17,7 +17,7 @@ from outdo.report import page
 from outdo.report.charts import as_data, charts_of, supervised_of
 from outdo.report.html import Raw, el, escaped, joined
 from outdo.report.story import Story, read_story
-from outdo.run import writing
+from outdo.runs.run import writing
 
 CHARTS = ("scale.js", "draw.js", "chart.js")  # of the dashboard, in the order in which they need each other
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from outdo.errors import RecipeError, RunError
 from outdo.evals.estimate import Difference, as_share
 from outdo.evals.report import change, in_words
-from outdo.run import read_run
+from outdo.runs.run import read_run
 from outdo.sweeps.analysis import between, by_problem
 from outdo.sweeps.grid import told
 from outdo.sweeps.report import NONE, number

@@ -20,14 +20,14 @@ from typing import IO, Any, Protocol
 
 import yaml
 
-from outdo import signals
-from outdo.config import Recipe
 from outdo.errors import EngineError, PlaceError, RecipeError, RunError
-from outdo.run import read_run, writing
+from outdo.recipe.schema import Recipe
+from outdo.runs.run import read_run, writing
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import Cell, Sweep, changed_keys
 from outdo.sweeps.rows import Outcome, row_of
+from outdo.train import signals
 
 Say = Callable[[str], None]
 ENDED = ("done", "halted")  # nothing more comes of these

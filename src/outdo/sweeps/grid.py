@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from outdo.config import Recipe, load_recipe
 from outdo.errors import RecipeError
-from outdo.foreign import SYNONYMS
-from outdo.reading import parse_overrides, read_yaml
+from outdo.recipe.foreign import SYNONYMS
+from outdo.recipe.load import load_recipe
+from outdo.recipe.parse import parse_overrides, read_yaml
+from outdo.recipe.schema import Recipe
 
 Keys = dict[str, Any]
 PARTS = ("title", "about", "prepare", "cells", "grid", "default", "columns")

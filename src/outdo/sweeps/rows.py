@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from outdo.diagnose.read import run_history
-from outdo.diagnose.rules import diagnose
+from outdo.doctor.read import run_history
+from outdo.doctor.rules import diagnose
 from outdo.errors import RunError
 from outdo.evals.estimate import wilson
-from outdo.run import is_locked, read_rows, read_run
+from outdo.runs.run import is_locked, read_rows, read_run
 
 Outcome = Literal["waiting", "running", "done", "halted", "failed", "stopped"]
 Row = dict[str, Any]

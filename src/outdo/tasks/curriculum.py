@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outdo.config import Recipe
+from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task
 from outdo.tasks.worn_out import WINDOW, is_worn_out

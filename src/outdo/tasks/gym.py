@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from outdo.errors import TaskError, did_you_mean
-from outdo.grade import inside
-from outdo.grade.pool import Pool
+from outdo.sandbox import inside
+from outdo.sandbox.pool import Pool
 from outdo.seeds import seed_of
 from outdo.tasks.splits import belongs
 from outdo.types import Prompt

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from outdo.config import Recipe
 from outdo.errors import RecipeError, TaskError
+from outdo.recipe.schema import Recipe
 from outdo.tasks.mixture import mixed
 from outdo.tasks.task import Task
 from outdo.types import Prompt

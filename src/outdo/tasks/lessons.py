@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from outdo.config import Recipe
 from outdo.errors import TaskError
+from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.sources import Source
 from outdo.tasks.task import WHOLE, Task, find_task

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outdo.config import Recipe
 from outdo.errors import RecipeError, did_you_mean
+from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.sources import Source
 from outdo.tasks.task import Part, Task, find_task

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outdo.errors import TaskError, no_such_file
-from outdo.host import hub_answers
+from outdo.parallel.host import hub_answers
 
 UNSPLIT = ""  # the rows of a source that knows no splits
 EXTRA = "pip install 'outdo[data]'"

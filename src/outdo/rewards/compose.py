@@ -1,0 +1,234 @@
+"""Several rewards on each answer, with weights, into one grade. A grader that breaks is broken, never a silent 0.
+
+Every function sees one group at a time: nothing leaks between prompts, and statistics inside it are the group's. The
+one that decides success (the truth) is asked first; the others may take its `verdicts`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outdo.errors import BrokenGraders, GraderError
+from outdo.recipe import plugins
+from outdo.rewards import rft
+from outdo.rewards.calls import Failure, Where, call
+from outdo.rewards.registry import GRADERS, Grader
+from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
+
+AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
+SECONDS = 10.0
+
+REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
+
+
+@dataclass(frozen=True)
+class Reward:
+    name: str
+    function: RewardFunction
+    weight: float = 1.0
+    where: Where = "here"  # in which thread or process it runs
+    source: str = ""  # the name that it was found by, where it is a user's and not an object
+
+    @property
+    def grader(self) -> Grader | None:
+        """The built-in one that this is; None where it is a user's, whatever that is called."""
+        known = GRADERS.get(self.name)
+        return known if known and known.function is self.function else None
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """What an answer is judged by. `truth` names the one whose verdict is success; its weight may be 0."""
+
+    parts: tuple[Reward, ...]
+    truth: str
+    max_completion_length: int = 0
+    gate: str = ""  # the others pay only where this one is right
+    timeout: float = SECONDS  # for one answer, or one call of a user's function
+    audit: str = ""  # this one is only looked at: it pays nothing, and may break
+    by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: what each of its tasks is judged by
+
+    def of(self, prompt: Prompt) -> Rewards:
+        """What judges the answers to this prompt."""
+        return self.by_part.get(prompt.meta.get(PART, ""), self)
+
+    @property
+    def judge(self) -> Grader | None:
+        """The built-in grader that decides success; None where a user's reward does."""
+        return self.part(self.truth).grader
+
+    def part(self, name: str) -> Reward:
+        return next(part for part in self.parts if part.name == name)
+
+
+def find_rewards(
+    names: Sequence[str],
+    weights: Sequence[float],
+    truth: str,
+    max_completion_length: int = 0,
+    own: Mapping[str, RewardFunction] | None = None,
+    gate: str = "",
+    timeout: float = SECONDS,
+    audit: str = "",
+) -> Rewards:
+    """The rewards by name, the user's `own` among them. Raises GraderError.
+
+    `truth`, `gate` and `audit` are added with weight 0 where they are not among the names.
+    """
+    if audit and _short(audit) in map(_short, names):
+        raise GraderError(f"audit_reward={audit} is trained on (reward_funcs has it): name one that is kept out of it")
+    parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    given = {_short(name): name for name in names}
+    for extra in filter(None, (truth, gate, audit)):
+        had = given.setdefault(_short(extra), extra)
+        if _short(extra) not in [part.name for part in parts]:
+            parts.append(_found(extra, 0.0, own or {}))
+        elif had != extra and extra in REWARDS:
+            raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
+        elif had != extra and _short(extra) != extra:
+            raise GraderError(f"{extra} has the name of another reward of this run, {had}: give it another name")
+    if len({part.name for part in parts}) < len(parts):
+        raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
+    return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout, _short(audit))
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2].removesuffix(".json") if name.endswith(".json") else name.rpartition(":")[2]
+
+
+def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward:
+    """A reward and where it runs: built-in ones here, a user's by name in a process, a user's object in a thread."""
+    if name in REWARDS and name not in own:
+        return Reward(name, REWARDS[name], weight)
+    if name.endswith(".json"):
+        return Reward(_short(name), rft.load(name)[0], weight, source=name)
+    function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
+    if not callable(function):
+        raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _called(function)):
+        raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
+    if name in own:
+        return Reward(name, function, weight, "thread")
+    return Reward(_short(name), function, weight, plugins.from_anywhere(name), source=name)
+
+
+def _called(function: Any) -> tuple[Any, Any]:
+    """What runs when it is called: itself, or of an object its method."""
+    return function, getattr(function, "__call__", None)  # noqa: B004
+
+
+def grade_all(
+    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
+) -> list[Group]:
+    """Grades groups as they come, so that grading goes on while the next ones are made. In the order they came.
+
+    `waiting` is entered while there is nothing left to do but to wait for grades.
+    """
+    executor = ThreadPoolExecutor(AT_ONCE, "grade")
+    try:
+        grading = [executor.submit(grade, group, rewards) for group in groups]
+        with waiting or nullcontext():
+            return [done.result() for done in grading]
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def grade(group: Group, rewards: Rewards) -> Group:
+    """The same group with its grades."""
+    rewards = rewards.of(group.prompt)
+    truth = _judge(rewards.part(rewards.truth), group, rewards, None)
+    verdicts = [grade.verdict if grade else "broken" for grade in truth]
+    per_part = [
+        truth if part.name == rewards.truth else _judge(part, group, rewards, verdicts) for part in rewards.parts
+    ]
+    return replace(group, grades=tuple(_combine(rewards, judged) for judged in zip(*per_part, strict=True)))
+
+
+def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
+    """Raises BrokenGraders where more than that share of the answers could not be judged."""
+    grades = [grade for group in groups for grade in group.grades]
+    broken = [grade for grade in grades if grade.verdict == "broken"]
+    if grades and len(broken) > limit * len(grades):
+        raise BrokenGraders(
+            f"{len(broken)} of {len(grades)} answers could not be judged, more than broken_limit={limit:g} allows; "
+            f"the first: {broken[0].reason}"
+        )
+
+
+def _judge(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> list[Grade | None]:
+    """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
+    n = len(group.completions)
+    columns = _arguments(part, group, rewards, verdicts)
+    (whole,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
+    if not isinstance(whole, Failure):
+        return whole
+    if n == 1 or not whole.alone:
+        return [Grade(None, "broken", reason=whole.words)] * n
+    alone = [_only(columns, index, n) for index in range(n)]
+    each = call(part.name, part.function, part.where, alone, [1] * n, rewards.timeout)
+    return [Grade(None, "broken", reason=one.words) if isinstance(one, Failure) else one[0] for one in each]
+
+
+def _only(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
+    return {
+        key: value[index : index + 1] if isinstance(value, list) and len(value) == n else value
+        for key, value in columns.items()
+    }
+
+
+def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> dict[str, Any]:
+    """Every column that the function takes, one value for each answer; all of them where it takes **columns."""
+    n = len(group.completions)
+    columns: dict[str, Any] = {key: [value] * n for key, value in group.prompt.meta.items()}
+    columns |= {
+        "completions": [completion.text for completion in group.completions],
+        "prompts": [group.prompt.text] * n,
+        "messages": [group.prompt.messages] * n,
+        "answer": [group.prompt.answer] * n,
+        "finish": [completion.finish for completion in group.completions],
+        "max_completion_length": rewards.max_completion_length,  # the two numbers among the lists
+        "reward_timeout": rewards.timeout,
+    }
+    if any(completion.token_ids for completion in group.completions):
+        columns["completion_ids"] = [completion.token_ids for completion in group.completions]
+    if verdicts is not None:
+        columns["verdicts"] = list(verdicts)
+    parameters = inspect.signature(part.function).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in columns]
+    if "verdicts" in missing:
+        raise GraderError(f"reward {part.name} needs one that judges beside it, named first: numeric,{part.name}")
+    if missing:
+        raise GraderError(
+            f"reward {part.name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
+        )
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return columns
+    return {p.name: columns[p.name] for p in named if p.name in columns}
+
+
+def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
+    """The weighted sum. A part that abstains (None) is left out, unless it is the truth or the last that is paid."""
+    by_name = {part.name: grade for part, grade in zip(rewards.parts, judged, strict=True)}
+    parts: Mapping[str, float | None] = {name: grade.reward if grade else None for name, grade in by_name.items()}
+    heard = [grade for name, grade in by_name.items() if name != rewards.audit or name == rewards.truth]
+    broken = [grade for grade in heard if grade and grade.verdict == "broken"]
+    truth, gate = by_name[rewards.truth], by_name[rewards.gate or rewards.truth]
+    shut = rewards.gate and not (gate and gate.verdict == "right")
+    weighed = [
+        part.weight * grade.reward * (not shut or part.name == rewards.gate)
+        for part, grade in zip(rewards.parts, judged, strict=True)
+        if part.weight and grade and grade.reward is not None
+    ]
+    if broken or truth is None or not weighed or not math.isfinite(sum(weighed)):
+        why = "every paid reward abstained" if not weighed else f"the rewards sum to {sum(weighed)}"
+        reason = broken[0].reason if broken else f"{rewards.truth} abstained" if truth is None else why
+        return Grade(None, "broken", parts, reason)
+    verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
+    return Grade(sum(weighed), verdict, parts, truth.reason)

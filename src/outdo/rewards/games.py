@@ -1,0 +1,93 @@
+"""Verifiers for planning games. Expressions are read by a parser of our own; nothing is ever evaluated."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from outdo.rewards.answer import final_answers
+from outdo.types import Grade
+
+_TOKEN = re.compile(r"\s*(\d{1,9}|[-+*/()])")
+_DEEPEST = 50
+
+
+def countdown(
+    completions: list[str], numbers: list[Sequence[int]], target: list[int], **columns: object
+) -> list[Grade]:
+    """1 for an expression over exactly the given numbers that makes the target; else 0."""
+    return [_judge(*row) for row in zip(completions, numbers, target, strict=True)]
+
+
+def _judge(text: str, given: Sequence[int], target: int) -> Grade:
+    if not isinstance(target, int) or isinstance(given, str) or not all(isinstance(n, int) for n in given):
+        return Grade(None, "broken", reason=f"numbers={given!r:.40} and target={target!r:.40} are not whole numbers")
+    found = set(final_answers(text))
+    if len(found) != 1:
+        return Grade(0.0, "wrong", reason=f"{len(found)} final answers, not one")
+    try:
+        value, used = evaluate(found.pop())
+    except ValueError as error:
+        return Grade(0.0, "wrong", reason=str(error))
+    if Counter(used) != Counter(given):
+        return Grade(0.0, "wrong", reason=f"uses {sorted(used)}, not {sorted(given)}")
+    if value != target:
+        return Grade(0.0, "wrong", reason=f"makes {value}, not {target}")
+    return Grade(1.0, "right")
+
+
+def evaluate(text: str) -> tuple[Fraction, list[int]]:
+    """The value of an expression of whole numbers with + - * / and brackets, and the numbers in it."""
+    if len(text) > 500:
+        raise ValueError("an expression of over 500 characters")
+    tokens, end = [], 0
+    while match := _TOKEN.match(text, end):
+        tokens.append(match[1])
+        end = match.end()
+    if text[end:].strip() or not tokens:
+        raise ValueError(f"cannot read {text[end : end + 20]!r} in an expression")
+    parser = _Parser(tokens)
+    value = parser.sum(0)
+    if parser.tokens:
+        raise ValueError(f"{parser.tokens[0]!r} is one too many")
+    return value, [int(token) for token in tokens if token.isdigit()]
+
+
+class _Parser:
+    """Sums of products of numbers and brackets."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens = list(tokens)
+
+    def sum(self, depth: int) -> Fraction:
+        value = self.product(depth)
+        while self.tokens and self.tokens[0] in "+-":
+            sign = 1 if self.tokens.pop(0) == "+" else -1
+            value += sign * self.product(depth)
+        return value
+
+    def product(self, depth: int) -> Fraction:
+        value = self.atom(depth)
+        while self.tokens and self.tokens[0] in "*/":
+            if self.tokens.pop(0) == "*":
+                value *= self.atom(depth)
+            elif (divisor := self.atom(depth)) == 0:
+                raise ValueError("divides by zero")
+            else:
+                value /= divisor
+        return value
+
+    def atom(self, depth: int) -> Fraction:
+        if not self.tokens:
+            raise ValueError("the expression breaks off")
+        token = self.tokens.pop(0)
+        if token.isdigit():
+            return Fraction(int(token))
+        if token != "(" or depth > _DEEPEST:
+            raise ValueError(f"{token!r} where a number belongs")
+        value = self.sum(depth + 1)
+        if not self.tokens or self.tokens.pop(0) != ")":
+            raise ValueError("a bracket is not closed")
+        return value

@@ -1,0 +1,117 @@
+"""Grading a file: one JSON object a line in, one grade a line out, in order.
+
+A line holds `completion` (text, or chat messages whose last one is the answer) and the columns that the rewards need.
+`prompt` or `messages` is what was asked. Lines with the same `group` are siblings: rewards that compare answers see
+them together. A line that cannot be read or judged comes out as broken, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outdo.errors import GraderError
+from outdo.rewards.compose import Rewards, grade_all
+from outdo.types import Completion, Grade, Group, Prompt
+
+CHUNK = 256  # lines that are judged together
+
+Encoder = Callable[[str], list[int]]  # a tokenizer, for rewards that count tokens
+
+
+@dataclass(frozen=True)
+class Line:
+    prompt: Prompt
+    completion: Completion
+    group: Any  # siblings have the same; None: it stands alone
+
+
+def graded_lines(lines: Iterable[str], rewards: Rewards, encode: Encoder | None = None) -> Iterator[Grade]:
+    """A grade for each line that is not blank, in order."""
+    chunk: list[Line | Grade] = []
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            line = _read(text, number, encode)
+            if len(chunk) >= CHUNK and not _siblings(chunk[-1], line):
+                yield from _graded(chunk, rewards)
+                chunk = []
+            chunk.append(line)
+    yield from _graded(chunk, rewards)
+
+
+def _siblings(a: Line | Grade, b: Line | Grade) -> bool:
+    return isinstance(a, Line) and isinstance(b, Line) and a.group is not None and a.group == b.group
+
+
+def _graded(chunk: list[Line | Grade], rewards: Rewards) -> list[Grade]:
+    members: dict[Any, list[int]] = {}
+    for index, line in enumerate(chunk):
+        if isinstance(line, Line):
+            gold = json.dumps([line.group, line.prompt.answer], sort_keys=True, default=str)
+            key = index if line.group is None else gold  # siblings have one gold answer
+            members.setdefault(key, []).append(index)
+    out = {index: line for index, line in enumerate(chunk) if isinstance(line, Grade)}
+    groups = [_group([line for i in inside if isinstance(line := chunk[i], Line)]) for inside in members.values()]
+    for inside, grades in zip(members.values(), _each(groups, rewards), strict=True):
+        out |= dict(zip(inside, grades, strict=True))
+    return [out[index] for index in range(len(chunk))]
+
+
+def _each(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
+    """All groups together; where a row lacks what a reward needs, each alone, and only that row is broken."""
+    try:
+        return [group.grades for group in grade_all(groups, rewards)]
+    except GraderError as error:
+        if len(groups) <= 1:
+            return [tuple(Grade(None, "broken", reason=str(error)) for _ in group.completions) for group in groups]
+    return [grades for group in groups for grades in _each([group], rewards)]
+
+
+def _group(lines: list[Line]) -> Group:
+    return Group(lines[0].prompt, (0,), tuple(line.completion for line in lines))
+
+
+def _read(text: str, number: int, encode: Encoder | None) -> Line | Grade:
+    try:
+        return _line(json.loads(text), number, encode)
+    except (ValueError, TypeError, RecursionError) as error:
+        words = f"not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        return Grade(None, "broken", reason=f"line {number}: {words}")
+
+
+def _line(row: Any, number: int, encode: Encoder | None) -> Line:
+    if not isinstance(row, dict):
+        raise ValueError(f"a line holds an object, this is a {type(row).__name__}")
+    if "completion" not in row:
+        raise ValueError(f"there is no `completion`; there is {', '.join(row) or 'nothing'}")
+    said, calls = _said(row.pop("completion"))
+    if calls is not None:
+        row["output_tools"] = calls
+    messages = row.pop("messages", None)
+    if not messages:
+        messages = [{"role": "user", "content": str(row.pop("prompt", ""))}]
+    if not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in messages):
+        raise ValueError("`messages` needs role and content (text) in each")
+    ids = row.pop("completion_ids", None)
+    ids = tuple(ids if ids is not None else encode(said) if encode else ())
+    finish = row.pop("finish", "stop")
+    group = row.pop("group", None)
+    prompt = Prompt(str(row.pop("id", number)), tuple(messages), row.pop("answer", None), row)
+    return Line(prompt, Completion(ids, (0.0,) * len(ids), said, finish, 0), group)
+
+
+def _said(completion: Any) -> tuple[str, Any]:
+    """The text of an answer, and its tool calls where it comes as chat messages."""
+    if isinstance(completion, str):
+        return completion, None
+    if isinstance(completion, Mapping):
+        completion = [completion]
+    if isinstance(completion, list) and completion and isinstance(last := completion[-1], Mapping):
+        content = last.get("content")
+        if isinstance(content, list):  # OpenAI's parts
+            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        if content is None or isinstance(content, str):
+            return content or "", last.get("tool_calls")
+    raise ValueError("`completion` is text, or chat messages of which the last is the answer")

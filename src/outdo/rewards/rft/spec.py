@@ -1,0 +1,75 @@
+"""What OpenAI's grader JSON can say: one frozen type for each grader.
+
+`pass_threshold` is where a score counts as success; it never changes the score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outdo.rewards.rft.formula import Formula
+from outdo.rewards.rft.template import Template
+
+
+@dataclass(frozen=True)
+class StringCheck:
+    input: Template
+    reference: Template
+    operation: str  # one of OPERATIONS
+    pass_threshold: float = 1.0
+
+
+@dataclass(frozen=True)
+class TextSimilarity:
+    input: Template
+    reference: Template
+    metric: str  # one of similarity.METRICS
+    pass_threshold: float = 1.0
+
+
+@dataclass(frozen=True)
+class PythonGrader:
+    source: str  # defines grade(sample, item)
+    pass_threshold: float = 1.0
+
+
+@dataclass(frozen=True)
+class ScoreModel:
+    model: str
+    messages: tuple[tuple[str, Template], ...]  # role and content
+    bounds: tuple[float, float] = (0.0, 1.0)
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # by the chat endpoint's names
+    pass_threshold: float = 1.0
+
+
+@dataclass(frozen=True)
+class LabelModel:
+    model: str
+    messages: tuple[tuple[str, Template], ...]
+    labels: tuple[str, ...]
+    passing: frozenset[str]
+    pass_threshold: float = 1.0
+
+
+Single = StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel
+
+
+@dataclass(frozen=True)
+class Multi:
+    graders: Mapping[str, Single]
+    formula: Formula
+    pass_threshold: float = 1.0
+
+
+Spec = Single | Multi
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value is a number that a float can hold. True and False are none."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the floats
+        return False

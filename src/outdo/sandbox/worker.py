@@ -1,0 +1,99 @@
+"""The processes behind `pool.py`: one that imports what the work needs and forks, and the forks that do it.
+
+`python -m outdo.sandbox.worker FD MEMORY_MB MODULE…` reads orders from a socket: fork (with the new worker's socket
+attached), or a signal for one of the forks. A fork costs milliseconds where starting Python and importing sympy costs a
+second. When the other side goes away, by whatever end, the forks and the first go too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FORK = 0  # the other orders are numbers of signals
+
+
+def read_exactly(connection: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises EOFError where the other side has gone."""
+    data = bytearray()
+    while len(data) < count:
+        piece = connection.recv(min(count - len(data), 2**20))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def framed(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+@cache
+def _function(path: str) -> Any:
+    module, _, name = path.rpartition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _serve(connection: socket.socket) -> None:
+    """Does one job after the other. Jobs come from the trusted side and are pickled; results are JSON."""
+    while True:
+        size = int.from_bytes(read_exactly(connection, 8), "big")
+        path, args = pickle.loads(read_exactly(connection, size))
+        try:
+            reply = json.dumps({"value": _function(path)(*args)})
+        except Exception as error:
+            reply = json.dumps({"raised": type(error).__name__, "words": str(error)[:500]})
+        connection.sendall(framed(reply.encode()))
+
+
+def _child(connection: socket.socket, memory_mb: int) -> None:
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: go when the first process goes
+        if memory_mb:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + memory_mb * 2**20,) * 2)
+        _serve(connection)
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    memory_mb, modules = int(sys.argv[2]), sys.argv[3:]
+    sys.path[:] = pickle.loads(read_exactly(control, int.from_bytes(read_exactly(control, 8), "big")))
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # what is here now stays, and its pages stay shared
+    children: set[int] = set()
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(control, 5, 1, socket.MSG_WAITALL)
+        if not order:
+            os.killpg(0, signal.SIGKILL)
+        children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
+        if order[0] == FORK:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _child(socket.socket(fileno=descriptors[0]), memory_mb)
+            children.add(pid)
+            os.close(descriptors[0])
+            control.sendall(pid.to_bytes(4, "big"))
+        elif (pid := int.from_bytes(order[1:], "big")) in children:
+            os.kill(pid, order[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""What happened: numbers computed from groups, and how they are shown. Reads data types only, never an engine."""

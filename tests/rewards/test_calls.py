@@ -1,0 +1,179 @@
+"""Rewards that hang, crash or lie, wherever they run: the answer is broken, the run goes on, nothing is left behind."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from outdo.errors import GraderError
+from outdo.rewards.compose import find_rewards, grade
+from outdo.types import Completion, Group, Prompt
+
+REWARDS = """
+import os, signal, sys, threading, time
+from outdo import Grade
+
+def moody(completions, answer, **columns):
+    out = []
+    for text in completions:
+        if text == "hang": time.sleep(1000)
+        if text == "spin":
+            while True: pass
+        if text == "exit": os._exit(7)
+        if text == "crash": os.kill(os.getpid(), signal.SIGSEGV)
+        if text == "raise": raise KeyError("no such thing")
+        if text == "quit": sys.exit(3)
+        out.append({"nan": float("nan"), "none": None}.get(text, float(text == answer[0])))
+    return out
+
+def rich(completions, **columns):
+    return [Grade(0.5, "right", {"inner": 1.0}, "because") for _ in completions]
+
+def thread(completions, **columns):
+    return [float(threading.current_thread() is threading.main_thread()) for _ in completions]
+
+def alarm(completions, **columns):
+    signal.signal(signal.SIGALRM, lambda *_: None)  # works on a main thread only
+    signal.alarm(5)
+    signal.alarm(0)
+    return [1.0 for _ in completions]
+
+def mean(completions, **columns):
+    lengths = [len(text) for text in completions]
+    return [length - sum(lengths) / len(lengths) for length in lengths]
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rewards") / "mine.py"
+    path.write_text(REWARDS)
+    return path
+
+
+def group_of(*texts):
+    prompt = Prompt("p", ({"role": "user", "content": "2+2?"},), "4", {"numbers": (1, 2)})
+    return Group(prompt, (1,), tuple(Completion((7,), (0.0,), text, "stop", 0) for text in texts))
+
+
+def test_a_reward_is_found_from_another_folder_than_the_graders_were_started_in(file, tmp_path, monkeypatch):
+    grade(group_of("4"), find_rewards([f"{file}:mean"], [], "mean"))  # starts them, if nothing has yet
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "near.py").write_text("def near(completions, **columns): return [0.25 for _ in completions]\n")
+    assert [g.reward for g in grade(group_of("4"), find_rewards(["near.py:near"], [], "near")).grades] == [0.25]
+
+
+def judged(name, *texts, timeout=1.0, own=None):
+    rewards = find_rewards([name], [], name, own=own, timeout=timeout)
+    return grade(group_of(*texts), rewards).grades
+
+
+BAD = ["hang", "spin", "exit", "crash", "raise", "quit", "nan"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_bad_answer_is_broken_and_its_siblings_are_judged(file, bad):
+    start = time.monotonic()
+    first, second, third = judged(f"{file}:moody", "4", bad, "5")
+    assert (first.reward, third.reward) == (1.0, 0.0)
+    assert (second.verdict, second.reward) == ("broken", None)
+    assert second.reason
+    assert time.monotonic() - start < 8
+
+
+def test_all_at_once_and_none_abstains(file):
+    grades = judged(f"{file}:moody", *BAD, "4", "none")
+    assert [g.verdict for g in grades] == ["broken"] * len(BAD) + ["right", "broken"]
+    assert "abstained" in grades[-1].reason
+
+
+def test_a_named_function_runs_on_a_main_thread_wherever_it_is_asked_from(file):
+    for name in ("thread", "alarm"):
+        assert judged(f"{file}:{name}", "a")[0].reward == 1.0
+        with ThreadPoolExecutor(1) as executor:
+            assert executor.submit(judged, f"{file}:{name}", "a").result()[0].reward == 1.0
+
+
+def test_grades_come_back_whole_and_statistics_are_the_groups(file):
+    (grade_,) = judged(f"{file}:rich", "a")
+    assert (grade_.reward, grade_.verdict, grade_.reason) == (0.5, "right", "because")
+    assert [g.reward for g in judged(f"{file}:mean", "a", "aaa")] == [-1.0, 1.0]
+
+
+def test_an_object_that_hangs_is_left_behind():
+    def hangs(completions, **columns):
+        if "hang" in completions:
+            threading.Event().wait(60)
+        return [1.0] * len(completions)
+
+    start = time.monotonic()
+    first, second = judged("hangs", "a", "hang", own={"hangs": hangs}, timeout=0.3)
+    assert (first.reward, second.verdict) == (1.0, "broken")
+    assert "no verdict within 0.3 s" in second.reason
+    assert time.monotonic() - start < 5
+
+
+def test_objects_are_called_one_at_a_time():
+    inside, most = [], []
+
+    def counts(completions, **columns):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        inside.pop()
+        return [1.0] * len(completions)
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(lambda text: judged("counts", text, own={"counts": counts}), "abcdef"))
+    assert max(most) == 1
+
+
+def test_no_process_is_left_over_from_a_reward_that_hung(file):
+    from outdo.rewards.calls import _pool
+
+    judged(f"{file}:moody", "hang", "spin", "exit", timeout=0.5)
+    _pool().close()
+    left = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            left += [child.pid] if "outdo.rewards.calls" in " ".join(child.cmdline()) else []
+    assert not left
+    assert judged(f"{file}:moody", "4")[0].reward == 1.0  # and it starts again
+
+
+def test_a_file_that_ends_the_program_is_an_error_and_not_the_end(tmp_path):
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(GraderError, match=r"ends\.py ends the program, with sys\.exit\(3\).*__main__"):
+        find_rewards([f"{path}:f"], [], f"{path}:f")
+
+
+def test_what_would_have_to_be_awaited_is_refused_or_broken_without_a_warning(tmp_path, recwarn):
+    path = tmp_path / "later.py"
+    path.write_text(
+        "async def f(completions): return [1.0] * len(completions)\n"
+        "class Waits:\n"
+        "    async def __call__(self, completions): return [1.0] * len(completions)\n"
+        "waits = Waits()\n"
+    )
+    for name in ("f", "waits"):
+        with pytest.raises(GraderError, match=f"{name} is async: write it with a plain `def`"):
+            find_rewards([f"{path}:{name}"], [], f"{path}:{name}")
+
+    async def later(completions):
+        return [1.0] * len(completions)
+
+    with pytest.raises(GraderError, match="later is async"):
+        find_rewards(["later"], [], "later", own={"later": later})
+    (broken,) = judged("hides", "4", own={"hides": lambda completions: later(list(completions))})
+    assert broken.verdict == "broken" and "a coroutine" in broken.reason
+    assert not list(recwarn)
+
+
+def test_what_cannot_be_found_is_an_error(file):
+    for name, words in ((f"{file}:mody", "moody"), ("nowhere.py:f", "no such file"), ("numerc", "numeric")):
+        with pytest.raises(GraderError, match=words):
+            find_rewards([name], [], name)

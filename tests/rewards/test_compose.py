@@ -1,0 +1,318 @@
+"""Several rewards into one grade: weights, abstention, and graders that break without breaking the run."""
+
+import math
+import threading
+
+import pytest
+
+from outdo.errors import BrokenGraders, GraderError
+from outdo.rewards.compose import Reward, Rewards, find_rewards, grade, grade_all, halt_if_broken
+from outdo.types import Completion, Grade, Group, Prompt
+
+
+def group_of(texts, answer="4", **meta):
+    prompt = Prompt("p", ({"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"}), answer, meta)
+    return Group(prompt, (1,), tuple(Completion((7, 8), (0.0, 0.0), text, "stop", 0) for text in texts))
+
+
+def graded(texts, *parts, truth=None, answer="4", **meta):
+    """Parts are functions, or (function, weight)."""
+    pairs = [part if isinstance(part, tuple) else (part, 1.0) for part in parts]
+    rewards = Rewards(tuple(Reward(f.__name__, f, w) for f, w in pairs), truth or pairs[0][0].__name__, 64)
+    return grade(group_of(texts, answer, **meta), rewards).grades
+
+
+def right(completions, answer, **columns):
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def length(completions, **columns):
+    return [float(len(text)) for text in completions]
+
+
+def always(value, name="always"):
+    def function(completions, **columns):
+        return [value] * len(completions)
+
+    function.__name__ = name
+    return function
+
+
+def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights():
+    first, second = graded(["4", "five"], right, (length, 0.1))
+    assert first.reward == pytest.approx(1.1)
+    assert second.reward == pytest.approx(0.4)
+    assert (first.verdict, second.verdict) == ("right", "wrong")
+    assert first.parts == {"right": 1.0, "length": 1.0}
+    assert second.parts == {"right": 0.0, "length": 4.0}
+
+
+def test_negative_weights_punish():
+    assert graded(["4"], right, (length, -0.25))[0].reward == pytest.approx(0.75)
+
+
+def test_the_truth_decides_success_and_may_weigh_nothing():
+    first, second = graded(["five", "4"], (length, 0.5), (right, 0.0), truth="right")
+    assert (first.reward, first.verdict) == (2.0, "wrong")
+    assert (second.reward, second.verdict) == (0.5, "right")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(1, "right"), (1.0, "right"), (True, "right"), (2.5, "right")])
+def test_one_or_more_is_right(value, verdict):
+    assert graded(["x"], always(value))[0].verdict == verdict
+
+
+@pytest.mark.parametrize("value", [0, 0.999, -3.0, False])
+def test_less_than_one_is_wrong_and_keeps_its_value(value):
+    (judged,) = graded(["x"], always(value))
+    assert (judged.verdict, judged.reward) == ("wrong", float(value))
+
+
+def test_a_part_that_abstains_is_left_out():
+    def sometimes(completions, **columns):
+        return [None, 0.5]
+
+    first, second = graded(["4", "4"], right, sometimes)
+    assert (first.reward, first.verdict, first.parts["sometimes"]) == (1.0, "right", None)
+    assert (second.reward, second.parts["sometimes"]) == (1.5, 0.5)
+
+
+def test_where_every_part_abstains_the_answer_is_broken():
+    (judged,) = graded(["4"], always(None, "a"), always(None, "b"))
+    assert (judged.verdict, judged.reward) == ("broken", None)
+    assert "abstained" in judged.reason
+
+
+def test_a_reward_that_raises_breaks_only_the_answers_it_raises_on():
+    def fragile(completions, **columns):
+        return [1.0 / len(text) for text in completions]
+
+    ok, bad, fine = graded(["a", "", "ab"], right, fragile)
+    assert (ok.reward, fine.reward) == (1.0, 0.5)
+    assert (bad.verdict, bad.reward) == ("broken", None)
+    assert "fragile" in bad.reason
+    assert "ZeroDivisionError" in bad.reason
+    assert "test_compose.py" in bad.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0", b"1", "", [1.0], {}, object(), 1j])
+def test_what_is_no_finite_number_is_broken_for_that_answer_alone(value):
+    def odd(completions, **columns):
+        return [0.25, value, 0.75]
+
+    grades = graded(["4", "4", "4"], odd)
+    assert [g.verdict for g in grades] == ["wrong", "broken", "wrong"]
+    assert [g.reward for g in grades] == [0.25, None, 0.75]
+    assert "odd" in grades[1].reason
+
+
+def test_one_broken_part_breaks_the_answer_even_at_weight_zero():
+    (judged,) = graded(["4"], right, (always(math.nan, "nan"), 0.0))
+    assert (judged.verdict, judged.reward) == ("broken", None)
+    assert judged.parts == {"right": 1.0, "nan": None}
+
+
+def test_grades_pass_through_with_their_reason():
+    def judge(completions, **columns):
+        return [Grade(0.3, "right", reason="near enough"), Grade(None, "broken", reason="no gold")]
+
+    first, second = graded(["a", "b"], judge)
+    assert (first.reward, first.verdict, first.reason) == (0.3, "right", "near enough")
+    assert (second.verdict, second.reason) == ("broken", "no gold")
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0], [], [1.0] * 4, 1.0, None, "abc", {"a": 1.0}])
+def test_a_wrong_number_of_values_breaks_the_answers_and_says_both_numbers(values):
+    def miscounts(completions, **columns):
+        return values
+
+    got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+    for judged in graded(["a", "b", "c"], miscounts):
+        assert (judged.verdict, judged.reward) == ("broken", None)
+        assert f"miscounts returned {got} for 3 completions" in judged.reason
+
+
+def test_where_the_group_fails_the_answers_are_judged_alone():
+    def only_one(completions, answer, **columns):
+        if len(completions) != 1 or len(answer) != 1:
+            raise ValueError("one at a time")
+        return [float(completions[0] == answer[0])]
+
+    assert [g.reward for g in graded(["4", "5"], only_one)] == [1.0, 0.0]
+
+
+def test_a_function_gets_just_what_it_asks_for():
+    seen = {}
+
+    def plain(completions, prompts, level, missing="default"):
+        seen.update(completions=completions, prompts=prompts, level=level, missing=missing)
+        return [0.5] * len(completions)
+
+    assert [g.reward for g in graded(["a", "b"], plain, level=3)] == [0.5, 0.5]
+    assert seen == {"completions": ["a", "b"], "prompts": ["2+2?", "2+2?"], "level": [3, 3], "missing": "default"}
+
+
+def test_a_function_with_keywords_gets_everything():
+    seen = {}
+
+    def greedy(completions, **columns):
+        seen.update(columns)
+        return [1.0] * len(completions)
+
+    graded(["a", "b"], greedy, level=3)
+    assert seen == {
+        "level": [3, 3],
+        "prompts": ["2+2?", "2+2?"],
+        "answer": ["4", "4"],
+        "completion_ids": [(7, 8), (7, 8)],
+        "finish": ["stop", "stop"],
+        "max_completion_length": 64,
+        "messages": [({"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"})] * 2,
+        "reward_timeout": 10.0,
+    }
+
+
+def test_a_column_of_the_task_cannot_pose_as_the_completions():
+    grades = graded(["4", "5"], right, completions="4", prompts="x")
+    assert [g.reward for g in grades] == [1.0, 0.0]
+
+
+def test_a_missing_column_is_an_error_that_names_it():
+    def wants(completions, difficulty):
+        return [1.0] * len(completions)
+
+    with pytest.raises(GraderError, match=r"wants.*difficulty.*completions"):
+        graded(["a"], wants)
+
+
+def test_too_large_a_share_of_broken_answers_halts():
+    def raises_on_x(completions, **columns):
+        return [1 / (text != "x") for text in completions]
+
+    group = grade(group_of(["x", "a", "b", "c"]), Rewards((Reward("r", raises_on_x),), "r"))
+    halt_if_broken([group], limit=0.25)
+    halt_if_broken([], limit=0.0)
+    with pytest.raises(BrokenGraders, match=r"1 of 4 answers.*broken_limit=0.2 .*ZeroDivisionError") as caught:
+        halt_if_broken([group], limit=0.2)
+    assert caught.value.exit_status == 3
+
+
+def test_a_gate_lets_the_others_pay_only_where_it_is_right():
+    rewards = find_rewards(["numeric", "format"], [1.0, 0.5], "numeric", gate="numeric")
+    texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>", "<answer>4</answer>"]
+    grades = grade(group_of(texts), rewards).grades
+    assert [g.reward for g in grades] == [1.5, 0.0, 1.0]
+    assert grades[1].parts == {"numeric": 0.0, "format": 1.0}
+
+
+def test_a_gate_that_is_not_paid_itself_is_added_with_weight_zero():
+    rewards = find_rewards(["format"], [1.0], "numeric", gate="numeric")
+    assert [(part.name, part.weight) for part in rewards.parts] == [("format", 1.0), ("numeric", 0.0)]
+    texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>"]
+    assert [g.reward for g in grade(group_of(texts), rewards).grades] == [1.0, 0.0]
+
+
+def test_a_shut_gate_takes_penalties_off_too():
+    def penalty(completions, **columns):
+        return [-1.0] * len(completions)
+
+    rewards = find_rewards(["numeric", "penalty"], [], "numeric", own={"penalty": penalty}, gate="numeric")
+    assert [g.reward for g in grade(group_of(["<answer>4</answer>", "5"]), rewards).grades] == [0.0, 0.0]
+
+
+def test_the_others_are_told_the_verdicts_of_the_truth():
+    def told(completions, verdicts):
+        return [{"right": 0.5, "wrong": -0.5}[verdict] for verdict in verdicts]
+
+    grades = graded(["4", "5"], told, right, truth="right")
+    assert [g.parts["told"] for g in grades] == [0.5, -0.5]
+
+
+def test_length_needs_a_reward_that_judges():
+    with pytest.raises(GraderError, match="numeric,length"):
+        grade(group_of(["a"]), find_rewards(["length"], [], "length"))
+
+
+def test_groups_are_graded_while_the_next_are_made():
+    started, made = threading.Event(), []
+
+    def waits(completions, **columns):
+        started.set()
+        return [1.0] * len(completions)
+
+    def groups():
+        yield group_of(["a"])
+        made.append(started.wait(10))  # the first is graded before the second is there
+        yield group_of(["b"])
+
+    done = grade_all(groups(), Rewards((Reward("waits", waits),), "waits"))
+    assert made == [True]
+    assert [group.completions[0].text for group in done] == ["a", "b"]
+
+
+def test_rewards_are_found_by_name_with_weights_and_their_truth():
+    rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
+    assert [(part.name, part.weight) for part in rewards.parts] == [("numeric", 1.0), ("format", 0.1)]
+    assert (rewards.truth, rewards.max_completion_length) == ("numeric", 128)
+    (judged,) = grade(group_of(["<think>a</think><answer>4</answer>"]), rewards).grades
+    assert judged.reward == pytest.approx(1.1)
+
+
+def test_weights_are_one_unless_given():
+    assert [part.weight for part in find_rewards(["format", "exact"], [], "exact").parts] == [1.0, 1.0]
+
+
+def test_the_truth_is_added_with_weight_zero():
+    rewards = find_rewards(["format"], [1.0], "numeric")
+    assert [(part.name, part.weight) for part in rewards.parts] == [("format", 1.0), ("numeric", 0.0)]
+    good_form, right_answer = grade(
+        group_of(["<think>a</think><answer>5</answer>", "<answer>4</answer>"]), rewards
+    ).grades
+    assert (good_form.reward, good_form.verdict) == (1.0, "wrong")
+    assert (right_answer.reward, right_answer.verdict) == (0.0, "right")
+
+
+def test_own_functions_are_found_and_may_be_the_truth():
+    rewards = find_rewards(["mine", "format"], [2.0, 1.0], "mine", own={"mine": right})
+    assert [g.reward for g in grade(group_of(["4", "5"]), rewards).grades] == [2.0, 0.0]
+
+
+def test_a_reward_from_a_file(tmp_path):
+    path = tmp_path / "my_rewards.py"
+    path.write_text("def short(completions):\n    return [float(len(c) < 3) for c in completions]\n")
+    rewards = find_rewards([f"{path}:short"], [], f"{path}:short")
+    assert [part.name for part in rewards.parts] == ["short"]
+    assert [g.reward for g in grade(group_of(["4", "four"]), rewards).grades] == [1.0, 0.0]
+
+
+def test_what_find_rewards_refuses():
+    with pytest.raises(GraderError, match="did you mean 'numeric'"):
+        find_rewards(["numerc"], [], "numeric")
+    with pytest.raises(GraderError, match="twice"):
+        find_rewards(["numeric", "numeric"], [1.0, 1.0], "numeric")
+    with pytest.raises(GraderError, match="float, not a function"):
+        find_rewards(["pi"], [], "pi", own={"pi": 3.14})
+    with pytest.raises(ValueError):
+        find_rewards(["numeric", "format"], [1.0], "numeric")
+
+
+def test_two_rewards_of_one_name_are_refused(tmp_path):
+    mine, other = tmp_path / "mine.py", tmp_path / "other.py"
+    for path in (mine, other):
+        path.write_text("def exact(completions): return [0.0] * len(completions)\n")
+    for names, truth, more in (
+        ([f"{mine}:exact"], "exact", {}),
+        (["exact"], "exact", {"gate": f"{mine}:exact"}),
+        (["format"], "exact", {"audit": f"{mine}:exact"}),
+        ([f"{mine}:exact"], f"{mine}:exact", {"gate": f"{other}:exact"}),
+    ):
+        with pytest.raises(GraderError, match="give it another name"):
+            find_rewards(names, [], truth, **more)
+    assert find_rewards([f"{mine}:exact"], [], f"{mine}:exact", gate=f"{mine}:exact").gate == "exact"
+
+
+def test_the_same_group_twice_gets_the_same_grades():
+    rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
+    group = group_of(["<answer>4</answer>", "4", "<think>a</think><answer>4</answer>"])
+    assert grade(group, rewards) == grade(group, rewards)
+    assert group.grades == ()

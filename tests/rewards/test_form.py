@@ -1,0 +1,257 @@
+"""The form of an answer, and the penalties for length and repetition."""
+
+import math
+import time
+
+import pytest
+
+from outdo.rewards.form import cosine, length, overlong, reasoning_steps, repetition, tag_count
+from outdo.rewards.form import format as form
+
+GOOD = "<think>2+2</think><answer>4</answer>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        "<think>\n2 < 3 > 1\n</think>\n\n<answer>\n4\n</answer>\n",
+        "  <think>a</think> <answer>b</answer>  ",
+        "<think></think><answer></answer>",
+        "<think>a <b>bold</b> &lt;think&gt;</think><answer>4</answer>",
+        "<think>naïve\u2028\x00</think><answer>½</answer>",
+        "<think>" + "a\n" * 2**19 + "</think><answer>4</answer>",
+    ],
+    ids=range(7),
+)
+def test_good_form(text):
+    assert form([text]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4",
+        "<answer>4</answer>",
+        "<think>a</think>",
+        "<think>a<answer>4</answer>",
+        "<think>a</think><answer>4",
+        "<think>a</think>4</answer>",
+        "a</think><answer>4</answer>",
+        "<answer>4</answer><think>a</think>",
+        "x" + GOOD,
+        GOOD + "x",
+        "<think>a</think>x<answer>4</answer>",
+        GOOD + GOOD,
+        GOOD + "<answer>4</answer>",
+        "<think>a</think><think>b</think><answer>4</answer>",
+        "<think><think>a</think></think><answer>4</answer>",
+        "<think>a<think>b</think><answer>4</answer>",
+        "<think>a</think><answer><answer>4</answer></answer>",
+        "<think>a</think><answer>4<answer></answer>",
+        "<think><answer>3</answer></think><answer>4</answer>",
+        "<think>a</think><answer>4</think></answer>",
+        "<think>a</think><answer>4</answer></answer>",
+        "<THINK>a</THINK><ANSWER>4</ANSWER>",
+        "< think>a</think><answer>4</answer>",
+        "<think>" * 100_000,
+        "<think>" + "a" * 2**20,
+        "<think>" + "a" * 2**20 + "</think>" + " " * 2**20,
+        " " * 2**20,
+        "<think></think>" * 50_000,
+    ],
+    ids=range(29),
+)
+def test_bad_form(text):
+    assert form([text]) == [0.0]
+
+
+def test_one_value_for_each_answer_in_order():
+    assert form([GOOD, "4", GOOD], answer=["4"] * 3) == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(0, 0.0), (79, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (95, -0.75), (99, -0.95), (100, -1.0), (150, -1.0)],
+)
+def test_the_soft_penalty_of_a_hundred_tokens(length, expected):
+    assert overlong([""], [tuple(range(length))], max_completion_length=100) == pytest.approx([expected])
+
+
+def test_the_soft_penalty_of_odd_limits():
+    # 8 // 5 = 1: the buffer is one token, so only the limit itself costs.
+    assert overlong([""] * 3, [(0,) * 6, (0,) * 7, (0,) * 8], max_completion_length=8) == pytest.approx([0, 0, -1])
+    # 12 // 5 = 2: from 10 to 12.
+    assert overlong([""] * 3, [(0,) * 10, (0,) * 11, (0,) * 12], max_completion_length=12) == pytest.approx(
+        [0, -0.5, -1]
+    )
+    assert overlong([""], [(0,)], max_completion_length=1) == pytest.approx([-1])
+
+
+def test_the_penalty_counts_tokens_not_characters():
+    assert overlong(["a" * 5000], [(1, 2)], max_completion_length=100) == pytest.approx([0.0])
+
+
+def test_the_form_of_ordinary_answers_is_judged_fast():
+    texts = [GOOD.replace("2+2", "two and two " * n) for n in range(8, 24)]
+    start = time.thread_time()
+    for _ in range(500):
+        form(texts)
+    assert 500 * len(texts) / (time.thread_time() - start) > 50_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GOOD, 1.0),
+        (f"Sure. {GOOD}\n", 1.0),
+        (GOOD + " bye", 0.75),
+        (GOOD + "\x00", 0.75),
+        ("", 0.0),
+        ("4", 0.0),
+        ("<think>a", 0.25),
+        ("<think>a</think>", 0.5),
+        ("a</think><answer>4</answer>", 0.75),
+        ("<answer>4</answer>", 0.5),
+        ("<think><think>a</think><answer>4</answer>", 0.75),
+        (GOOD + GOOD, 0.0),
+        ("<answer>4</answer><think>a</think>", 0.0),
+        ("</answer><answer></think><think>", 0.0),
+        ("</think><think><answer></answer>", 0.5),
+        ("<think><answer></think></answer>", 0.5),
+        ("<THINK></Think><answer ></answer>", 0.25),
+        ("".join(["<think>", "</think>", "<answer>", "</answer>"] * 20_000), 0.0),
+    ],
+    ids=range(18),
+)
+def test_each_tag_that_stands_once_and_in_order_pays_a_quarter(text, expected):
+    assert tag_count([text]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "num_steps"),
+    [
+        ("Step 1: add them\nStep 2: halve it", 2),
+        ("Step 1:\nadd them\nStep 2:\nhalve it\nStep 3:\ndone", 3),
+        ("**Step 1:** add\n**Step 2:** halve", 2),
+        ("1. add\n2. halve\n3. check\n4. tell", 3),
+        ("  1. 2+2=4\n  2. 4*3=12", 2),
+        ("- add\n* halve\n- check", 3),
+        ("First, I add. Second, I halve. Finally, I check.", 3),
+        ("1. First, I add\n2. Next, I halve", 2),
+        ("<think>First, I add.</think>Second, I halve. Next, I check.", 1),
+        ("First, I add.</think>Second, I halve. Next, I check.", 1),
+        ("<think>First, I add. Next, I was cut", 2),
+        ("", 0),
+        ("I add them and halve it.", 0),
+        ("First, First, First, First,", 0),
+        ("Step 1: Step 2: Step 3:", 0),
+        ("1.\n2.\n3.\n", 0),
+        ("- \n- \n- ", 0),
+        ("- ---\n- ...\n* ***", 0),
+        ("- a\n- b\n- c", 0),
+        ("First, add. First, halve. First, check.", 1),
+        ("Step 1: add\nStep 1: halve\nStep 1: check", 1),
+        ("- add it\n- Add it.\n- add it!", 1),
+        ("First, add it. Second, add it. Next, add it.", 1),
+        ("3.14 is pi\n2.72 is e\n-5 is less\n--- ", 0),
+        ("first, second, next, finally, Firstly", 0),
+        ("Step one: add\nSteps 2: halve\nMisStep 3: check", 0),
+        ("\u0661. add\n\u0662. halve", 0),
+    ],
+    ids=range(27),
+)
+def test_steps_of_the_reasoning(text, num_steps):
+    assert reasoning_steps([text]) == pytest.approx([num_steps / 3])
+
+
+def test_the_length_reward_of_a_group():
+    ids = [(0,) * n for n in (10, 20, 30, 50)]
+    assert length([""] * 4, ids, ["right"] * 4) == pytest.approx([0.5, 0.25, 0.0, -0.5])
+    assert length([""] * 4, ids, ["wrong"] * 4) == pytest.approx([0.0, 0.0, 0.0, -0.5])
+    assert length(["a" * 99, ""], [(1,), (1, 2, 3)], ["right", "right"]) == pytest.approx([0.5, -0.5])
+
+
+def test_equal_lengths_gain_nothing():
+    assert length([""] * 3, [(0,) * 7] * 3, ["right", "wrong", "broken"]) == [0.0, 0.0, None]
+    assert length([""], [()], ["right"]) == [0.0]
+    assert length([], [], []) == []
+
+
+def test_a_broken_answer_has_no_length_reward_and_no_part_in_the_others():
+    ids = [(0,) * n for n in (10, 20, 1000)]
+    assert length([""] * 3, ids, ["right", "right", "broken"]) == pytest.approx([0.5, -0.5, None])
+
+
+def test_the_cosine_of_right_and_wrong_answers():
+    def at(tokens, verdict, finish="stop"):
+        return cosine([""], [(0,) * tokens], [finish], [verdict], max_completion_length=100)[0]
+
+    assert [at(n, "right") for n in (0, 50, 100)] == pytest.approx([1.0, 0.75, 0.5])
+    assert [at(n, "wrong") for n in (0, 50, 100)] == pytest.approx([-1.0, -0.75, -0.5])
+    assert at(25, "right") == pytest.approx(0.5 + 0.25 * (1 + math.cos(math.pi / 4)))
+    assert at(150, "right") == pytest.approx(0.5)  # beyond the limit the cosine would rise again
+    assert at(10, "broken") is None
+
+
+def test_an_answer_that_was_cut_is_a_wrong_one_at_the_limit():
+    rewards = cosine([""] * 3, [(0,) * 100] * 3, ["length"] * 3, ["right", "wrong", "broken"], 100)
+    assert rewards == [pytest.approx(-0.5), pytest.approx(-0.5), None]
+
+
+def test_what_cannot_be_rewarded_raises():
+    with pytest.raises(ValueError, match="cosine needs max_completion_length"):
+        cosine([""], [()], ["stop"], ["right"], max_completion_length=0)
+    with pytest.raises(ValueError, match="'Right' is no verdict"):
+        length([""], [()], ["Right"])
+    with pytest.raises(ValueError, match="zip"):
+        length([""], [(), ()], ["right"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ((), 0.0),
+        ((1, 2), 0.0),
+        ((1, 2, 3), 0.0),
+        ((1, 2, 3, 4, 5), 0.0),
+        ((1, 1, 1, 1), -0.5),
+        ((1, 2, 3, 1, 2, 3), -0.25),
+        ((7,) * 102, -0.99),
+    ],
+)
+def test_repeated_grams_of_three_tokens(ids, expected):
+    assert repetition(["a b c d e"], [ids]) == pytest.approx([expected])
+
+
+def test_repeated_words_where_there_are_no_tokens():
+    assert repetition(["go on and Go on AND", "go on", "one two three four"]) == pytest.approx([-0.25, 0.0, 0.0])
+
+
+HOSTILE = [
+    "\x00",
+    "\ud800",
+    " ",
+    "a",
+    "1.\n",
+    "- a\n",
+    "- \t",
+    "First, ",
+    "Step 1: ",
+    "<think>",
+    "</think>",
+    "\u0130",
+    "_",
+]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_megabyte_of_anything_is_judged_at_once(unit):
+    text = unit * (2**20 // len(unit))
+    start = time.thread_time()
+    for reward in (form, tag_count, reasoning_steps):
+        (value,) = reward([text, "<answer>" + text])[:1]
+        assert 0.0 <= value < 0.5
+    assert -1.0 <= repetition([text], [tuple(range(2**16)) * 4])[0] <= 0.0
+    assert time.thread_time() - start < 2.0

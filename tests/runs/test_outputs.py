@@ -1,0 +1,56 @@
+"""Where results may be written, said before the work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outdo.errors import RecipeError
+from outdo.evals.suite import weights_of
+from outdo.models.export import export_model
+from outdo.models.load import load_policy, save_policy
+from outdo.runs import checkpoint
+from outdo.runs.outputs import refuse_file
+
+
+def test_a_file_of_results_is_not_written_over_nor_put_where_none_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there").touch()
+    Path("folder").mkdir()
+    for path, words in {
+        ".": "--out .: is a folder",
+        "..": "is a folder",
+        "folder": "is a folder",
+        "no/file": "there is no folder no",
+        "there/file": "there is no folder there",
+        "there": "is there already; .*--force",
+    }.items():
+        with pytest.raises(RecipeError, match=words):
+            refuse_file(Path(path), over=False)
+    for path in ("new", "folder/new", "/dev/null"):
+        refuse_file(Path(path), over=False)
+    refuse_file(Path("there"), over=True)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(RecipeError, match="new: cannot be written"):
+        refuse_file(Path("new"), over=True)
+    assert sorted(os.listdir()) == ["folder", "there"]
+    with pytest.raises(ValueError, match="choose a new folder"):
+        export_model("tiny", Path("."))
+
+
+def test_it_is_told_which_weights_of_a_run_are_measured(tmp_path: Path) -> None:
+    run, policy = tmp_path / "run", load_policy("tiny", device="cpu")
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    for step in (2, 4):
+        checkpoint.save(run / "checkpoints", step, lambda folder: save_policy(policy, folder))
+    assert weights_of(["tiny", str(run)]) == [
+        f"{run} has no model yet: measuring its newest whole checkpoint, step-000004"
+    ]
+    assert weights_of([str(run / "checkpoints" / "step-000002")]) == [], "it was named"
+    save_policy(policy, run / "model")
+    assert weights_of([str(run)]) == []

@@ -1,0 +1,117 @@
+"""Faults at named points of a run: the Nth time that it comes by, something happens.
+
+A fault is {"point": …, "nth": 1, "action": …}. Points are functions that are wrapped in the child; `a|b` is the part of
+a function's work before (the default) or after it. Actions: kill, term, twice (SIGTERM two times), full (ENOSPC),
+denied (EACCES); nan and inf spoil what the function returns; answers puts `texts` in place of what was sampled.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+import outdo.learn.learner
+import outdo.learn.sft
+import outdo.rewards.compose
+import outdo.rollout.local
+import outdo.runs.checkpoint
+import outdo.runs.run
+import outdo.train.harvest
+import outdo.train.keeping
+import outdo.train.loop
+import outdo.train.session
+from outdo.types import Group
+
+POINTS: dict[str, tuple[Any, str]] = {
+    "rollout": (outdo.rollout.local.LocalSampler, "sample"),
+    "grade": (outdo.rewards.compose, "grade"),
+    "graded": (outdo.train.loop, "grade_all"),
+    "advantages": (outdo.train.loop, "with_advantages"),
+    "update": (outdo.learn.learner.LocalLearner, "update"),
+    "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
+    "clip": (torch.nn.utils, "clip_grad_norm_"),
+    "loss": (outdo.learn.learner, "grpo_loss"),
+    "record": (outdo.runs.run.Run, "record"),
+    "append": (outdo.runs.run.Run, "_append"),
+    "manifest": (outdo.runs.run.Run, "_write_manifest"),
+    "pick": (outdo.train.harvest, "picked"),
+    "imitate": (outdo.learn.sft.Imitator, "update"),
+    "evaluate": (outdo.train.keeping, "evaluate_prompts"),
+    "save": (outdo.runs.checkpoint, "save"),
+    "save weights": (outdo.train.keeping, "save_policy"),
+    "save optimizer": (outdo.train.keeping, "save_file"),
+    "save rollouts": (outdo.train.session, "write_rounds"),
+    "flush": (outdo.runs.checkpoint, "_flush"),
+    "rename": (os, "replace"),
+    "prune": (outdo.runs.checkpoint, "prune"),
+}
+SPOILS = {"nan": math.nan, "inf": math.inf}
+
+
+def install(wanted: list[dict[str, Any]]) -> None:
+    for fault in wanted:
+        name, _, when = fault["point"].partition("|")
+        owner, attribute = POINTS[name]
+        setattr(owner, attribute, _wrapped(getattr(owner, attribute), fault, when or "before"))
+
+
+def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> Callable[..., Any]:
+    seen, action, told = 0, fault["action"], itertools.cycle(fault.get("texts", ()))
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        due = seen == fault["nth"] or (fault.get("always") and seen >= fault["nth"])
+        if due and action == "answers":
+            return function(_retold(args[0], told), *args[1:], **kwargs)
+        if due and action in SPOILS:
+            return _spoilt(function(*args, **kwargs), SPOILS[action])
+        if due and when == "before":
+            _act(action)
+        result = function(*args, **kwargs)
+        if due and when == "after":
+            _act(action)
+        return result
+
+    return wrapper
+
+
+def _act(action: str) -> None:
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action in ("term", "int"):
+        os.kill(os.getpid(), signal.SIGTERM if action == "term" else signal.SIGINT)
+    elif action == "twice":
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        number = {"full": errno.ENOSPC, "denied": errno.EACCES}[action]
+        raise OSError(number, os.strerror(number))
+
+
+def _spoilt(result: Any, value: float) -> Any:
+    """The result with a number in it that is none."""
+    if isinstance(result, list):  # groups: one log-probability of the sampler's in each
+        return [replace(group, completions=(_unsure(group, value), *group.completions[1:])) for group in result]
+    if isinstance(result, tuple):  # grpo_loss: the loss and its statistics
+        return result[0] * value, result[1]
+    return result * value
+
+
+def _unsure(group: Group, value: float) -> Any:
+    first = group.completions[0]
+    return replace(first, logprobs=(value, *first.logprobs[1:]))
+
+
+def _retold(groups: Iterable[Group], told: Iterator[str]) -> Iterator[Group]:
+    """Groups as they come, with these texts for their answers."""
+    for group in groups:
+        yield replace(group, completions=tuple(replace(answer, text=next(told)) for answer in group.completions))

