@@ -96,7 +96,7 @@ def main() -> None:
 
 def compared(result: Result, theirs: dict[int, dict[str, Any]], prompts: list[Prompt]) -> dict[str, Any]:
     """Both scores, and where they part: `graded` is outdo's word on the harness's own texts."""
-    texts = {group.prompt.id: group.completions[0].text for group in result.answers.greedy}
+    texts = {group.prompt.id: group.trajectories[0].text for group in result.answers.greedy}
     right = result.answers.right()
     rows = []
     for at, prompt in enumerate(prompts):

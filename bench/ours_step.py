@@ -1,6 +1,6 @@
 """Our side of the step benchmark: `python -m bench.ours_step WORK_JSON REPORT`. Called by `bench.cpu_step`.
 
-The steps are those of `outdo.train.loop.run_loop`, with the curriculum, sampler, learner and
+The steps are those of `outdo.training.loop.run_loop`, with the curriculum, sampler, learner and
 measuring of any run; only the writing of the run folder is left out, as the peer's saving and logging are.
 """
 
@@ -22,7 +22,7 @@ from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
-from outdo.train.loop import Row, run_loop
+from outdo.training.loop import Row, run_loop
 from outdo.types import Group, Prompt
 
 NO_TOKEN = -1  # as the end of an answer: never sampled, so every answer has its full length
@@ -73,7 +73,7 @@ def main(work: w.Work, report: str) -> None:
     def record(step: int, row: Row, groups: Sequence[Group]) -> None:
         nonlocal start
         seconds = w.since(start)
-        answers = [(group, answer) for group in groups for answer in group.completions]
+        answers = [(group, answer) for group in groups for answer in group.trajectories]
         steps.append(
             w.Step(
                 *seconds,

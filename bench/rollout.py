@@ -88,7 +88,7 @@ def _timed(sampler: LocalSampler, work: w.Work, turns: int) -> tuple[list[float]
         start = w.clocks()
         groups = list(sampler.sample(prompts, work.group, SampleParams(work.new_tokens), turn))
         times.append(w.since(start)[0])
-    return times, sum(len(c.token_ids) for g in groups for c in g.completions)
+    return times, sum(len(c.token_ids) for g in groups for c in g.trajectories)
 
 
 def _prompts(work: w.Work) -> list[Prompt]:

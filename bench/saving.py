@@ -21,7 +21,7 @@ from bench.machine import facts, line
 from outdo.api import train
 from outdo.runs import checkpoint
 from outdo.runs.run import Run
-from outdo.train.session import Session
+from outdo.training.session import Session
 
 ROWS = 1_000_000
 

@@ -17,7 +17,7 @@ from bench.ours_step import policy_of
 from bench.profiling import shown
 from outdo.learn.learner import LocalLearner
 from outdo.recipe.schema import Recipe
-from outdo.types import Batch, Row
+from outdo.types import Batch, Sample
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     prompts = tuple(ids(work.prompt_tokens) for _ in range(work.prompts))
     logprobs = (-10.0,) * work.new_tokens
     rows = tuple(
-        Row(i // work.group, ids(work.new_tokens), logprobs, rng.choice((-1.0, 1.0))) for i in range(work.answers)
+        Sample(i // work.group, ids(work.new_tokens), logprobs, rng.choice((-1.0, 1.0))) for i in range(work.answers)
     )
     recipe = Recipe(
         max_completion_length=work.new_tokens,

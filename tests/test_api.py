@@ -19,7 +19,7 @@ from outdo import api
 from outdo.api import train
 from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, OutdoError, RecipeError, TaskError
 from outdo.runs.run import read_rows
-from outdo.train.console import PlainLines
+from outdo.training.console import PlainLines
 from outdo.types import Prompt
 
 MEASURED = ("tokens_per_s", "memory")  # of the machine, not of the run

@@ -30,7 +30,7 @@ NO_ENGINE = (
     "sweeps",
     "dash",
     "report",
-    "train/loop",
+    "training/loop",
 )
 
 

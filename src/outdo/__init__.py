@@ -15,7 +15,7 @@ _WHERE = {
     "evaluate": "outdo.api",
     "sft": "outdo.api",
     "plot": "outdo.report.plot",
-    "GRPOTrainer": "outdo.train.trainer",
+    "GRPOTrainer": "outdo.training.trainer",
     "group_advantages": "outdo.algo.advantage",
     "rloo_advantages": "outdo.algo.advantage",
     "reinforce_pp_advantages": "outdo.algo.advantage",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from outdo.report.plot import plot as plot
     from outdo.tasks.splits import belongs as belongs
     from outdo.tasks.task import task as task
-    from outdo.train.trainer import GRPOTrainer as GRPOTrainer
+    from outdo.training.trainer import GRPOTrainer as GRPOTrainer
     from outdo.types import Grade as Grade
     from outdo.types import Prompt as Prompt
 

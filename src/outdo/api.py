@@ -21,13 +21,13 @@ from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import SOURCE_KEYS
 from outdo.tasks.task import Task, refuse_no_task
-from outdo.train import resuming
-from outdo.train.console import LiveTable, PlainLines, make_reporter
-from outdo.train.harvesting import harvesting
-from outdo.train.keeping import Known
-from outdo.train.launch import Job, Result, go_on, start
-from outdo.train.stages import Runner, run_stages
-from outdo.train.trackers import chosen
+from outdo.training import resuming
+from outdo.training.console import LiveTable, PlainLines, make_reporter
+from outdo.training.harvesting import harvesting
+from outdo.training.keeping import Known
+from outdo.training.launch import Job, Result, go_on, start
+from outdo.training.stages import Runner, run_stages
+from outdo.training.trackers import chosen
 
 P = ParamSpec("P")
 Object = str | Callable[..., Any]

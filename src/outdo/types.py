@@ -7,7 +7,7 @@ nothing is ever overwritten. Axis suffixes used across the package: P prompts, G
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ Message = Mapping[str, str]  # {"role": "user", "content": "…"}
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
 Support = tuple[tuple[int, ...], ...]
+Mask = tuple[bool, ...]  # for each token, whether it is trained on; empty: all are
 PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
 
 
@@ -34,18 +35,81 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Completion:
-    """One sampled answer. All of `token_ids` were chosen by the model, the closing token included."""
+class Segment:
+    """Tokens that one side wrote: the model, or an environment that answered it.
+
+    Only the model's own segments have log-probabilities, and only they are trained on.
+    """
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # the sampler's own, under the distribution that each token was drawn from
-    text: str
-    finish: Finish
-    version: int  # which weights wrote it: the number of training steps they had seen
+    logprobs: tuple[float, ...] = ()  # the sampler's own, under the distribution that each token was drawn from
+    version: int = 0  # which weights wrote it: the number of training steps they had seen
     support: Support = ()  # the tokens that top_k, top_p or min_p left to choose from, for each token; else empty
+    trained: bool = True  # False: an environment's; its tokens are context, without a gradient
 
     def __post_init__(self) -> None:
-        assert len(self.token_ids) == len(self.logprobs), "one log-probability for each token"
+        expected = len(self.token_ids) if self.trained else 0
+        assert len(self.logprobs) == expected, "one log-probability for each token of the model's own, else none"
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One sampled answer: what the model wrote and, over several turns, what it was answered.
+
+    Token ids are those that were sampled: text is never encoded again to get them back.
+    """
+
+    segments: tuple[Segment, ...]
+    text: str
+    finish: Finish
+
+    @classmethod
+    def single(
+        cls,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        text: str,
+        finish: Finish,
+        version: int,
+        support: Support = (),
+    ) -> Trajectory:
+        """The common case: one turn, all of it the model's."""
+        return cls((Segment(token_ids, logprobs, version, support),), text, finish)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All tokens after the prompt, the environment's included."""
+        return self.segments[0].token_ids if len(self.segments) == 1 else self._joined("token_ids")
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Of the model's own tokens."""
+        return self.segments[0].logprobs if len(self.segments) == 1 else self._joined("logprobs")
+
+    @property
+    def support(self) -> Support:
+        """Of the model's own tokens."""
+        return self.segments[0].support if len(self.segments) == 1 else self._joined("support")
+
+    @property
+    def mask(self) -> Mask:
+        """True for the model's own tokens; empty where all are."""
+        if all(segment.trained for segment in self.segments):
+            return ()
+        return tuple(segment.trained for segment in self.segments for _ in segment.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the model wrote."""
+        return sum(len(segment.logprobs) for segment in self.segments)
+
+    @property
+    def version(self) -> int:
+        """Of the oldest weights that wrote any of it."""
+        return min(segment.version for segment in self.segments if segment.trained)
+
+    def _joined(self, name: str) -> tuple[Any, ...]:
+        return tuple(value for segment in self.segments for value in getattr(segment, name))
 
 
 @dataclass(frozen=True)
@@ -67,7 +131,7 @@ class Group:
 
     prompt: Prompt
     prompt_ids: tuple[int, ...]
-    completions: tuple[Completion, ...]
+    trajectories: tuple[Trajectory, ...]
     grades: tuple[Grade, ...] = ()
     advantages: tuple[float, ...] = ()
 
@@ -82,27 +146,33 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One answer as the learner sees it."""
+class Sample:
+    """One answer as the learner sees it. Log-probabilities and support are of its trained tokens."""
 
     prompt: int  # which of the batch's prompts it answers
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     advantage: float
     support: Support = ()
+    mask: Mask = ()  # empty: every token is trained on
+
+    @property
+    def num_trained(self) -> int:
+        return len(self.logprobs)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The answers of one step, ragged: padding is the learner's business. Rows of one prompt are neighbours."""
+    """The answers of one step, ragged: padding is the learner's business. Samples of one prompt are neighbours."""
 
     prompt_ids: tuple[tuple[int, ...], ...]
-    rows: tuple[Row, ...]
-    version: int  # of the weights that sampled it
+    samples: tuple[Sample, ...]
+    version: int  # of the oldest weights that sampled it
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(row.token_ids) for row in self.rows)
+        """Tokens that are trained on."""
+        return sum(sample.num_trained for sample in self.samples)
 
 
 @dataclass(frozen=True)
@@ -131,6 +201,56 @@ class SampleParams:
     @property
     def truncates(self) -> bool:
         return self.temperature > 0 and bool(self.top_k or self.top_p < 1 or self.min_p)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt in tokens, and a seed for each answer wanted to it. Answers to one request share the prompt's cache."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    seeds: tuple[int, ...]
+    params: SampleParams
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the model wrote to one request: a segment for each of its seeds, in their order."""
+
+    request: Request
+    segments: tuple[Segment, ...]
+    finishes: tuple[Finish, ...]
+
+
+class WeightSource(Protocol):
+    """Whoever has weights to hand on: a learner."""
+
+    def weights(self) -> Mapping[str, Any]:
+        """What is trained, by parameter name: the model, or its adapter."""
+        ...
+
+
+class Engine(Protocol):
+    """Token ids in, token ids out. It knows no chat template, no task and no group.
+
+    A generation is yielded as soon as its last answer is done, in any order. What is sampled depends on a request's
+    prompt, seeds and parameters alone, not on its neighbours.
+    """
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Generation]: ...
+
+    def update(self, source: WeightSource, version: int) -> None:
+        """New weights: those of a learner after `version` training steps."""
+        ...
+
+    def abort(self) -> None:
+        """Drops the requests in flight."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """How many answers it decodes side by side."""
+        ...
 
 
 class Sampler(Protocol):

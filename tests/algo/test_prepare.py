@@ -5,11 +5,11 @@ import math
 import pytest
 
 from outdo.algo.prepare import prepare, with_advantages
-from outdo.types import Completion, Grade, Group, Prompt, Row
+from outdo.types import Grade, Group, Prompt, Sample, Trajectory
 
 
 def completion(index, finish="stop", version=0):
-    return Completion((index, index + 1), (-0.5, -0.25 * index), f"text {index}", finish, version)
+    return Trajectory.single((index, index + 1), (-0.5, -0.25 * index), f"text {index}", finish, version)
 
 
 def group(name, rewards, start=0, finishes=None, versions=None):
@@ -80,24 +80,24 @@ def test_rows_carry_their_own_tokens_prompt_and_advantage():
     groups = with_advantages([group("a", [0.0, 1.0]), group("b", [5.0, 3.0], start=10)], scale="none")
     batch = prepare(groups)
     assert batch.prompt_ids == ((0, 7), (10, 7))
-    assert batch.rows == (
-        Row(0, (0, 1), (-0.5, 0.0), -0.5),
-        Row(0, (1, 2), (-0.5, -0.25), 0.5),
-        Row(1, (10, 11), (-0.5, -2.5), 1.0),
-        Row(1, (11, 12), (-0.5, -2.75), -1.0),
+    assert batch.samples == (
+        Sample(0, (0, 1), (-0.5, 0.0), -0.5),
+        Sample(0, (1, 2), (-0.5, -0.25), 0.5),
+        Sample(1, (10, 11), (-0.5, -2.5), 1.0),
+        Sample(1, (11, 12), (-0.5, -2.75), -1.0),
     )
     assert batch.num_tokens == 8
 
 
 def test_unjudged_answers_are_left_out_and_their_siblings_stay():
     batch = prepare(with_advantages([group("a", [1.0, None, 0.0])], scale="none"))
-    assert [(row.token_ids, row.advantage) for row in batch.rows] == [((0, 1), 0.5), ((2, 3), -0.5)]
+    assert [(row.token_ids, row.advantage) for row in batch.samples] == [((0, 1), 0.5), ((2, 3), -0.5)]
 
 
 def test_answers_cut_at_the_limit_are_left_out_on_request_and_count_in_the_mean():
     groups = with_advantages([group("a", [1.0, 0.0, 2.0], finishes=["stop", "length", "stop"])], scale="none")
-    assert len(prepare(groups).rows) == 3
-    kept = prepare(groups, mask_truncated=True).rows
+    assert len(prepare(groups).samples) == 3
+    kept = prepare(groups, mask_truncated=True).samples
     assert [(row.token_ids, row.advantage) for row in kept] == [((0, 1), 0.0), ((2, 3), 1.0)]
 
 
@@ -105,7 +105,7 @@ def test_a_prompt_whose_answers_are_all_left_out_keeps_its_place():
     groups = with_advantages([group("a", [None, None]), group("b", [0.0, 1.0], start=10)])
     batch = prepare(groups)
     assert batch.prompt_ids == ((0, 7), (10, 7))
-    assert [row.prompt for row in batch.rows] == [1, 1]
+    assert [row.prompt for row in batch.samples] == [1, 1]
 
 
 def test_the_batch_is_as_old_as_its_oldest_answer():

@@ -15,10 +15,10 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
 from outdo.runs.run import read_rows
-from outdo.train.harvest import demonstrations, harvest, picked, tally_of
-from outdo.train.harvesting import DECIDING
-from outdo.train.stages import prefixed
-from outdo.types import Completion, Grade, Group, Prompt, SampleParams
+from outdo.training.harvest import demonstrations, harvest, picked, tally_of
+from outdo.training.harvesting import DECIDING
+from outdo.training.stages import prefixed
+from outdo.types import Grade, Group, Prompt, SampleParams, Trajectory
 from support.basics import prompt_of
 from support.harness import Forks
 
@@ -107,7 +107,7 @@ def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
         ("2 and more", "length"),
         ("two: 2", "stop"),
     ]
-    answers = tuple(Completion((1,), (0.0,), text, finish, 0) for text, finish in told)  # type: ignore[arg-type]
+    answers = tuple(Trajectory.single((1,), (0.0,), text, finish, 0) for text, finish in told)  # type: ignore[arg-type]
     right = Grade(1.0, "right")
     group = Group(prompt, (1,), answers, (right, right, right, Grade(0.0, "wrong"), right, Grade(None, "broken")))
     row = picked(group, keep=2)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from outdo.cli import progress
-from outdo.train.console import PlainLines
+from outdo.training.console import PlainLines
 
 
 def test_lines_are_rare_and_not_on_standard_output(
@@ -26,7 +26,7 @@ def test_lines_are_rare_and_not_on_standard_output(
 
 def test_what_is_left_of_a_run_that_goes_on_is_reckoned_from_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("outdo.train.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("outdo.training.console.time.monotonic", lambda: now)
     said = io.StringIO()
     reporter = PlainLines(Console(file=said, width=300))
     reporter.begin("GRPO")

@@ -22,7 +22,7 @@ from outdo.models.load import load_policy, save_policy
 from outdo.recipe.foreign import SYNONYMS
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.train.plan import describe
+from outdo.training.plan import describe
 from support.basics import QUICK, ROOT
 from support.harness import Forks
 

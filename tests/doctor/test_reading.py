@@ -19,7 +19,7 @@ from outdo.doctor.rules import diagnose
 from outdo.doctor.watch import Watch
 from outdo.errors import OutdoError, RecipeError
 from outdo.rewards.compose import find_rewards, grade
-from outdo.types import Completion, Group, Prompt
+from outdo.types import Group, Prompt, Trajectory
 
 TRL = {
     "reward": 0.4,
@@ -172,7 +172,8 @@ def rewards_by_group(steps: int) -> list[dict[str, Any]]:
         prompt = Prompt(f"q{step % 3}", ({"role": "user", "content": "q"},), "7")
         said = [(rng.choice([4, 8, 12, 20]), rng.choice([7, 8])) for _ in range(8)]
         answers = [
-            Completion(tuple(range(k)), (0.0,) * k, f"{'x ' * k}<answer>{n}</answer>", "stop", 0) for k, n in said
+            Trajectory.single(tuple(range(k)), (0.0,) * k, f"{'x ' * k}<answer>{n}</answer>", "stop", 0)
+            for k, n in said
         ]
         grades = grade(Group(prompt, (1,), tuple(answers)), rewards).grades
         rows.append(

@@ -17,8 +17,8 @@ from outdo.errors import OutdoError
 from outdo.recipe.load import load_recipe
 from outdo.runs import checkpoint
 from outdo.runs.run import Run
-from outdo.train import resuming
-from outdo.train.treating import _copy, _judged, _keys, treat
+from outdo.training import resuming
+from outdo.training.treating import _copy, _judged, _keys, treat
 
 
 def written(folder: Path, kl: np.ndarray, held: dict[int, float] | None = None, **keys: object) -> Path:

@@ -18,8 +18,8 @@ from outdo.errors import RecipeError, TaskError
 from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompts, measure
 from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
-from outdo.train.console import PlainLines, summary
-from outdo.types import Completion, Group, Prompt, SampleParams
+from outdo.training.console import PlainLines, summary
+from outdo.types import Group, Prompt, SampleParams, Trajectory
 from support.basics import prompt_of
 
 
@@ -41,8 +41,8 @@ class Known:
     def load(self, weights: Mapping[str, Any], version: int) -> None: ...
 
 
-def _said(text: str) -> Completion:
-    return Completion((1,), (0.0,), f"<answer>{text}</answer>", "stop", 0)
+def _said(text: str) -> Trajectory:
+    return Trajectory.single((1,), (0.0,), f"<answer>{text}</answer>", "stop", 0)
 
 
 PROBLEMS = [prompt_of(name, "1") for name in "abcd"]

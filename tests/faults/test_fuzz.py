@@ -15,7 +15,7 @@ from outdo.errors import OutdoError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import SYNONYMS, Recipe
 from outdo.runs.run import Run, read_run
-from outdo.train import resuming
+from outdo.training import resuming
 
 KEYS = [*Recipe.model_fields, *SYNONYMS]
 SCALARS = st.one_of(

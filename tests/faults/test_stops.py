@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from outdo.train import signals
+from outdo.training import signals
 from support.harness import SHORT, Bench, rows, same
 
 Disturbed = Callable[..., list[int]]

@@ -49,7 +49,7 @@ def test_it_learns_and_samples() -> None:
     assert distance(copies(learner.masters.own), before) > 1.0
     assert all(s["grad_norm"] > 0 for s in stats)
     (group,) = LocalSampler(policy).sample([prompt_of("1+1")], 2, SampleParams(6), 0)
-    assert all(-20 < logprob <= 0 for c in group.completions for logprob in c.logprobs)
+    assert all(-20 < logprob <= 0 for c in group.trajectories for logprob in c.logprobs)
 
 
 def test_a_run_goes_on_bit_for_bit() -> None:

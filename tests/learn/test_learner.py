@@ -17,7 +17,7 @@ from outdo.learn.packing import forward, pack, unpack
 from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
 from outdo.rollout.local import LocalSampler
-from outdo.types import Batch, Row, SampleParams
+from outdo.types import Batch, Sample, SampleParams
 from support.basics import group_of, prompt_of
 from support.batches import assert_same, batch, gradients_after, groups, recipe
 
@@ -25,11 +25,11 @@ from support.batches import assert_same, batch, gradients_after, groups, recipe
 def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
     """The same loss from one unpadded forward of each answer by transformers' own attention."""
     b = batch()
-    width = max(len(row.token_ids) for row in b.rows)
-    logprobs_BT = torch.zeros(len(b.rows), width)
-    mask_BT = torch.zeros(len(b.rows), width)
+    width = max(len(row.token_ids) for row in b.samples)
+    logprobs_BT = torch.zeros(len(b.samples), width)
+    mask_BT = torch.zeros(len(b.samples), width)
     policy.model.set_attn_implementation("eager")
-    for i, row in enumerate(b.rows):
+    for i, row in enumerate(b.samples):
         ids = torch.tensor([[*b.prompt_ids[row.prompt], *row.token_ids]])
         logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(b.prompt_ids[row.prompt]) - 1 : -1]
         n = len(row.token_ids)
@@ -37,7 +37,7 @@ def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
         logprobs_BT = torch.index_put(logprobs_BT, (torch.tensor([i] * n), torch.arange(n)), chosen)
         mask_BT[i, :n] = 1
     policy.model.set_attn_implementation("outdo")
-    advantages_B = torch.tensor([row.advantage for row in b.rows])
+    advantages_B = torch.tensor([row.advantage for row in b.samples])
     return grpo_loss(logprobs_BT, logprobs_BT.detach(), advantages_B, mask_BT, max_completion_length=8, **keys)[0]
 
 
@@ -63,9 +63,9 @@ def test_micro_batches_hold_so_many_tokens_and_a_prompt_counts_once(
     policy: Policy, tokens: int, sizes: list[int]
 ) -> None:
     learner, b = LocalLearner(policy, recipe(tokens_per_micro_batch=tokens)), batch()
-    parts = learner._micro_batches(b.prompt_ids, b.rows)
+    parts = learner._micro_batches(b.prompt_ids, b.samples)
     assert [len(part) for part in parts] == sizes
-    assert [row for part in parts for row in part] == list(b.rows)
+    assert [row for part in parts for row in part] == list(b.samples)
     assert all(len(part) == 1 or tokens_of(part, b.prompt_ids) <= tokens for part in parts)
 
 
@@ -93,12 +93,12 @@ def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
     sampled = list(LocalSampler(policy).sample(prompts, 4, SampleParams(8, temperature=0.8), 0))
     b = prepare(
         with_advantages(
-            [group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.completions], [1, 0, 0, 1]) for g in sampled]
+            [group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.trajectories], [1, 0, 0, 1]) for g in sampled]
         )
     )
     rows = tuple(
         type(row)(row.prompt, row.token_ids, c.logprobs, row.advantage)
-        for row, c in zip(b.rows, [c for g in sampled for c in g.completions], strict=True)
+        for row, c in zip(b.samples, [c for g in sampled for c in g.trajectories], strict=True)
     )
     stats = LocalLearner(policy, recipe(per_device_train_batch_size=16, temperature=0.8)).update(
         Batch(b.prompt_ids, rows, 0), 0
@@ -110,7 +110,7 @@ def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
 
 def test_a_right_answer_becomes_likelier_and_a_wrong_one_less(policy: Policy) -> None:
     def likelihoods() -> torch.Tensor:
-        packed = pack(batch().prompt_ids, batch().rows, policy.device)
+        packed = pack(batch().prompt_ids, batch().samples, policy.device)
         chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
         return unpack(chosen, packed).sum(-1).detach()
 
@@ -119,7 +119,7 @@ def test_a_right_answer_becomes_likelier_and_a_wrong_one_less(policy: Policy) ->
     for step in range(5):
         learner.update(batch(), step)
     gained = likelihoods() - before
-    advantages = torch.tensor([row.advantage for row in batch().rows])
+    advantages = torch.tensor([row.advantage for row in batch().samples])
     assert float((gained * advantages).sum()) > 1.0
 
 
@@ -156,7 +156,7 @@ def test_several_updates_a_step_see_every_row_once(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(**keys))
     dealt = learner._updates(batch(), seed=1)
     assert [len(rows) for rows in dealt] == [4, 4]
-    assert sorted(row.token_ids for rows in dealt for row in rows) == sorted(row.token_ids for row in batch().rows)
+    assert sorted(row.token_ids for rows in dealt for row in rows) == sorted(row.token_ids for row in batch().samples)
     assert all(len({row.prompt for row in rows}) == 1 for rows in dealt)
 
 
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Poli
 
 def test_penalties_are_beta_times_the_answers_kl(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(beta=0.5, kl_in_reward=True))
-    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    packed = pack(batch().prompt_ids, batch().samples, policy.device)
     chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
     expected = ((packed.sampler_logprobs_BT - unpack(chosen, packed)) * packed.mask_BT).sum(-1) * 0.5
     found = learner.penalties(groups())
@@ -200,12 +200,12 @@ def test_ratios_are_how_much_likelier_each_token_became(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(learning_rate=3e-3))
     before = learner.ratios(groups())
     learner.update(batch(), 0)
-    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    packed = pack(batch().prompt_ids, batch().samples, policy.device)
     now, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
     expected_BT = (unpack(now, packed) - packed.sampler_logprobs_BT).exp().tolist()
     after = learner.ratios(groups())
     flat = [ratios for group in after for ratios in group]
-    for row, ratios, expected_T in zip(batch().rows, flat, expected_BT, strict=True):
+    for row, ratios, expected_T in zip(batch().samples, flat, expected_BT, strict=True):
         assert ratios == pytest.approx(expected_T[: len(row.token_ids)], rel=1e-5)
     assert sum(after[0][0]) > 1.01 * sum(before[0][0])  # the right answer
 
@@ -227,7 +227,7 @@ def test_the_adaptive_coefficient_follows_its_target(policy: Policy) -> None:
 
 def test_a_prompt_with_one_answer_is_one_text(policy: Policy) -> None:
     prompts = [(5, 6, 7), (8,), (9, 10, 4, 5)]
-    rows = [Row(2, (3, 4, 5), (0.0,) * 3, 0.0), Row(0, (7,), (0.0,), 0.0), Row(1, (4, 3), (0.0,) * 2, 0.0)]
+    rows = [Sample(2, (3, 4, 5), (0.0,) * 3, 0.0), Sample(0, (7,), (0.0,), 0.0), Sample(1, (4, 3), (0.0,) * 2, 0.0)]
     lone = pack(prompts, rows, policy.device)
     assert lone.layout.answer_lens == [] and lone.layout.prompt_lens == [6, 3, 2]
     shared = [pack(prompts, [row, row], policy.device) for row in rows]

@@ -18,14 +18,14 @@ from support.batches import assert_same, batch, gradients_after, recipe
 
 def ratios(policy: Policy) -> tuple[torch.Tensor, torch.Tensor]:
     """p(learner) / p(sampler) of the made-up batch, and its mask."""
-    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    packed = pack(batch().prompt_ids, batch().samples, policy.device)
     with torch.no_grad():
         chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
     return (unpack(chosen, packed) - packed.sampler_logprobs_BT).exp(), packed.mask_BT
 
 
 def expected_gradients(policy: Policy, weights_BT: torch.Tensor) -> list[torch.Tensor]:
-    packed = pack(batch().prompt_ids, batch().rows, policy.device)
+    packed = pack(batch().prompt_ids, batch().samples, policy.device)
     policy.model.zero_grad()
     chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
     now_BT = unpack(chosen, packed)

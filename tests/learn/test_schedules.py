@@ -13,7 +13,7 @@ from transformers import get_scheduler
 
 from outdo import train
 from outdo.learn.optim import rate_at
-from outdo.train.console import PlainLines
+from outdo.training.console import PlainLines
 
 
 @pytest.mark.parametrize(

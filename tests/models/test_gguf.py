@@ -86,8 +86,8 @@ def test_the_next_time_it_is_read_from_a_folder(tmp_path: Path, monkeypatch: pyt
 def test_greedy_answers_equal_generates(file: Path) -> None:
     policy = load_policy(str(file), device="cpu")
     prompts, params = [prompt_of("the sea"), prompt_of("9")], SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.completions[0].token_ids for g in LocalSampler(policy).sample(prompts, 1, params, 0)}
-    theirs = {g.prompt.id: g.completions[0].token_ids for g in HFSampler(policy).sample(prompts, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0].token_ids for g in LocalSampler(policy).sample(prompts, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0].token_ids for g in HFSampler(policy).sample(prompts, 1, params, 0)}
     assert ours == theirs
 
 
@@ -143,8 +143,8 @@ def test_smollm2_takes_a_step_of_grpo_with_lora(tmp_path: Path) -> None:
     policy = load_policy("smollm2", device="cpu")
     assert policy.facts["eos_ids"] == [2] and policy.pad_id == 0 and policy.context == 8192 and policy.stack
     params, prompts = SampleParams(16, temperature=0.0), [prompt_of("What is 3*4?")]
-    ours = next(iter(LocalSampler(policy).sample(prompts, 1, params, 0))).completions[0]
-    theirs = next(iter(HFSampler(policy).sample(prompts, 1, params, 0))).completions[0]
+    ours = next(iter(LocalSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
+    theirs = next(iter(HFSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
     assert ours.token_ids == theirs.token_ids and len(ours.token_ids) > 1
     del policy
     result = api.train(

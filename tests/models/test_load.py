@@ -23,8 +23,8 @@ from outdo.models.tiny import tiny_tokenizer
 from outdo.recipe.load import load_recipe
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
-from outdo.train.console import PlainLines
-from outdo.types import Row, SampleParams
+from outdo.training.console import PlainLines
+from outdo.types import Sample, SampleParams
 from support.basics import prompt_of
 
 SHAPE: dict[str, Any] = {
@@ -77,14 +77,14 @@ def make(folder: Path, family: str, **more: Any) -> Path:
 def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     params = SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.completions[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
-    theirs = {g.prompt.id: g.completions[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
     for key, mine in ours.items():
         assert mine.token_ids == theirs[key].token_ids
         torch.testing.assert_close(
             torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4
         )
-    rows = [Row(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
+    rows = [Sample(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
     packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.device)
     forward(policy, packed).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
@@ -121,7 +121,7 @@ def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
     assert policy.plain and policy.stack is None
     prompts = [policy.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
-    rows = [Row(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
+    rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     packed = pack(prompts, rows, policy.device)
     policy.model.eval()
     chosen, entropy = plain_logprobs(policy, packed, 0.7)
@@ -186,7 +186,7 @@ def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, m
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     prompts = [policy.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
-    rows = [Row(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
+    rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     weight = torch.linspace(-1.0, 1.0, sum(len(ids) for _, ids in answers))
     packed = pack(prompts, rows, policy.device)
     for recompute in (False, True):
@@ -263,7 +263,9 @@ def test_a_step_on_the_gpu(dtype: str) -> None:
     policy = load_policy("tiny", device="cuda", dtype=dtype)
     groups = list(LocalSampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
     rows = [
-        Row(i, c.token_ids, c.logprobs, (-1.0) ** j) for i, g in enumerate(groups) for j, c in enumerate(g.completions)
+        Sample(i, c.token_ids, c.logprobs, (-1.0) ** j)
+        for i, g in enumerate(groups)
+        for j, c in enumerate(g.trajectories)
     ]
     from outdo.types import Batch
 

@@ -22,15 +22,15 @@ from outdo.models.load import Policy, load_policy, save_adapter, save_policy
 from outdo.models.lora import Adapter, Lora
 from outdo.recipe.load import load_recipe
 from outdo.runs.run import read_rows
-from outdo.types import Batch, Row
+from outdo.types import Batch, Sample
 from support.basics import prompt_of
 
 LORA = Lora(r=4, alpha=8.0, seed=1)
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?")]
 ROWS = [
-    Row(0, (9, 11, 4), (-1.0, -2.0, -0.5), 1.0),
-    Row(0, (12, 4), (-3.0, -1.0), -1.0),
-    Row(1, (20, 21), (-4.0, -4.0), 0.5),
+    Sample(0, (9, 11, 4), (-1.0, -2.0, -0.5), 1.0),
+    Sample(0, (12, 4), (-3.0, -1.0), -1.0),
+    Sample(1, (20, 21), (-4.0, -4.0), 0.5),
 ]
 IDS = torch.arange(5, 40)[None]
 

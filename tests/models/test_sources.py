@@ -22,7 +22,7 @@ from outdo.models.sources import find_source
 from outdo.models.tiny import tiny_tokenizer
 from outdo.models.tokens import end_of_turn, ending_ids, set_padding
 from outdo.recipe.load import load_recipe
-from outdo.train import plan
+from outdo.training import plan
 
 
 @pytest.fixture
@@ -161,18 +161,18 @@ def test_too_little_memory_is_said_before_loading(model: Path, monkeypatch: pyte
     shape = plan.model_shape(find_source(str(model)))
     need = sum(plan.held(recipe, shape).values())
     assert need == 16 * shape.parameters
-    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: need)
+    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: need)
     plan.refuse_too_large(recipe, shape)
-    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: need - 1)
+    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: need - 1)
     said = (
         r"takes 17.0 MB \(weights 4.3 MB, gradients 4.3 MB, optimizer 8.5 MB\).*has 17.0 MB free: use_peft=true needs"
     )
     with pytest.raises(ModelError, match=said):
         plan.policy_for(recipe)
-    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
+    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
     sampled = plan.policy_for(recipe.model_copy(update={"use_peft": True}), learns=False)
     assert sampled.adapter is None
-    monkeypatch.setattr("outdo.train.plan.available_memory", lambda: 100)
+    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: 100)
     with pytest.raises(ModelError, match="free: take a smaller model"):
         plan.policy_for(recipe)
 

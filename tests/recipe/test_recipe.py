@@ -14,7 +14,7 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
 from outdo.recipe.schema import Recipe
 from outdo.rewards.registry import GRADERS
-from outdo.train.stages import read_stages
+from outdo.training.stages import read_stages
 from support.basics import ROOT
 
 

@@ -28,7 +28,7 @@ from outdo.report.story import read_story
 from outdo.report.words import again, duration, verdict
 from outdo.report.write import write_report
 from outdo.runs.run import Run
-from outdo.train.console import summary
+from outdo.training.console import summary
 from support.folders import HOSTILE, RECIPE, group, make_run, numbers
 from support.harness import SHORT
 

@@ -10,7 +10,7 @@ import pytest
 
 from outdo.errors import GraderError
 from outdo.rewards.compose import find_rewards, grade
-from outdo.types import Completion, Group, Prompt
+from outdo.types import Group, Prompt, Trajectory
 
 REWARDS = """
 import os, signal, sys, threading, time
@@ -56,7 +56,7 @@ def file(tmp_path_factory):
 
 def group_of(*texts):
     prompt = Prompt("p", ({"role": "user", "content": "2+2?"},), "4", {"numbers": (1, 2)})
-    return Group(prompt, (1,), tuple(Completion((7,), (0.0,), text, "stop", 0) for text in texts))
+    return Group(prompt, (1,), tuple(Trajectory.single((7,), (0.0,), text, "stop", 0) for text in texts))
 
 
 def test_a_reward_is_found_from_another_folder_than_the_graders_were_started_in(file, tmp_path, monkeypatch):

@@ -7,12 +7,12 @@ import pytest
 
 from outdo.errors import BrokenGraders, GraderError
 from outdo.rewards.compose import Reward, Rewards, find_rewards, grade, grade_all, halt_if_broken
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.types import Grade, Group, Prompt, Trajectory
 
 
 def group_of(texts, answer="4", **meta):
     prompt = Prompt("p", ({"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"}), answer, meta)
-    return Group(prompt, (1,), tuple(Completion((7, 8), (0.0, 0.0), text, "stop", 0) for text in texts))
+    return Group(prompt, (1,), tuple(Trajectory.single((7, 8), (0.0, 0.0), text, "stop", 0) for text in texts))
 
 
 def graded(texts, *parts, truth=None, answer="4", **meta):
@@ -247,7 +247,7 @@ def test_groups_are_graded_while_the_next_are_made():
 
     done = grade_all(groups(), Rewards((Reward("waits", waits),), "waits"))
     assert made == [True]
-    assert [group.completions[0].text for group in done] == ["a", "b"]
+    assert [group.trajectories[0].text for group in done] == ["a", "b"]
 
 
 def test_rewards_are_found_by_name_with_weights_and_their_truth():

@@ -11,13 +11,13 @@ from outdo.errors import TaskError
 from outdo.models.load import Policy
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
-from outdo.types import Completion, Group, SampleParams
+from outdo.types import Group, SampleParams, Trajectory
 from support.basics import prompt_of
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 7-2?")]
 
 
-def plain_logits(policy: Policy, group: Group, answer: Completion) -> torch.Tensor:
+def plain_logits(policy: Policy, group: Group, answer: Trajectory) -> torch.Tensor:
     ids = torch.tensor([[*group.prompt_ids, *answer.token_ids]])
     policy.model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_logprobs_are_those_of_what_was_sampled_from(policy: Policy, cut: dict[s
     params = SampleParams(10, temperature=0.7, **cut)  # type: ignore[arg-type]
     sizes = set()
     for group in HFSampler(policy).sample(PROMPTS, 3, params, 0):
-        for answer in group.completions:
+        for answer in group.trajectories:
             logits = plain_logits(policy, group, answer) / 0.7
             every = tuple(range(logits.shape[-1]))
             support = answer.support if cut else (every,) * len(answer.token_ids)
@@ -55,18 +55,18 @@ def test_both_samplers_leave_the_same_tokens(policy: Policy) -> None:
     params = SampleParams(1, temperature=0.7, top_k=40, top_p=0.8, min_p=0.01)
     (ours,) = LocalSampler(policy).sample(PROMPTS[:1], 2, params, 0)
     (theirs,) = HFSampler(policy).sample(PROMPTS[:1], 2, params, 0)
-    assert {c.support for c in ours.completions} == {c.support for c in theirs.completions}
+    assert {c.support for c in ours.trajectories} == {c.support for c in theirs.trajectories}
 
 
 def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy) -> None:
     """Greedy, so that both write the same."""
     ending = replace(policy, eos_ids=(40, 41))
     greedy = SampleParams(24, temperature=0.0)
-    texts = [g.completions[0] for g in HFSampler(ending).sample(PROMPTS, 1, greedy, 0)]
+    texts = [g.trajectories[0] for g in HFSampler(ending).sample(PROMPTS, 1, greedy, 0)]
     stop = (texts[0].text[7:9], texts[1].text[-1:])
     params = replace(greedy, stop=stop)
-    ours = {g.prompt.id: g.completions for g in LocalSampler(ending).sample(PROMPTS, 1, params, 0)}
-    theirs = {g.prompt.id: g.completions for g in HFSampler(ending).sample(PROMPTS, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories for g in LocalSampler(ending).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories for g in HFSampler(ending).sample(PROMPTS, 1, params, 0)}
     for key, (mine,) in ours.items():
         (other,) = theirs[key]
         assert (mine.token_ids, mine.text, mine.finish) == (other.token_ids, other.text, other.finish)
@@ -77,10 +77,10 @@ def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy
 def test_a_model_s_own_habits_of_generating_change_nothing(policy: Policy) -> None:
     """Many models come with a repetition penalty, of which the learner's log-probabilities know nothing."""
     greedy = SampleParams(24, temperature=0.0)
-    before = [g.completions[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)]
+    before = [g.trajectories[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)]
     policy.model.generation_config.repetition_penalty = 1.8
     policy.model.generation_config.min_new_tokens = 24
-    assert [g.completions[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)] == before
+    assert [g.trajectories[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)] == before
     assert policy.model.generation_config.repetition_penalty == 1.8, "it is the model's own, and saved with it"
 
 
@@ -88,9 +88,9 @@ def test_a_stop_text_may_be_a_special_token(policy: Policy) -> None:
     params, special = SampleParams(40, temperature=3.0), policy.tokenizer.convert_ids_to_tokens(2)
     assert special in policy.tokenizer.all_special_tokens and special not in policy.decode((2, 40))
     for sampler in (LocalSampler(policy), HFSampler(policy)):
-        whole = [c for g in sampler.sample(PROMPTS, 16, params, 1) for c in g.completions]
+        whole = [c for g in sampler.sample(PROMPTS, 16, params, 1) for c in g.trajectories]
         assert any(2 in c.token_ids[:-1] for c in whole), "else there is nothing to stop at"
-        cut = [c for g in sampler.sample(PROMPTS, 16, replace(params, stop=(special,)), 1) for c in g.completions]
+        cut = [c for g in sampler.sample(PROMPTS, 16, replace(params, stop=(special,)), 1) for c in g.trajectories]
         assert all(2 not in c.token_ids[:-1] for c in cut)
         assert all(c.finish == "stop" for c in cut if c.token_ids[-1] == 2)
 

@@ -16,12 +16,12 @@ PROMPTS = [prompt_of(text) for text in ("1+1", "12+345", "what is 7-2?", "9", "1
 
 
 def by_prompt(groups: list[Group]) -> dict[str, list[tuple[int, ...]]]:
-    return {g.prompt.id: [c.token_ids for c in g.completions] for g in groups}
+    return {g.prompt.id: [c.token_ids for c in g.trajectories] for g in groups}
 
 
 def plain_logprobs(policy: Policy, group: Group, index: int, temperature: float) -> torch.Tensor:
     """Log-probabilities of one answer by an ordinary forward of the model, alone and unpadded."""
-    answer = group.completions[index].token_ids
+    answer = group.trajectories[index].token_ids
     ids = torch.tensor([[*group.prompt_ids, *answer]])
     policy.model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -42,7 +42,7 @@ def test_greedy_tokens_equal_those_of_generate(policy: Policy) -> None:
 def test_logprobs_equal_a_plain_forward(policy: Policy, temperature: float) -> None:
     params = SampleParams(20, temperature)
     for group in LocalSampler(policy).sample(PROMPTS, 3, params, 1):
-        for i, completion in enumerate(group.completions):
+        for i, completion in enumerate(group.trajectories):
             expected = plain_logprobs(policy, group, i, temperature)
             torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-5, rtol=1e-5)
 
@@ -60,7 +60,7 @@ def test_layout_changes_nothing(policy: Policy) -> None:
 
 def test_siblings_differ(policy: Policy) -> None:
     (group,) = LocalSampler(policy).sample(PROMPTS[:1], 8, SampleParams(16), 0)
-    assert len({c.token_ids for c in group.completions}) == 8
+    assert len({c.token_ids for c in group.trajectories}) == 8
 
 
 def test_rows_stop_at_eos_and_keep_it(policy: Policy) -> None:
@@ -68,14 +68,14 @@ def test_rows_stop_at_eos_and_keep_it(policy: Policy) -> None:
     ends = tuple(range(40, 70))
     sampler = LocalSampler(Policy(policy.model, policy.tokenizer, policy.device, ends, policy.pad_id, policy.context))
     groups = list(sampler.sample(PROMPTS, 8, SampleParams(30), 3))
-    answers = [c for g in groups for c in g.completions]
+    answers = [c for g in groups for c in g.trajectories]
     assert {c.finish for c in answers} == {"stop", "length"} or all(c.finish == "stop" for c in answers)
     for answer in answers:
         assert not set(answer.token_ids[:-1]) & set(ends)
         assert (answer.token_ids[-1] in ends) == (answer.finish == "stop")
         assert answer.finish == "stop" or len(answer.token_ids) == 30
     for group in groups:  # rows that stayed on are not disturbed by those that left
-        for i, completion in enumerate(group.completions):
+        for i, completion in enumerate(group.trajectories):
             torch.testing.assert_close(
                 torch.tensor(completion.logprobs), plain_logprobs(policy, group, i, 1.0), atol=1e-5, rtol=1e-5
             )
@@ -85,7 +85,7 @@ def test_versions_travel(policy: Policy) -> None:
     sampler = LocalSampler(policy)
     sampler.load({}, version=7)
     (group,) = sampler.sample(PROMPTS[:1], 2, SampleParams(2), 0)
-    assert [c.version for c in group.completions] == [7, 7]
+    assert [c.version for c in group.trajectories] == [7, 7]
 
 
 def test_a_prompt_that_does_not_fit_is_named(policy: Policy) -> None:
@@ -95,4 +95,4 @@ def test_a_prompt_that_does_not_fit_is_named(policy: Policy) -> None:
 
 def test_one_new_token(policy: Policy) -> None:
     (group,) = LocalSampler(policy).sample(PROMPTS[:1], 3, SampleParams(1), 0)
-    assert [len(c.token_ids) for c in group.completions] == [1, 1, 1]
+    assert [len(c.token_ids) for c in group.trajectories] == [1, 1, 1]

@@ -19,7 +19,7 @@ from outdo.recipe.load import load_recipe
 from outdo.rollout import local as local_module
 from outdo.rollout.local import LocalSampler
 from outdo.rollout.stored import read_rounds, write_rounds
-from outdo.types import Batch, Completion, Group, Row, SampleParams
+from outdo.types import Batch, Group, Sample, SampleParams, Trajectory
 from support.basics import prompt_of
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "12+345", "what is 7-2?", "9", "1234567890+1")]
@@ -57,9 +57,9 @@ def paged(policy: Policy, rows: int = 24, pages: int | None = None, late: bool =
     return sampler
 
 
-def answers(groups: list[Group]) -> dict[tuple[str, int], Completion]:
+def answers(groups: list[Group]) -> dict[tuple[str, int], Trajectory]:
     assert len({g.prompt.id for g in groups}) == len(groups)
-    return {(g.prompt.id, i): c for g in groups for i, c in enumerate(g.completions)}
+    return {(g.prompt.id, i): c for g in groups for i, c in enumerate(g.trajectories)}
 
 
 def assert_same(ours: list[Group], theirs: list[Group]) -> None:
@@ -73,7 +73,7 @@ def assert_same(ours: list[Group], theirs: list[Group]) -> None:
 
 def all_at_once(policy: Policy, params: SampleParams, n: int = 4, seed: int = 3) -> list[Group]:
     groups = list(LocalSampler(policy).sample(PROMPTS, n, params, seed))
-    lengths = {len(c.token_ids) for g in groups for c in g.completions}
+    lengths = {len(c.token_ids) for g in groups for c in g.trajectories}
     assert len(lengths) > 3, "answers of many lengths, or nothing is tried"
     return groups
 
@@ -150,7 +150,7 @@ def test_one_row_for_one_answer_comes_to_its_end(ending: Policy, monkeypatch: py
     endless = replace(ending, eos_ids=(9999,))
     for limit in range(4, 16):
         groups = list(paged(endless, rows=1, late=late).sample(PROMPTS, 1, SampleParams(limit), 0))
-        assert [len(c.token_ids) for g in groups for c in g.completions] == [limit] * len(PROMPTS)
+        assert [len(c.token_ids) for g in groups for c in g.trajectories] == [limit] * len(PROMPTS)
 
 
 def test_where_a_stop_text_was_is_forgotten_when_a_group_is_put_off(
@@ -158,7 +158,7 @@ def test_where_a_stop_text_was_is_forgotten_when_a_group_is_put_off(
 ) -> None:
     """Else its second attempt is done as soon as it is looked at, with the end of the first."""
     endless = replace(ending, eos_ids=(9999,))
-    free = [c for g in LocalSampler(endless).sample(PROMPTS, 4, SampleParams(60), 3) for c in g.completions]
+    free = [c for g in LocalSampler(endless).sample(PROMPTS, 4, SampleParams(60), 3) for c in g.trajectories]
     stops = tuple(text for c in free[:4] if (text := endless.decode(c.token_ids[25:28])))
     put_off, groups, had = local_module._Call._put_off, local_module._Call._groups, []
 
@@ -238,7 +238,7 @@ def first_end(policy: Policy, ids: tuple[int, ...], stop: tuple[str, ...]) -> in
 def test_stop_texts_end_an_answer_at_the_token_that_completes_them(ending: Policy, kind: str, length: int) -> None:
     free = list(LocalSampler(ending).sample(PROMPTS, 4, SampleParams(40), 3))
     # Texts of one token and of two, that do come: from the middle of the longest answers.
-    longest = sorted((c.token_ids for g in free for c in g.completions), key=len)[-3:]
+    longest = sorted((c.token_ids for g in free for c in g.trajectories), key=len)[-3:]
     stop = tuple(text for ids in longest if (text := ending.decode(ids[9 : 9 + length])))
     sampler = LocalSampler(ending, 8) if kind == "slots" else paged(ending, 8)
     stopped = answers(list(sampler.sample(PROMPTS, 4, SampleParams(40, stop=stop), 3)))
@@ -263,7 +263,7 @@ def test_no_prompts_and_no_tokens(ending: Policy) -> None:
         SampleParams(0)
 
 
-def restricted_logprobs(policy: Policy, group: Group, answer: Completion, temperature: float) -> torch.Tensor:
+def restricted_logprobs(policy: Policy, group: Group, answer: Trajectory, temperature: float) -> torch.Tensor:
     """By a plain forward, over the tokens that were left to choose from."""
     ids = torch.tensor([[*group.prompt_ids, *answer.token_ids]])
     policy.model.set_attn_implementation("eager")
@@ -292,7 +292,7 @@ def test_what_was_left_to_choose_from_travels_with_the_answer(ending: Policy, ki
     sampler = LocalSampler(ending, 8) if kind == "slots" else paged(ending, 8)
     sizes = set()
     for group in sampler.sample(PROMPTS, 4, params, 1):
-        for answer in group.completions:
+        for answer in group.trajectories:
             sizes |= {len(kept) for kept in answer.support}
             assert all(token in kept for token, kept in zip(answer.token_ids, answer.support, strict=True))
             expected = restricted_logprobs(ending, group, answer, 0.8)
@@ -306,13 +306,13 @@ def test_the_learner_sees_the_distribution_that_was_sampled(ending: Policy, tmp_
     groups = list(LocalSampler(ending).sample(PROMPTS, 4, SampleParams(16, 0.8, top_p=0.7), 1))
     write_rounds(tmp_path / "rounds.jsonl", [groups])
     (again,) = read_rounds(tmp_path / "rounds.jsonl")
-    assert [g.completions for g in again] == [g.completions for g in groups]
+    assert [g.trajectories for g in again] == [g.trajectories for g in groups]
 
     def update(ignore: bool) -> dict[str, float]:
         rows = [
-            Row(p, c.token_ids, c.logprobs, (-1.0) ** i, () if ignore else c.support)
+            Sample(p, c.token_ids, c.logprobs, (-1.0) ** i, () if ignore else c.support)
             for p, g in enumerate(again)
-            for i, c in enumerate(g.completions)
+            for i, c in enumerate(g.trajectories)
         ]
         learner = LocalLearner(ending, load_recipe(None, keys))
         learner.optimizer.step = lambda *a: None  # type: ignore[method-assign]
@@ -331,7 +331,7 @@ def test_first_tokens_come_as_often_as_the_model_says(ending: Policy) -> None:
         probs = ending.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double().softmax(-1)
     ending.model.set_attn_implementation("outdo")
     (group,) = LocalSampler(ending, 4000).sample(PROMPTS[1:2], 4000, SampleParams(1), 11)
-    counts = torch.bincount(torch.tensor([c.token_ids[0] for c in group.completions]), minlength=len(probs)).double()
+    counts = torch.bincount(torch.tensor([c.token_ids[0] for c in group.trajectories]), minlength=len(probs)).double()
     expected = probs * 4000
     often = expected >= 5
     found, due = (torch.cat([x[often], x[~often].sum()[None]]) for x in (counts, expected))

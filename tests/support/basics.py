@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.types import Grade, Group, Prompt, Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = [
@@ -29,9 +29,9 @@ def group_of(
 ) -> Group:
     """A graded group with made-up log-probabilities."""
     generator = torch.Generator().manual_seed(len(prompt_ids))
-    completions = tuple(
-        Completion(tuple(ids), tuple((-torch.rand(len(ids), generator=generator) - 0.5).tolist()), str(ids), "stop", 0)
-        for ids in answers
+    logprobs = [tuple((-torch.rand(len(ids), generator=generator) - 0.5).tolist()) for ids in answers]
+    trajectories = tuple(
+        Trajectory.single(tuple(ids), its, str(ids), "stop", 0) for ids, its in zip(answers, logprobs, strict=True)
     )
     grades = tuple(Grade(r, "right" if r >= 1 else "wrong", {"numeric": r}) for r in rewards)
-    return Group(prompt, tuple(prompt_ids), completions, grades)
+    return Group(prompt, tuple(prompt_ids), trajectories, grades)

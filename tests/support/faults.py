@@ -24,17 +24,17 @@ import outdo.rewards.compose
 import outdo.rollout.local
 import outdo.runs.checkpoint
 import outdo.runs.run
-import outdo.train.harvest
-import outdo.train.keeping
-import outdo.train.loop
-import outdo.train.session
+import outdo.training.harvest
+import outdo.training.keeping
+import outdo.training.loop
+import outdo.training.session
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
     "rollout": (outdo.rollout.local.LocalSampler, "sample"),
     "grade": (outdo.rewards.compose, "grade"),
-    "graded": (outdo.train.loop, "grade_all"),
-    "advantages": (outdo.train.loop, "with_advantages"),
+    "graded": (outdo.training.loop, "grade_all"),
+    "advantages": (outdo.training.loop, "with_advantages"),
     "update": (outdo.learn.learner.LocalLearner, "update"),
     "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
     "clip": (torch.nn.utils, "clip_grad_norm_"),
@@ -42,13 +42,13 @@ POINTS: dict[str, tuple[Any, str]] = {
     "record": (outdo.runs.run.Run, "record"),
     "append": (outdo.runs.run.Run, "_append"),
     "manifest": (outdo.runs.run.Run, "_write_manifest"),
-    "pick": (outdo.train.harvest, "picked"),
+    "pick": (outdo.training.harvest, "picked"),
     "imitate": (outdo.learn.sft.Imitator, "update"),
-    "evaluate": (outdo.train.keeping, "evaluate_prompts"),
+    "evaluate": (outdo.training.keeping, "evaluate_prompts"),
     "save": (outdo.runs.checkpoint, "save"),
-    "save weights": (outdo.train.keeping, "save_policy"),
-    "save optimizer": (outdo.train.keeping, "save_file"),
-    "save rollouts": (outdo.train.session, "write_rounds"),
+    "save weights": (outdo.training.keeping, "save_policy"),
+    "save optimizer": (outdo.training.keeping, "save_file"),
+    "save rollouts": (outdo.training.session, "write_rounds"),
     "flush": (outdo.runs.checkpoint, "_flush"),
     "rename": (os, "replace"),
     "prune": (outdo.runs.checkpoint, "prune"),
@@ -100,18 +100,18 @@ def _act(action: str) -> None:
 def _spoilt(result: Any, value: float) -> Any:
     """The result with a number in it that is none."""
     if isinstance(result, list):  # groups: one log-probability of the sampler's in each
-        return [replace(group, completions=(_unsure(group, value), *group.completions[1:])) for group in result]
+        return [replace(group, trajectories=(_unsure(group, value), *group.trajectories[1:])) for group in result]
     if isinstance(result, tuple):  # grpo_loss: the loss and its statistics
         return result[0] * value, result[1]
     return result * value
 
 
 def _unsure(group: Group, value: float) -> Any:
-    first = group.completions[0]
+    first = group.trajectories[0]
     return replace(first, logprobs=(value, *first.logprobs[1:]))
 
 
 def _retold(groups: Iterable[Group], told: Iterator[str]) -> Iterator[Group]:
     """Groups as they come, with these texts for their answers."""
     for group in groups:
-        yield replace(group, completions=tuple(replace(answer, text=next(told)) for answer in group.completions))
+        yield replace(group, trajectories=tuple(replace(answer, text=next(told)) for answer in group.trajectories))

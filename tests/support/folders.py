@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.runs.run import Run
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.types import Grade, Group, Prompt, Trajectory
 
 RECIPE = {"dataset_name": "arithmetic", "model_name_or_path": "tiny", "max_steps": 30, "seed": 0, "num_generations": 4}
 HOSTILE = (
@@ -19,7 +19,7 @@ HOSTILE = (
 
 def group(prompt: str, texts: Sequence[str], rewards: Sequence[float | None], version: int = 0) -> Group:
     """A graded group with advantages; None is a broken grade."""
-    answers = tuple(Completion((1, 2, 3), (-0.5, -0.25, -0.1), text, "stop", version) for text in texts)
+    answers = tuple(Trajectory.single((1, 2, 3), (-0.5, -0.25, -0.1), text, "stop", version) for text in texts)
     verdicts = [("broken" if r is None else "right" if r >= 1 else "wrong") for r in rewards]
     grades = tuple(Grade(r, v, {"numeric": r}, f"said {v}") for r, v in zip(rewards, verdicts, strict=True))  # type: ignore[arg-type]
     known = [r for r in rewards if r is not None]

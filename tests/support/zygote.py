@@ -13,7 +13,7 @@ import signal
 import sys
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", COLUMNS="160")
-for name in ("api", "cli", "train.plan", "models.tiny", "rewards.command", "evals.held_out"):
+for name in ("api", "cli", "training.plan", "models.tiny", "rewards.command", "evals.held_out"):
     importlib.import_module(f"outdo.{name}")
 
 

@@ -24,8 +24,8 @@ from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
-from outdo.train.console import PlainLines
-from outdo.types import PART, Completion, Grade, Group, Prompt
+from outdo.training.console import PlainLines
+from outdo.types import PART, Grade, Group, Prompt, Trajectory
 from support.basics import prompt_of
 from support.harness import Bench, same
 
@@ -40,7 +40,7 @@ def mixture(*entries: dict[str, Any], **keys: Any) -> Task:
 
 
 def answered(prompt: Prompt, *texts: str) -> Group:
-    return Group(prompt, (0,), tuple(Completion((1,), (0.0,), text, "stop", 0) for text in texts))
+    return Group(prompt, (0,), tuple(Trajectory.single((1,), (0.0,), text, "stop", 0) for text in texts))
 
 
 def test_each_part_comes_as_often_as_its_weight_says_and_the_same_again() -> None:

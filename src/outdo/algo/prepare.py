@@ -1,4 +1,4 @@
-"""From grades to a batch: advantages inside each group, then the rows that the learner trains on."""
+"""From grades to a batch: advantages inside each group, then the samples that the learner trains on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outdo.algo.advantage import ESTIMATORS
-from outdo.types import Batch, Group, Row
+from outdo.types import Batch, Group, Sample, Trajectory
 
 
 def with_advantages(
@@ -38,12 +38,18 @@ def with_advantages(
 
 
 def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
-    """The rows of a batch. Unjudged answers are left out, and with `mask_truncated` those cut off at the limit too."""
-    rows = [
-        Row(p, completion.token_ids, completion.logprobs, advantage, completion.support)
+    """The batch of a step. Unjudged answers are left out, and with `mask_truncated` those cut off at the limit too."""
+    samples = [
+        as_sample(p, trajectory, advantage)
         for p, group in enumerate(groups)
-        for completion, grade, advantage in zip(group.completions, group.grades, group.advantages, strict=True)
-        if grade.verdict != "broken" and not (mask_truncated and completion.finish == "length")
+        for trajectory, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
+        if grade.verdict != "broken" and not (mask_truncated and trajectory.finish == "length")
     ]
-    version = min(completion.version for group in groups for completion in group.completions)
-    return Batch(tuple(group.prompt_ids for group in groups), tuple(rows), version)
+    version = min(trajectory.version for group in groups for trajectory in group.trajectories)
+    return Batch(tuple(group.prompt_ids for group in groups), tuple(samples), version)
+
+
+def as_sample(prompt: int, trajectory: Trajectory, advantage: float = 0.0) -> Sample:
+    """A trajectory as the learner takes it, as an answer to the batch's prompt of that index."""
+    one = trajectory
+    return Sample(prompt, one.token_ids, one.logprobs, advantage, one.support, one.mask)

@@ -43,7 +43,7 @@ def start(words: Sequence[str], log: Path, threads: int) -> Child:
     It has a process group of its own: Ctrl-C reaches it through us, once.
     """
     from outdo import api, cli  # noqa: F401 not again in every child
-    from outdo.train import plan  # noqa: F401 not again in every child
+    from outdo.training import plan  # noqa: F401 not again in every child
 
     sys.stdout.flush()
     sys.stderr.flush()

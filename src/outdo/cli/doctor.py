@@ -71,7 +71,7 @@ def doctor(
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal answered."""
     from outdo.cli.train import told_to_stop
-    from outdo.train.treating import treat
+    from outdo.training.treating import treat
 
     with told_to_stop():
         done = treat(run, out, steps, into)

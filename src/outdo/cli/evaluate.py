@@ -141,7 +141,7 @@ def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tupl
 
 def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: Path | None) -> None:
     from outdo.evals.report import differences, retention_table, rounds, short_names, table, tall_table
-    from outdo.train.console import print_whole, width_of
+    from outdo.training.console import print_whole, width_of
 
     console = Console(highlight=False)
     names = short_names(list(dict.fromkeys(r.model for r in results)))

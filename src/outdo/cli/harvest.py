@@ -47,8 +47,8 @@ def harvest(
     from outdo.recipe.parse import parse_overrides
     from outdo.rewards.choose import rewards_of
     from outdo.tasks.mixture import task_of
-    from outdo.train.console import make_reporter
-    from outdo.train.harvesting import harvesting
+    from outdo.training.console import make_reporter
+    from outdo.training.harvesting import harvesting
 
     refuse_file(out, over=True)  # one of another harvest, or of none, is refused where it is opened
     keys: dict[str, Any] = {

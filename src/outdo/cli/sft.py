@@ -32,9 +32,9 @@ def sft(
     from outdo import api
     from outdo.recipe.load import load_recipe
     from outdo.recipe.parse import parse_overrides
-    from outdo.train.console import make_reporter, print_whole, summary
-    from outdo.train.stages import prefixed
-    from outdo.train.supervised import held_out_losses
+    from outdo.training.console import make_reporter, print_whole, summary
+    from outdo.training.stages import prefixed
+    from outdo.training.supervised import held_out_losses
 
     path, pairs = split_words(words or [])
     if resume and path:

@@ -17,7 +17,7 @@ from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
     from outdo.recipe.schema import Recipe
-    from outdo.train.launch import Result
+    from outdo.training.launch import Result
 
 
 @app.command()
@@ -56,18 +56,18 @@ def train(
     else:
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
     if dry_run:
-        from outdo.train.dry_run import plan_of
+        from outdo.training.dry_run import plan_of
 
         for line in plan_of(recipe):
             out.print(line, markup=False, soft_wrap=True)
         if look:
-            from outdo.train.console import PlainLines
-            from outdo.train.preflight import preflight
+            from outdo.training.console import PlainLines
+            from outdo.training.preflight import preflight
 
             preflight(recipe, PlainLines(out))
         return
     from outdo import api
-    from outdo.train.console import make_reporter
+    from outdo.training.console import make_reporter
 
     with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
         if resume:
@@ -80,7 +80,7 @@ def train(
 def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     """What came of it, where it is, and what to do next."""
     from outdo.cli.asking import eval_commands
-    from outdo.train.console import by_stage, print_whole, summary
+    from outdo.training.console import by_stage, print_whole, summary
 
     if result.stages:
         out.print()

@@ -25,7 +25,7 @@ from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
 from outdo.runs.run import writing
 from outdo.tasks.task import find_task
-from outdo.train.treating import treat
+from outdo.training.treating import treat
 
 
 def ill_and_cured(drill: Drill, desk: Desk) -> Outcome:

@@ -17,7 +17,7 @@ from outdo.errors import RunError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.run import read_run, writing
-from outdo.train.console import PlainLines
+from outdo.training.console import PlainLines
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
 WARM_UP: Keys = {

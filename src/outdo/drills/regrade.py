@@ -12,7 +12,7 @@ from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import grade
 from outdo.runs.run import read_rows, read_run
 from outdo.tasks.mixture import task_of
-from outdo.types import Completion, Group, Prompt
+from outdo.types import Group, Prompt, Trajectory
 
 LATE = 5  # steps whose answers are looked at again
 
@@ -33,7 +33,7 @@ def no_longer_paid(ill: Path, cured: Path) -> Check:
 def _group(row: Mapping[str, Any]) -> Group:
     """A row of groups/, to be graded again: its tokens are counted, not known."""
     made = tuple(
-        Completion((0,) * a["num_tokens"], (0.0,) * a["num_tokens"], a["text"], a["finish"], 0)
+        Trajectory.single((0,) * a["num_tokens"], (0.0,) * a["num_tokens"], a["text"], a["finish"], 0)
         for a in row["completions"]
     )
     return Group(Prompt(row["prompt_id"], tuple(row["messages"]), row["answer"]), (0,), made)

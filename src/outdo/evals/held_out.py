@@ -131,7 +131,7 @@ def measure(answers: Answers, split: str, ks: Sequence[int] = (), temperature: f
     """The numbers. A k that no problem has enough answers for is left out."""
     right = answers.right()
     successes, broken = int(sum(right.values())), len(answers.greedy) - len(right)
-    samples = max((len(group.completions) for group in answers.sampled), default=0)
+    samples = max((len(group.trajectories) for group in answers.sampled), default=0)
     values = {k: list(answers.passes(k).values()) for k in ks or default_ks(samples)}
     values = {k: each for k, each in values.items() if each}
     return Evaluation(
@@ -180,7 +180,7 @@ def _judged(
 
 def _told(groups: Iterable[Group], tell: Tell) -> Iterator[Group]:
     for group in groups:
-        tell(len(group.completions))
+        tell(len(group.trajectories))
         yield group
 
 

@@ -36,7 +36,7 @@ class Result:
     @property
     def cut(self) -> float:
         """The share of greedy answers that were cut at the limit."""
-        return sum(group.completions[0].finish == "length" for group in self.answers.greedy) / len(self.answers.greedy)
+        return sum(group.trajectories[0].finish == "length" for group in self.answers.greedy) / len(self.answers.greedy)
 
     def row(self) -> dict[str, Any]:
         return {"model": self.model, "task": self.task, **self.evaluation.row(), "cut": round(self.cut, 6)}
@@ -169,12 +169,12 @@ def answer_lines(result: Result) -> Iterator[str]:
     """A JSON line for each answer with its verdict, greedy ones first, problems in a fixed order."""
     for kind, groups in (("greedy", result.answers.greedy), ("sampled", result.answers.sampled)):
         for group in sorted(groups, key=lambda group: group.prompt.id):
-            for index in range(len(group.completions)):
+            for index in range(len(group.trajectories)):
                 yield json.dumps(_line(result, kind, group, index), ensure_ascii=False, default=str)
 
 
 def _line(result: Result, kind: str, group: Group, index: int) -> dict[str, Any]:
-    completion, grade = group.completions[index], group.grades[index]
+    completion, grade = group.trajectories[index], group.grades[index]
     return {
         "model": result.model,
         "task": result.task,
@@ -186,7 +186,7 @@ def _line(result: Result, kind: str, group: Group, index: int) -> dict[str, Any]
         "answer": group.prompt.answer,
         "completion": completion.text,
         "finish": completion.finish,
-        "tokens": len(completion.token_ids),
+        "tokens": completion.num_tokens,
         "verdict": grade.verdict,
         "reward": grade.reward,
         "reason": grade.reason,

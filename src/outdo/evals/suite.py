@@ -215,7 +215,7 @@ class Keepsake:
     def _written(self, policy: Policy) -> list[Text]:
         params = SampleParams(min(TOKENS, policy.context // 2))
         groups = fastest_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
-        return sorted((group.prompt_ids, group.completions[0].token_ids) for group in groups)
+        return sorted((group.prompt_ids, group.trajectories[0].token_ids) for group in groups)
 
     def _decoded(self, policy: Policy) -> list[str]:
         return policy.tokenizer.batch_decode([[*given, *scored] for given, scored in self.texts])

@@ -19,6 +19,7 @@ from torch import Tensor
 from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
+from outdo.algo.prepare import as_sample
 from outdo.errors import NumericsError
 from outdo.learn import memory
 from outdo.learn.optim import rate_at, set_rate
@@ -28,7 +29,7 @@ from outdo.learn.update import Stats, Sums, Updates
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
-from outdo.types import Batch, Group, Row
+from outdo.types import Batch, Group, Sample
 
 MOST_SKIPPED = 3  # updates in a row with a gradient that is no number, before the run halts
 ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by rounding alone
@@ -107,26 +108,24 @@ class LocalLearner(Updates):
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
         sizes = iter(flat)
-        return [[next(sizes) for _ in group.completions] for group in groups]
+        return [[next(sizes) for _ in group.trajectories] for group in groups]
 
     @torch.no_grad()
     def ratios(self, groups: Sequence[Group]) -> list[list[list[float]]]:
-        """How many times likelier each token of each answer is now than when it was sampled."""
+        """How many times likelier each of the model's own tokens is now than when it was sampled."""
         self.policy.set_training(False)
         rows: list[list[float]] = []
         for packed in self._packed(groups):
             now_BT = self._logprobs(self.policy, packed, self.temperature)[0]
             rows += (now_BT - packed.sampler_logprobs_BT).exp().tolist()
         ratios = iter(rows)
-        return [[next(ratios)[: len(answer.token_ids)] for answer in group.completions] for group in groups]
+        return [[next(ratios)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
 
     def _packed(self, groups: Sequence[Group]) -> Iterator[Packed]:
         """All answers of the groups, in order, as many at once as fit."""
         prompts = [group.prompt_ids for group in groups]
-        rows = [
-            Row(p, c.token_ids, c.logprobs, 0.0, c.support) for p, group in enumerate(groups) for c in group.completions
-        ]
-        for part in self._micro_batches(prompts, rows):
+        samples = [as_sample(p, one) for p, group in enumerate(groups) for one in group.trajectories]
+        for part in self._micro_batches(prompts, samples):
             yield pack(prompts, part, self.policy.device)
 
     def rehearse(self) -> None:
@@ -135,7 +134,7 @@ class LocalLearner(Updates):
         if self.policy.device.type != "cuda":
             return
         length = self.recipe.max_completion_length
-        rows = [Row(0, (self.policy.pad_id,) * length, (0.0,) * length, 1.0)] * max(1, self.tokens_at_once // length)
+        rows = [Sample(0, (self.policy.pad_id,) * length, (0.0,) * length, 1.0)] * max(1, self.tokens_at_once // length)
         batch = Batch(((self.policy.pad_id,) * 16,), tuple(rows), version=0)
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
@@ -144,25 +143,25 @@ class LocalLearner(Updates):
         peak = torch.cuda.max_memory_allocated(self.policy.device)
         self.say(memory.in_words(self.policy, self.recipe, self.tokens_at_once, peak))
 
-    def _updates(self, batch: Batch, seed: int) -> list[list[Row]]:
+    def _updates(self, batch: Batch, seed: int) -> list[list[Sample]]:
         """The batch's rows, dealt into this pass's updates: whole groups, in random order where there are several."""
         count = self._num_updates(batch)
         if count == 1:
-            return [list(batch.rows)]
+            return [list(batch.samples)]
         order = list(range(len(batch.prompt_ids)))
         random.Random(seed).shuffle(order)
         place = {prompt: i * count // len(order) for i, prompt in enumerate(order)}
-        dealt: list[list[Row]] = [[] for _ in range(count)]
-        for row in batch.rows:
+        dealt: list[list[Sample]] = [[] for _ in range(count)]
+        for row in batch.samples:
             dealt[place[row.prompt]].append(row)
         return [rows for rows in dealt if rows]
 
     def _num_updates(self, batch: Batch) -> int:
         return max(1, min(self.recipe.updates_per_step, len(batch.prompt_ids)))
 
-    def _one_update(self, batch: Batch, rows: list[Row], on_policy: bool, sums: Sums) -> None:
+    def _one_update(self, batch: Batch, rows: list[Sample], on_policy: bool, sums: Sums) -> None:
         recipe = self.recipe
-        num_tokens = sum(len(row.token_ids) for row in rows)
+        num_tokens = sum(row.num_trained for row in rows)
         if LOSSES[recipe.loss_type].tokens_of == "step":
             num_tokens = max(1, batch.num_tokens // self._num_updates(batch))
         totals = {"num_sequences": len(rows), "num_tokens": num_tokens}

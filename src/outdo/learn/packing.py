@@ -1,8 +1,9 @@
-"""From ragged rows to the tensors of one forward pass: prompts once each, then the answers that share them; or, where
-none is shared, a prompt and its answer as one text.
+"""From ragged samples to the tensors of one forward pass: prompts once each, then the answers that share them; or,
+where none is shared, a prompt and its answer as one text.
 
-No padding: N tokens in one row. Legend: B answers of up to T tokens, M real answer tokens in all. An answer's last
-token is never fed in: nothing follows it.
+No padding: N tokens in one row. Legend: A answer tokens in all, M of them trained on, B answers of up to T trained
+tokens. Tokens of an environment are fed in and predicted by nobody: they are in N and A, never in M or T. An answer's
+last token is never fed in: nothing follows it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import Tensor
 from outdo.models.attention import SharedPrompts
 from outdo.models.load import Policy
 from outdo.models.ops import sent
-from outdo.types import Row
+from outdo.types import Sample
 
-Laid = tuple[np.ndarray, np.ndarray, np.ndarray, SharedPrompts]  # ids_N, positions_N, before_M, layout
+Laid = tuple[np.ndarray, np.ndarray, np.ndarray, SharedPrompts]  # ids_N, positions_N, before_A, layout
 
 
 @dataclass(frozen=True)
@@ -30,64 +31,74 @@ class Packed:
     ids_N: Tensor
     positions_N: Tensor
     layout: SharedPrompts
-    before_M: Tensor  # the token from which each answer token is predicted
+    before_M: Tensor  # the token from which each trained token is predicted
     targets_M: Tensor
+    answer_lens: list[int]  # tokens of each answer, the environment's included
+    last_B: Tensor  # each answer's last token, which is not fed in
+    trained_A: Tensor | None  # which answer tokens are trained on; None: all
     mask_BT: Tensor  # where the M stand in a rectangle
     sampler_logprobs_BT: Tensor
     advantages_B: Tensor
     support_MK: Tensor | None  # the tokens that were left to choose from, -1 for none; None: all were
 
 
-def pack(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.device) -> Packed:
-    """Tensors for these rows, which stand beside those of the same prompt. Prompts that no row answers are left out."""
-    lens_B = np.array([len(row.token_ids) for row in rows])
-    targets_M = _chained([row.token_ids for row in rows])
+def pack(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Packed:
+    """Tensors for these samples, which stand beside those of the same prompt. Prompts without one are left out."""
+    lens_B = np.array([sample.num_trained for sample in samples])
+    targets_M = _chained([sample.token_ids for sample in samples])
+    lone = len({sample.prompt for sample in samples}) == len(samples)
+    ids_N, positions_N, before_M, layout = (_texts if lone else _shared)(prompt_ids, samples, device)
+    trained_A = _trained(samples)
+    if trained_A is not None:
+        targets_M, before_M = targets_M[trained_A], before_M[trained_A]
     mask_BT = np.arange(lens_B.max()) < lens_B[:, None]
     sampler_BT = np.zeros(mask_BT.shape, np.float32)
-    sampler_BT[mask_BT] = np.fromiter(chain.from_iterable(row.logprobs for row in rows), np.float32, len(targets_M))
-    lone = len({row.prompt for row in rows}) == len(rows)
-    ids_N, positions_N, before_M, layout = (_texts if lone else _shared)(prompt_ids, rows, device)
+    logprobs = chain.from_iterable(sample.logprobs for sample in samples)
+    sampler_BT[mask_BT] = np.fromiter(logprobs, np.float32, len(targets_M))
     return Packed(
         ids_N=sent(ids_N, device),
         positions_N=sent(positions_N, device),
         layout=layout,
         before_M=sent(before_M, device),
         targets_M=sent(targets_M, device),
+        answer_lens=[len(sample.token_ids) for sample in samples],
+        last_B=sent(np.array([sample.token_ids[-1] for sample in samples]), device),
+        trained_A=None if trained_A is None else sent(trained_A, device),
         mask_BT=sent(mask_BT, device),
         sampler_logprobs_BT=sent(sampler_BT, device),
-        advantages_B=sent(np.array([row.advantage for row in rows], np.float32), device),
-        support_MK=_support(rows, device),
+        advantages_B=sent(np.array([sample.advantage for sample in samples], np.float32), device),
+        support_MK=_support(samples, device),
     )
 
 
-def _shared(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.device) -> Laid:
+def _shared(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Laid:
     """Each prompt once, then all answers."""
-    used = sorted({row.prompt for row in rows})
+    used = sorted({sample.prompt for sample in samples})
     place = {prompt: i for i, prompt in enumerate(used)}
     prompts = [prompt_ids[prompt] for prompt in used]
-    prompt_of = [place[row.prompt] for row in rows]
-    lens_P, lens_B = np.array([len(ids) for ids in prompts]), np.array([len(row.token_ids) for row in rows])
+    prompt_of = [place[sample.prompt] for sample in samples]
+    lens_P, lens_B = np.array([len(ids) for ids in prompts]), np.array([len(sample.token_ids) for sample in samples])
     num_prompt, num_fed = int(lens_P.sum()), int((lens_B - 1).sum())
     # An answer's first token is predicted from its prompt's last, each further one from the one before.
-    before_M = np.empty(num_fed + len(rows), np.int64)
-    first_M = np.zeros(len(before_M), bool)
-    first_M[lens_B.cumsum() - lens_B] = True
-    before_M[first_M] = (lens_P.cumsum() - 1)[prompt_of]
-    before_M[~first_M] = num_prompt + np.arange(num_fed)
-    ids_N = _chained([*prompts, *(row.token_ids[:-1] for row in rows)])
+    before_A = np.empty(num_fed + len(samples), np.int64)
+    first_A = np.zeros(len(before_A), bool)
+    first_A[lens_B.cumsum() - lens_B] = True
+    before_A[first_A] = (lens_P.cumsum() - 1)[prompt_of]
+    before_A[~first_A] = num_prompt + np.arange(num_fed)
+    ids_N = _chained([*prompts, *(sample.token_ids[:-1] for sample in samples)])
     positions_N = np.concatenate([_counted(lens_P), _counted(lens_B - 1) + np.repeat(lens_P[prompt_of], lens_B - 1)])
-    return ids_N, positions_N, before_M, SharedPrompts(lens_P.tolist(), prompt_of, (lens_B - 1).tolist(), device)
+    return ids_N, positions_N, before_A, SharedPrompts(lens_P.tolist(), prompt_of, (lens_B - 1).tolist(), device)
 
 
-def _texts(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], device: torch.device) -> Laid:
+def _texts(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Laid:
     """Where no prompt is shared, each with its answer is one text: attention is then one call instead of three."""
-    lens_P = np.array([len(prompt_ids[row.prompt]) for row in rows])
-    lens_B = np.array([len(row.token_ids) for row in rows])
+    lens_P = np.array([len(prompt_ids[sample.prompt]) for sample in samples])
+    lens_B = np.array([len(sample.token_ids) for sample in samples])
     lens_R = lens_P + lens_B - 1
     starts_R = lens_R.cumsum() - lens_R
-    before_M = np.repeat(starts_R + lens_P - 1, lens_B) + _counted(lens_B)
-    ids_N = _chained([ids for row in rows for ids in (prompt_ids[row.prompt], row.token_ids[:-1])])
-    return ids_N, _counted(lens_R), before_M, SharedPrompts(lens_R.tolist(), [], [], device)
+    before_A = np.repeat(starts_R + lens_P - 1, lens_B) + _counted(lens_B)
+    ids_N = _chained([ids for sample in samples for ids in (prompt_ids[sample.prompt], sample.token_ids[:-1])])
+    return ids_N, _counted(lens_R), before_A, SharedPrompts(lens_R.tolist(), [], [], device)
 
 
 def _chained(parts: Sequence[Sequence[int]]) -> np.ndarray:
@@ -100,18 +111,25 @@ def _counted(lens: np.ndarray) -> np.ndarray:
 
 
 def forward(policy: Policy, packed: Packed, recompute: bool = False) -> Tensor:
-    """Hidden states [M, D] from which the answer tokens are predicted."""
+    """Hidden states [M, D] from which the trained tokens are predicted."""
     hidden_ND = policy.hidden(packed.ids_N, packed.positions_N, packed.layout, recompute=recompute)
     return hidden_ND.index_select(0, packed.before_M)
 
 
 def unpack(values_M: Tensor, packed: Packed) -> Tensor:
-    """Values of the answer tokens in their places, [B, T], 0 elsewhere."""
+    """Values of the trained tokens in their places, [B, T], 0 elsewhere."""
     return values_M.new_zeros(packed.mask_BT.shape).masked_scatter(packed.mask_BT, values_M)
 
 
-def _support(rows: Sequence[Row], device: torch.device) -> Tensor | None:
-    kept = [*chain(*(row.support for row in rows))]
+def _trained(samples: Sequence[Sample]) -> np.ndarray | None:
+    """Which of the answers' tokens are trained on; None where all are."""
+    if not any(sample.mask for sample in samples):
+        return None
+    return np.concatenate([np.array(sample.mask or (True,) * len(sample.token_ids), bool) for sample in samples])
+
+
+def _support(samples: Sequence[Sample], device: torch.device) -> Tensor | None:
+    kept = [*chain(*(sample.support for sample in samples))]
     if not kept:
         return None
     widest = max(map(len, kept))

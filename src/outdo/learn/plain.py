@@ -15,21 +15,24 @@ from outdo.models.load import Policy
 
 
 def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-    """log p and entropy of the M answer tokens, as `token_logprobs` gives them."""
+    """log p and entropy of the M trained tokens, as `token_logprobs` gives them."""
     layout = packed.layout
     texts = packed.ids_N[: layout.num_prompt_tokens].split(layout.prompt_lens)
-    answers = packed.targets_M.split(packed.mask_BT.sum(1).tolist())
+    lasts = packed.last_B.split(1)
     if layout.prompt_of:
-        rows = [torch.cat([texts[p], answer]) for p, answer in zip(layout.prompt_of, answers, strict=True)]
+        fed = packed.ids_N[layout.num_prompt_tokens :].split(layout.answer_lens)
+        parts = zip(layout.prompt_of, fed, lasts, strict=True)
+        rows = [torch.cat([texts[p], answer, last]) for p, answer, last in parts]
     else:  # each answer but for its last token stands with its prompt already
-        rows = [torch.cat([text, answer[-1:]]) for text, answer in zip(texts, answers, strict=True)]
+        rows = [torch.cat([text, last]) for text, last in zip(texts, lasts, strict=True)]
     ids_BN = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id)
     lens_B = torch.tensor([len(row) for row in rows], device=ids_BN.device)
     seen_BN = torch.arange(ids_BN.shape[1], device=ids_BN.device) < lens_B[:, None]
     logits_BNV = policy.model(input_ids=ids_BN, attention_mask=seen_BN.long(), use_cache=False).logits
-    starts = [len(row) - len(answer) for row, answer in zip(rows, answers, strict=True)]
-    parts = [logits_BNV[i, start - 1 : len(row) - 1] for i, (start, row) in enumerate(zip(starts, rows, strict=True))]
-    logits_MV = torch.cat(parts).float()
+    lens = zip(map(len, rows), packed.answer_lens, strict=True)
+    logits_MV = torch.cat([logits_BNV[i, whole - own - 1 : whole - 1] for i, (whole, own) in enumerate(lens)]).float()
+    if packed.trained_A is not None:
+        logits_MV = logits_MV[packed.trained_A]
     if packed.support_MK is not None:
         logits_MV = restrict(logits_MV, packed.support_MK)
     logp_MV = (logits_MV / temperature).log_softmax(-1)

@@ -11,7 +11,7 @@ from outdo.learn.memory import TOKENS
 from outdo.learn.packing import Packed, forward, pack, unpack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
-from outdo.types import Row
+from outdo.types import Sample
 
 Text = tuple[tuple[int, ...], tuple[int, ...]]  # what is given, and what is scored; neither is empty
 
@@ -24,7 +24,7 @@ def log_likelihoods(
     policy.set_training(False)
     found: list[float] = []
     for part in _parts(texts, TOKENS["cpu"]):
-        rows = [Row(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
+        rows = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
         packed = pack([given for given, _ in part], rows, policy.device)
         found += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()
         tell(len(part))

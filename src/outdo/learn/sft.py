@@ -26,7 +26,7 @@ from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.lessons import Example, Lessons
-from outdo.types import Row
+from outdo.types import Sample
 
 BETAS = (0.9, 0.98)
 AHEAD = 512  # examples that are tokenised at once, while the ones before are learnt
@@ -165,7 +165,7 @@ def _encoded(policy: Policy, examples: Sequence[Example], longest: int, places: 
     return found
 
 
-def as_rows(lessons: Sequence[Lesson]) -> tuple[list[tuple[int, ...]], list[Row]]:
+def as_rows(lessons: Sequence[Lesson]) -> tuple[list[tuple[int, ...]], list[Sample]]:
     """As the packing takes them: prompts, and the answers to each."""
-    rows = [Row(i, one.answer_ids, (0.0,) * len(one.answer_ids), 0.0) for i, one in enumerate(lessons)]
+    rows = [Sample(i, one.answer_ids, (0.0,) * len(one.answer_ids), 0.0) for i, one in enumerate(lessons)]
     return [one.prompt_ids for one in lessons], rows

@@ -20,7 +20,7 @@ from outdo.learn.packing import Packed, forward, pack, unpack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
-from outdo.types import Row
+from outdo.types import Sample
 
 Stats = dict[str, Tensor | float]
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
@@ -72,7 +72,7 @@ class Updates:
         return [param for group in self.optimizer.param_groups for param in group["params"]]
 
     def _gradient(
-        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], loss_of: LossOf, sums: Sums
+        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf, sums: Sums
     ) -> Tensor:
         """The masters get the clipped gradient of these rows. Its norm before, and the loss, still on the device."""
         self.policy.set_training(True)
@@ -90,7 +90,7 @@ class Updates:
         self.masters.publish()
 
     def _trained_on(
-        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row], loss_of: LossOf
+        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
 
@@ -119,15 +119,15 @@ class Updates:
             else:
                 yield loss.detach(), stats
 
-    def _take_less(self, part: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> None:
+    def _take_less(self, part: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> None:
         less = max(1, tokens_of(part, prompt_ids) // 2)
         if less < self.tokens_at_once:
             self.tokens_at_once = less
             self.say(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
 
-    def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Row]) -> list[list[Row]]:
+    def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
         """As many rows as make up the tokens that fit; a prompt counts once for its rows."""
-        parts: list[list[Row]] = []
+        parts: list[list[Sample]] = []
         room = 0
         for row in rows:
             shares = bool(parts) and parts[-1][-1].prompt == row.prompt
@@ -169,7 +169,7 @@ class Sums:
         return defaultdict(float, here | dict(zip(there, read, strict=True)))
 
 
-def tokens_of(rows: Sequence[Row], prompt_ids: Sequence[Sequence[int]]) -> int:
+def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:
     return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
 
 

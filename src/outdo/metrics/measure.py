@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from outdo.types import Completion, Group
+from outdo.types import Group, Trajectory
 
 _THINKING = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
@@ -41,11 +41,11 @@ def measure(
 
     None stands for what was not measured: KL without a reference, a mean over nothing.
     """
-    answers = [completion for group in groups for completion in group.completions]
+    answers = [completion for group in groups for completion in group.trajectories]
     grades = [grade for group in groups for grade in group.grades]
     rewards = [grade.reward for grade in grades if grade.reward is not None]
     advantages = [advantage for group in trained for advantage in group.advantages]
-    tokens = sum(len(answer.token_ids) for answer in answers)
+    tokens = sum(answer.num_tokens for answer in answers)
     seconds = clock.total()
     row: dict[str, float | None] = {
         "reward_mean": _mean(rewards),
@@ -56,7 +56,7 @@ def measure(
         "clipfrac": learned.get("clipfrac"),
         "adv_mean": _mean(advantages),
         "adv_std": _std(advantages),
-        "group_diversity": _mean([len({c.text for c in g.completions}) / len(g.completions) for g in groups]),
+        "group_diversity": _mean([len({c.text for c in g.trajectories}) / len(g.trajectories) for g in groups]),
         **_spread(groups),
         "len_mean": tokens / max(len(answers), 1),
         "reasoning_tokens_mean": _mean([_reasoning_tokens(answer) for answer in answers]),
@@ -90,7 +90,7 @@ def _disagreement(groups: Sequence[Group]) -> float | None:
     alike: dict[tuple[str, int, str, int], set[tuple[str, float | None]]] = {}
     times: dict[tuple[str, int, str, int], int] = {}
     for index, group in enumerate(groups):
-        for answer, grade in zip(group.completions, group.grades, strict=True):
+        for answer, grade in zip(group.trajectories, group.grades, strict=True):
             if grade.verdict != "broken":
                 key = (answer.text, len(answer.token_ids), answer.finish, index)
                 alike.setdefault(key, set()).add((grade.verdict, grade.reward))
@@ -109,10 +109,10 @@ def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
     }
 
 
-def _reasoning_tokens(answer: Completion) -> float:
+def _reasoning_tokens(answer: Trajectory) -> float:
     """Tokens of the thinking part, by its share of the text's characters."""
     thought = sum(map(len, _THINKING.findall(answer.text)))
-    return len(answer.token_ids) * thought / max(len(answer.text), 1)
+    return answer.num_tokens * thought / max(len(answer.text), 1)
 
 
 def _std(values: Sequence[float]) -> float | None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from outdo.errors import GraderError
 from outdo.rewards.compose import Rewards, grade
 from outdo.rewards.probes import tagged
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.types import Grade, Group, Prompt, Trajectory
 
 SLOWEST = 1.0  # seconds: a grader that takes longer for an answer holds up training
 
@@ -106,7 +106,7 @@ class _Bench:
 
 def _made_up(prompt: Prompt, *texts: str) -> Group:
     ids = [tuple(range(1, len(text.split()) + 2)) for text in texts]
-    answers = [Completion(i, (0.0,) * len(i), text, "stop", 0) for i, text in zip(ids, texts, strict=True)]
+    answers = [Trajectory.single(i, (0.0,) * len(i), text, "stop", 0) for i, text in zip(ids, texts, strict=True)]
     return Group(prompt, (0,), tuple(answers))
 
 

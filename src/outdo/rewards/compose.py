@@ -163,7 +163,7 @@ def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
 
 def _judge(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> list[Grade | None]:
     """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
-    n = len(group.completions)
+    n = len(group.trajectories)
     columns = _arguments(part, group, rewards, verdicts)
     (whole,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
     if not isinstance(whole, Failure):
@@ -184,19 +184,19 @@ def _only(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
 
 def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> dict[str, Any]:
     """Every column that the function takes, one value for each answer; all of them where it takes **columns."""
-    n = len(group.completions)
+    n = len(group.trajectories)
     columns: dict[str, Any] = {key: [value] * n for key, value in group.prompt.meta.items()}
     columns |= {
-        "completions": [completion.text for completion in group.completions],
+        "completions": [completion.text for completion in group.trajectories],
         "prompts": [group.prompt.text] * n,
         "messages": [group.prompt.messages] * n,
         "answer": [group.prompt.answer] * n,
-        "finish": [completion.finish for completion in group.completions],
+        "finish": [completion.finish for completion in group.trajectories],
         "max_completion_length": rewards.max_completion_length,  # the two numbers among the lists
         "reward_timeout": rewards.timeout,
     }
-    if any(completion.token_ids for completion in group.completions):
-        columns["completion_ids"] = [completion.token_ids for completion in group.completions]
+    if any(completion.token_ids for completion in group.trajectories):
+        columns["completion_ids"] = [completion.token_ids for completion in group.trajectories]
     if verdicts is not None:
         columns["verdicts"] = list(verdicts)
     parameters = inspect.signature(part.function).parameters.values()

@@ -14,7 +14,7 @@ from typing import Any
 
 from outdo.errors import GraderError
 from outdo.rewards.compose import Rewards, grade_all
-from outdo.types import Completion, Grade, Group, Prompt
+from outdo.types import Grade, Group, Prompt, Trajectory
 
 CHUNK = 256  # lines that are judged together
 
@@ -24,7 +24,7 @@ Encoder = Callable[[str], list[int]]  # a tokenizer, for rewards that count toke
 @dataclass(frozen=True)
 class Line:
     prompt: Prompt
-    completion: Completion
+    completion: Trajectory
     group: Any  # siblings have the same; None: it stands alone
 
 
@@ -65,7 +65,7 @@ def _each(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
         return [group.grades for group in grade_all(groups, rewards)]
     except GraderError as error:
         if len(groups) <= 1:
-            return [tuple(Grade(None, "broken", reason=str(error)) for _ in group.completions) for group in groups]
+            return [tuple(Grade(None, "broken", reason=str(error)) for _ in group.trajectories) for group in groups]
     return [grades for group in groups for grades in _each([group], rewards)]
 
 
@@ -99,7 +99,7 @@ def _line(row: Any, number: int, encode: Encoder | None) -> Line:
     finish = row.pop("finish", "stop")
     group = row.pop("group", None)
     prompt = Prompt(str(row.pop("id", number)), tuple(messages), row.pop("answer", None), row)
-    return Line(prompt, Completion(ids, (0.0,) * len(ids), said, finish, 0), group)
+    return Line(prompt, Trajectory.single(ids, (0.0,) * len(ids), said, finish, 0), group)
 
 
 def _said(completion: Any) -> tuple[str, Any]:

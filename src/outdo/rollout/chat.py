@@ -108,7 +108,7 @@ class Conversation:
         except KeyboardInterrupt:
             self.turns.append((text, typist.text))
             return Reply(typist.text, "interrupted", dropped)
-        completion = group.completions[0]
+        completion = group.trajectories[0]
         typist(completion.token_ids, done=True)
         self.turns.append((text, completion.text))
         return Reply(completion.text, completion.finish, dropped)

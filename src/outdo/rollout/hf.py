@@ -15,7 +15,7 @@ from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.rollout.sampling import MOST_KEPT, stop_at
 from outdo.seeds import seed_of
-from outdo.types import Completion, Finish, Group, Prompt, SampleParams, Support
+from outdo.types import Finish, Group, Prompt, SampleParams, Support, Trajectory
 
 
 class HFSampler:
@@ -74,7 +74,7 @@ class HFSampler:
             if not policy.plain:
                 model.set_attn_implementation(attention.NAME)
 
-    def _completion(self, ids: list[int], logprobs: list[float], kept: Support, stop: Sequence[str]) -> Completion:
+    def _completion(self, ids: list[int], logprobs: list[float], kept: Support, stop: Sequence[str]) -> Trajectory:
         policy = self.policy
         length = next((i for i, token in enumerate(ids, 1) if token in policy.eos_ids), len(ids))
         cut = stop_at(policy.spell, ids[:length], stop)
@@ -82,7 +82,7 @@ class HFSampler:
         closed = own[-1] in policy.eos_ids
         finish: Finish = "stop" if cut or closed else "length"
         text = policy.decode(own[:-1] if closed else own)
-        return Completion(own, tuple(logprobs[: len(own)]), text, finish, self.version, kept[: len(own)])
+        return Trajectory.single(own, tuple(logprobs[: len(own)]), text, finish, self.version, kept[: len(own)])
 
 
 class _Watched:

@@ -26,7 +26,7 @@ from outdo.models.stack import Layer
 from outdo.rollout.deck import Deck, Graphs, size_for
 from outdo.rollout.sampling import stop_at
 from outdo.seeds import seed_of
-from outdo.types import Completion, Finish, Group, Prompt, SampleParams
+from outdo.types import Finish, Group, Prompt, SampleParams, Trajectory
 
 READ_AT_ONCE = 16384  # prompt tokens in one forward
 SHRINK_AT = 8  # on the CPU, leave done rows out once more than 1 in 8 is: copying the cache is not free
@@ -326,7 +326,7 @@ class _Call:
             finish: Finish = "stop" if ended[i] or answer in self.cut else "length"
             kept = tuple(tuple(token for token in at if token >= 0) for at in support[i])
             parts = tuple(ids[i]), tuple(logprobs[i]), texts[i], finish, self.sampler.version, kept
-            completions.append(Completion(*parts))
+            completions.append(Trajectory.single(*parts))
         return [
             Group(self.prompts[prompt], self.encoded[prompt], tuple(completions[at * n : (at + 1) * n]))
             for at, prompt in enumerate(finished)

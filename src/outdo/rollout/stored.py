@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outdo.types import Completion, Group, Prompt
+from outdo.types import Group, Prompt, Trajectory
 
 
 def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
@@ -30,13 +30,13 @@ def read_rounds(path: Path) -> list[list[Group]]:
 
 
 def _row(group: Group) -> dict[str, Any]:
-    answers = [[c.token_ids, c.logprobs, c.text, c.finish, c.version, c.support] for c in group.completions]
+    answers = [[c.token_ids, c.logprobs, c.text, c.finish, c.version, c.support] for c in group.trajectories]
     return {"prompt_id": group.prompt.id, "prompt_ids": group.prompt_ids, "completions": answers}
 
 
 def _group(row: dict[str, Any]) -> Group:
     answers = tuple(
-        Completion(tuple(ids), tuple(logprobs), text, finish, version, tuple(map(tuple, support)))
+        Trajectory.single(tuple(ids), tuple(logprobs), text, finish, version, tuple(map(tuple, support)))
         for ids, logprobs, text, finish, version, support in row["completions"]
     )
     return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), answers)

@@ -268,7 +268,7 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
     answers = [
         {
             "text": completion.text,
-            "num_tokens": len(completion.token_ids),
+            "num_tokens": completion.num_tokens,
             "finish": completion.finish,
             "reward": grade.reward,
             "verdict": grade.verdict,
@@ -276,7 +276,7 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
             "reason": grade.reason,
             "advantage": _short(advantage),
         }
-        for completion, grade, advantage in zip(group.completions, group.grades, group.advantages, strict=True)
+        for completion, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
     ]
     for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
         answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
@@ -286,7 +286,7 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
         "prompt_id": group.prompt.id,
         "messages": messages,
         "answer": group.prompt.answer,
-        "version": group.completions[0].version,
+        "version": group.trajectories[0].version,
         "completions": answers,
     }
 

@@ -27,7 +27,7 @@ from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import Cell, Sweep, changed_keys
 from outdo.sweeps.rows import Outcome, row_of
-from outdo.train import signals
+from outdo.training import signals
 
 Say = Callable[[str], None]
 ENDED = ("done", "halted")  # nothing more comes of these

@@ -14,7 +14,7 @@ from outdo.rewards.compose import Reward, Rewards, grade
 from outdo.rewards.rft import load, rft_reward, validate
 from outdo.rewards.rft.models import Endpoint
 from outdo.rewards.rft.read import read_spec
-from outdo.types import Completion, Group, Prompt
+from outdo.types import Group, Prompt, Trajectory
 from support.basics import ROOT
 
 EXACT = {
@@ -362,7 +362,7 @@ def test_graders_that_the_formula_does_not_name_are_not_run():
 
 def test_in_a_group_each_answer_is_judged_by_itself():
     prompt = Prompt("p", ({"role": "user", "content": "capital?"},), None, {"gold": "Paris"})
-    answers = tuple(Completion((1,), (0.0,), text, "stop", 0) for text in ("Paris", "Rome"))
+    answers = tuple(Trajectory.single((1,), (0.0,), text, "stop", 0) for text in ("Paris", "Rome"))
     rewards = Rewards((Reward("grader", rft_reward(spec_of(EXACT))),), "grader", 64)
     assert [g.reward for g in grade(Group(prompt, (1,), answers), rewards).grades] == [1.0, 0.0]
 

@@ -13,8 +13,8 @@ from outdo.api import train
 from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.rewards.compose import find_rewards
-from outdo.train.console import PlainLines
-from outdo.train.resuming import changes, reward_files, unfinished
+from outdo.training.console import PlainLines
+from outdo.training.resuming import changes, reward_files, unfinished
 
 
 def changed(keys: dict[str, object], **base: object) -> list[str]:

@@ -119,7 +119,7 @@ def kept(groups: Iterable[Group], made: Rounds) -> Iterator[Group]:
 
 def fits(groups: Sequence[Group], prompts: Sequence[Prompt], num_generations: int, step: int) -> bool:
     """Whether rollouts of before are what would be sampled now."""
-    answers = all(len(g.completions) == num_generations and g.completions[0].version == step for g in groups)
+    answers = all(len(g.trajectories) == num_generations and g.trajectories[0].version == step for g in groups)
     return answers and {g.prompt.id for g in groups} == {p.id for p in prompts}
 
 

@@ -12,11 +12,11 @@ from outdo.rewards.compose import Rewards
 from outdo.runs.run import Run, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
-from outdo.train import signals
-from outdo.train.console import LiveTable, PlainLines
-from outdo.train.harvest import Tally, harvest
-from outdo.train.launch import Result, fitted, sampler_by_recipe
-from outdo.train.plan import policy_for
+from outdo.training import signals
+from outdo.training.console import LiveTable, PlainLines
+from outdo.training.harvest import Tally, harvest
+from outdo.training.launch import Result, fitted, sampler_by_recipe
+from outdo.training.plan import policy_for
 from outdo.types import Prompt, SampleParams
 
 FILE = "demonstrations.jsonl"

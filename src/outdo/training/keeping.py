@@ -27,9 +27,9 @@ from outdo.runs import checkpoint
 from outdo.runs.run import Run, Status, read_rows
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
-from outdo.train import signals
-from outdo.train.console import LiveTable, PlainLines, interval
-from outdo.train.trackers import Trackers
+from outdo.training import signals
+from outdo.training.console import LiveTable, PlainLines, interval
+from outdo.training.trackers import Trackers
 from outdo.types import SampleParams, Sampler
 
 L = TypeVar("L", bound=Updates)

@@ -23,12 +23,12 @@ from outdo.tasks.lengths import within
 from outdo.tasks.lessons import Lessons, find_lessons
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
-from outdo.train import resuming
-from outdo.train.console import LiveTable, PlainLines
-from outdo.train.keeping import Known, Parts, Start
-from outdo.train.plan import policy_for
-from outdo.train.session import Session
-from outdo.train.supervised import Supervised
+from outdo.training import resuming
+from outdo.training.console import LiveTable, PlainLines
+from outdo.training.keeping import Known, Parts, Start
+from outdo.training.plan import policy_for
+from outdo.training.session import Session
+from outdo.training.supervised import Supervised
 from outdo.types import Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe, bool], Sampler]] = {

@@ -19,10 +19,10 @@ from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.run import Run, is_locked, read_rows, read_run
-from outdo.train import keeping
-from outdo.train.console import PlainLines
-from outdo.train.signals import Stopped
-from outdo.train.stages import known_of, prefixed, read_stages
+from outdo.training import keeping
+from outdo.training.console import PlainLines
+from outdo.training.signals import Stopped
+from outdo.training.stages import known_of, prefixed, read_stages
 from support.basics import ROOT
 from support.harness import Forks
 

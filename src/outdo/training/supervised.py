@@ -10,7 +10,7 @@ from typing import Any
 from outdo.learn.sft import Imitator, encode, imitate
 from outdo.runs.run import read_rows
 from outdo.tasks.lessons import Lessons, held_out_lessons
-from outdo.train.keeping import After, Before, Keeper, Parts
+from outdo.training.keeping import After, Before, Keeper, Parts
 
 SAVE_EVERY = 60.0  # seconds between two checkpoints at least: its steps are short
 

@@ -18,13 +18,13 @@ from outdo.rewards.compose import Reward, Rewards, find_rewards, grade
 from outdo.rewards.form import overlong
 from outdo.rewards.games import countdown
 from outdo.rollout.sampling import pick, uniforms
-from outdo.train.trainer import GRPOTrainer
-from outdo.types import Completion, Grade, Group, Prompt, SampleParams
+from outdo.training.trainer import GRPOTrainer
+from outdo.types import Grade, Group, Prompt, SampleParams, Trajectory
 
 
 def graded(rewards: Rewards, text: str = "<answer>4</answer>", **meta: Any) -> Grade:
     prompt = Prompt("p", ({"role": "user", "content": "q"},), "4", meta)
-    return grade(Group(prompt, (1,), (Completion((7,), (0.0,), text, "stop", 0),)), rewards).grades[0]
+    return grade(Group(prompt, (1,), (Trajectory.single((7,), (0.0,), text, "stop", 0),)), rewards).grades[0]
 
 
 def alone(function: Callable[..., Any], weight: float = 1.0) -> Rewards:

@@ -11,9 +11,9 @@ from outdo.rewards.choose import graded, rewards_of
 from outdo.rewards.compose import grade_all
 from outdo.seeds import seed_of
 from outdo.tasks.mixture import task_of
-from outdo.train.console import LiveTable, PlainLines
-from outdo.train.launch import fitted, sampler_by_recipe
-from outdo.train.plan import policy_for
+from outdo.training.console import LiveTable, PlainLines
+from outdo.training.launch import fitted, sampler_by_recipe
+from outdo.training.plan import policy_for
 from outdo.types import SampleParams
 
 PROMPTS, ANSWERS = 32, 8

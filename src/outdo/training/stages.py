@@ -26,10 +26,10 @@ from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.run import Run, default_folder, read_run
-from outdo.train import resuming
-from outdo.train.console import LiveTable, PlainLines
-from outdo.train.keeping import Known
-from outdo.train.launch import Result, finished
+from outdo.training import resuming
+from outdo.training.console import LiveTable, PlainLines
+from outdo.training.keeping import Known
+from outdo.training.launch import Result, finished
 
 KINDS = ("sft", "grpo", "harvest")
 FROM = ("first", "previous")

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError
 from outdo.runs.run import Run, read_rows
-from outdo.train import tools
+from outdo.training import tools
 from outdo.types import Group
 
 ROOM = 2000  # rows that wait for a tool; further ones are dropped
@@ -117,7 +117,7 @@ def samples(groups: Sequence[Group]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "prompt": str(group.prompt.messages[-1]["content"])[:CUT],
-                    "answer": group.completions[i].text[:CUT],
+                    "answer": group.trajectories[i].text[:CUT],
                     "reward": grade.reward,
                     "advantage": group.advantages[i] if group.advantages else None,
                     "verdict": grade.verdict,

@@ -19,8 +19,8 @@ from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.run import Run
-from outdo.train import tools, trackers
-from outdo.train.trackers import TRACKERS, Tracker, Trackers, chosen, of_eval, of_step, samples
+from outdo.training import tools, trackers
+from outdo.training.trackers import TRACKERS, Tracker, Trackers, chosen, of_eval, of_step, samples
 from support.folders import group, numbers
 from support.harness import Bench, same
 
@@ -364,5 +364,5 @@ def test_nothing_is_imported_or_written_where_nothing_is_asked_for(tmp_path: Pat
     assert follow(tmp_path / "run", [], range(2)) == []
     assert not (tmp_path / "run/trackers").exists()
     assert "tracked" not in json.loads((tmp_path / "run/run.json").read_text())
-    code = "import sys, outdo.train.trackers as t; print([name for name in t.TRACKERS if name in sys.modules])"
+    code = "import sys, outdo.training.trackers as t; print([name for name in t.TRACKERS if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -12,9 +12,9 @@ from outdo.tasks.lessons import find_lessons
 from outdo.tasks.mixture import task_of
 from outdo.tasks.overlap import told
 from outdo.tasks.task import Task
-from outdo.train.plan import describe, model_shape
-from outdo.train.stages import Stage, read_stages
-from outdo.train.trackers import chosen
+from outdo.training.plan import describe, model_shape
+from outdo.training.stages import Stage, read_stages
+from outdo.training.trackers import chosen
 
 
 def plan_of(recipe: Recipe) -> list[str]:

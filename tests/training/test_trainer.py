@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from outdo.train.trainer import GRPOTrainer
+from outdo.training.trainer import GRPOTrainer
 
 VOCABULARY = 11
 

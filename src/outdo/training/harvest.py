@@ -94,14 +94,14 @@ def harvest(
 
 def picked(group: Group, keep: int) -> dict[str, Any]:
     """What becomes of one prompt's answers: of those that are right and came to their end, the first `keep` texts."""
-    right = [c for c, g in zip(group.completions, group.grades, strict=True) if g.verdict == "right"]
+    right = [c for c, g in zip(group.trajectories, group.grades, strict=True) if g.verdict == "right"]
     ended = [c for c in right if c.finish == "stop"]
     distinct: dict[str, str] = {}
     for completion in ended:
         distinct.setdefault(" ".join(completion.text.split()), completion.text)
     return {
         "prompt_id": group.prompt.id,
-        "sampled": len(group.completions),
+        "sampled": len(group.trajectories),
         "right": len(right),
         "truncated": len(right) - len(ended),
         "duplicates": len(ended) - len(distinct),

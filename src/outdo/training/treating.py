@@ -27,7 +27,7 @@ from outdo.rewards.choose import rewards_of
 from outdo.runs import checkpoint
 from outdo.runs.run import read_run, writing
 from outdo.tasks.mixture import task_of
-from outdo.train.console import PlainLines
+from outdo.training.console import PlainLines
 
 FROM_START = {"sft_steps"}  # decide what a run begins with: they cannot change in the middle
 ROWS = ("metrics.jsonl", "evals.jsonl", "sft.jsonl", "findings.jsonl")

@@ -26,8 +26,8 @@ from outdo.runs import checkpoint
 from outdo.runs.run import Tokens
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.lessons import Lessons
-from outdo.train.keeping import Keeper, Parts, Start
-from outdo.train.loop import Rounds, Row, run_loop
+from outdo.training.keeping import Keeper, Parts, Start
+from outdo.training.loop import Rounds, Row, run_loop
 from outdo.types import Group
 
 PATIENCE = 3  # steps in a row past kl_limit before the guard acts
@@ -165,7 +165,7 @@ class Session(Keeper[LocalLearner]):
         return [
             [
                 list(zip(self.policy.pieces(answer.token_ids), answer.logprobs, its_ratios, strict=True))
-                for answer, its_ratios in zip(group.completions, of_group, strict=True)
+                for answer, its_ratios in zip(group.trajectories, of_group, strict=True)
             ]
             for group, of_group in zip(groups, ratios, strict=True)
         ]
