@@ -25,7 +25,7 @@ def child(job: dict) -> int:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     if job["faults"]:
-        importlib.import_module("support.faults").install(job["faults"])
+        importlib.import_module("faults").install(job["faults"])
     sys.argv = ["outdo", *job["words"]]
     try:
         sys.modules["outdo.cli"].main()
