@@ -20,7 +20,7 @@ from typing import Any
 from bench.machine import facts, line
 from outdo.api import train
 from outdo.runs import checkpoint
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.training.session import Session
 
 ROWS = 1_000_000
@@ -82,12 +82,12 @@ def many_rows(folder: Path) -> None:
     metrics.write_bytes(metrics.read_bytes() + last * (ROWS - metrics.read_bytes().count(b"\n")))
     newest = checkpoint.existing(folder / "checkpoints")[-1]
     start = time.perf_counter()
-    run = Run.reopen(folder)
+    run = RunWriter.reopen(folder)
     offsets = run.offsets()
     assert not run.lacks(offsets)
-    run.record(ROWS, {"reward_mean": 0.5}, [])
+    run.record_step(ROWS, {"reward_mean": 0.5}, [])
     run.rewind(offsets)
-    run.record(ROWS, {"reward_mean": 0.5}, [])
+    run.record_step(ROWS, {"reward_mean": 0.5}, [])
     run.rewind(offsets)
     run.close()
     size = metrics.stat().st_size

@@ -18,7 +18,7 @@ import outdo
 from outdo import api
 from outdo.api import train
 from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, OutdoError, RecipeError, TaskError
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 from outdo.training.console import PlainLines
 from outdo.types import Prompt
 

@@ -16,7 +16,7 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
 from outdo.rewards.choose import rewards_of
-from outdo.runs.run import read_run
+from outdo.runs.manifest import read_manifest
 from outdo.tasks.lengths import in_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import SOURCE_KEYS
@@ -74,7 +74,7 @@ def _asked(
     if funcs is not None:
         keys = {**keys, "reward_funcs": [f if isinstance(f, str) else HANDED + _name(f) for f in funcs]}
     if resume is not None:
-        had = read_run(Path(resume))["recipe"]
+        had = read_manifest(Path(resume)).recipe
         found = load_recipe(None, keys, reporter.note, _without(had, funcs), WHERE)
         resuming.refuse_elsewhere(Path(resume), had.get("output_dir"), found.output_dir)
     elif not isinstance(recipe, Recipe):
@@ -117,7 +117,7 @@ def train(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     asked = _asked(recipe, **given)
     if asked.recipe.stages:
         return _in_stages(asked)
-    kind = read_run(asked.resume).get("kind", "grpo") if asked.resume else "grpo"
+    kind = read_manifest(asked.resume).kind if asked.resume else "grpo"
     return _sft(asked) if kind == "sft" else _grpo(asked)
 
 

@@ -14,7 +14,7 @@ from outdo.models.load import load_policy
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 from outdo.training.harvest import demonstrations, harvest, picked, tally_of
 from outdo.training.harvesting import DECIDING
 from outdo.training.stages import prefixed

@@ -10,7 +10,7 @@ import pytest
 
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.sweeps import compare
 from support.folders import append, group, make_run, numbers
 from support.served import Served, servers
@@ -140,9 +140,9 @@ def test_long_texts_are_cut_in_a_list_and_whole_alone(tmp_path: Path, serve: Ser
 
 
 def test_tokens_are_given_where_they_were_kept(tmp_path: Path, serve: Serve) -> None:
-    run = Run.create(tmp_path / "run", {"max_steps": 1}, {"kind": "grpo"})
+    run = RunWriter.create(tmp_path / "run", {"max_steps": 1}, {"kind": "grpo"})
     tokens = [[["a", -0.5, 1.25], ["b", -1.0, None]], [["c", -0.1, 1.0]]]
-    run.record(0, numbers(0), [group("p", ["ab", "c"], [0.0, 1.0]), group("q", ["ab"], [0.0])], [tokens])
+    run.record_step(0, numbers(0), [group("p", ["ab", "c"], [0.0, 1.0]), group("q", ["ab"], [0.0])], [tokens])
     run.close()
     served = serve(tmp_path)
     found = served.get("tokens", run="run", step=0, prompt="p", answer=0)["tokens"]
@@ -173,8 +173,8 @@ def test_what_a_rewound_run_did_is_forgotten(tmp_path: Path, serve: Serve) -> No
     served = serve(tmp_path)
     assert served.get("improved", run="run")["prompts"][0]["last_step"] == 3
     run.rewind({})
-    run.record(0, numbers(0, 0.5), [group("1+1", ["a", "b"], [0.0, 0.0])])
-    run.record(1, numbers(1, 0.5), [group("1+1", ["a", "b"], [1.0, 1.0])])
+    run.record_step(0, numbers(0, 0.5), [group("1+1", ["a", "b"], [0.0, 0.0])])
+    run.record_step(1, numbers(1, 0.5), [group("1+1", ["a", "b"], [1.0, 1.0])])
     assert served.get("metrics", run="run")["steps"] == [0, 1]
     assert [p["gain"] for p in served.get("improved", run="run")["prompts"]] == [1.0]
     assert served.get("steps", run="run")["steps"] == [0, 1]
@@ -184,7 +184,7 @@ def test_what_a_rewound_run_did_is_forgotten(tmp_path: Path, serve: Serve) -> No
 def test_findings_are_the_doctor_s_of_now_and_those_noted_that_no_longer_hold(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=0, ended=None)
     for step in range(60):
-        run.record(step, numbers(step, 0.4, kl_mean=0.01 * step, truncated=0.0), [])
+        run.record_step(step, numbers(step, 0.4, kl_mean=0.01 * step, truncated=0.0), [])
     noted = {
         "code": "truncation",
         "severity": "warning",

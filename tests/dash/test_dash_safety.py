@@ -150,7 +150,7 @@ def test_a_token_is_asked_for_everywhere_and_kept_in_a_cookie(tmp_path: Path, se
 def test_a_hostile_answer_comes_back_as_the_text_it_is(tmp_path: Path, serve: Serve) -> None:
     texts = [HOSTILE, "A" * 1_000_000, "\ud800 alone", "\r\nevent: status\ndata: {}\n\n"]
     run = make_run(tmp_path / "run", steps=0, ended=None)
-    run.record(0, numbers(0), [group(HOSTILE, texts, [1.0, 0.0, 0.0, 0.0])])
+    run.record_step(0, numbers(0), [group(HOSTILE, texts, [1.0, 0.0, 0.0, 0.0])])
     run.finish("failed", HOSTILE)
     run.close()
     served = serve(tmp_path)

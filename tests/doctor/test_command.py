@@ -12,7 +12,7 @@ import pytest
 from outdo.errors import GraderError
 from outdo.recipe.load import load_recipe
 from outdo.rewards.choose import rewards_of
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 from outdo.tasks.mixture import task_of
 from support.basics import QUICK
 

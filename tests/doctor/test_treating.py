@@ -16,16 +16,18 @@ from outdo.doctor.rules import diagnose
 from outdo.errors import OutdoError
 from outdo.recipe.load import load_recipe
 from outdo.runs import checkpoint
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.training import resuming
 from outdo.training.treating import _copy, _judged, _keys, treat
 
 
 def written(folder: Path, kl: np.ndarray, held: dict[int, float] | None = None, **keys: object) -> Path:
     recipe = load_recipe(None, {"max_steps": 60, **keys}).model_dump(mode="json")
-    run = Run.create(folder, recipe, {})
+    run = RunWriter.create(folder, recipe, {})
     for step, value in enumerate(kl):
-        run.record(step, {"reward_mean": 0.4 + 0.01 * (step % 2), "success_rate": 0.4, "kl_mean": float(value)}, [])
+        run.record_step(
+            step, {"reward_mean": 0.4 + 0.01 * (step % 2), "success_rate": 0.4, "kl_mean": float(value)}, []
+        )
     for step, success in (held or {}).items():
         run.record_eval({"step": step, "split": "test", "n": 400, "success_rate": success})
     run.finish("done")
@@ -59,14 +61,14 @@ def test_held_out_success_is_measured_where_the_treatment_ends(tmp_path: Path) -
 
 
 def test_a_copy_has_all_that_its_checkpoint_counts_on(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "ill", load_recipe().model_dump(mode="json"), {})
-    run.record(0, {"reward_mean": 0.5}, [])
+    run = RunWriter.create(tmp_path / "ill", load_recipe().model_dump(mode="json"), {})
+    run.record_step(0, {"reward_mean": 0.5}, [])
     run.record_finding(0, {"code": "truncation"})
     state = {"step": 1, "offsets": run.offsets()}
     saved = checkpoint.save(run.checkpoints, 1, lambda folder: (folder / "state.json").write_text(json.dumps(state)))
     run.close()
     _copy(run.folder, tmp_path / "copy", saved)
-    copy = Run.reopen(tmp_path / "copy")
+    copy = RunWriter.reopen(tmp_path / "copy")
     found, _, passed = resuming.newest(copy)
     copy.close()
     assert found and found.name == saved.name and not passed

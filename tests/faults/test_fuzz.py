@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from outdo.errors import OutdoError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import SYNONYMS, Recipe
-from outdo.runs.run import Run, read_run
+from outdo.runs.manifest import read_manifest
+from outdo.runs.writer import RunWriter
 from outdo.training import resuming
 
 KEYS = [*Recipe.model_fields, *SYNONYMS]
@@ -58,9 +59,9 @@ def folder_or_words(data: bytes, stopped: Path) -> None:
     """A run.json of any bytes: it is gone on with only where it is a run's."""
     (stopped / "run.json").write_bytes(data)
     try:
-        manifest = read_run(stopped)
+        manifest = read_manifest(stopped)
         recipe = load_recipe(None, manifest["recipe"])
-        run = Run.reopen(stopped)
+        run = RunWriter.reopen(stopped)
         try:
             resuming.check(run, recipe, "data", {"mine.py": "1"}, {"outdo": "1"}, force=False)
             resuming.newest(run)
@@ -72,7 +73,7 @@ def folder_or_words(data: bytes, stopped: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    Run.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {}).close()
+    RunWriter.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {}).close()
     return tmp_path
 
 

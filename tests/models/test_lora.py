@@ -21,7 +21,7 @@ from outdo.learn.packing import forward, pack
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
 from outdo.models.lora import Adapter, Lora
 from outdo.recipe.load import load_recipe
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 from outdo.types import Batch, Sample
 from support.basics import prompt_of
 

@@ -13,7 +13,7 @@ import pytest
 import outdo as package
 from outdo.errors import RecipeError, RunError
 from outdo.report.plot import plot_runs, smooth, thinned
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from support.folders import RECIPE, make_run
 
 
@@ -46,7 +46,7 @@ def test_several_runs_are_drawn_over_each_other_and_signals_are_picked(tmp_path:
 
 
 def test_a_supervised_run_has_its_own_curves(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", RECIPE, {"kind": "sft"})
+    run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "sft"})
     for step in range(5):
         run.record_sft({"step": step, "loss": 1.0 / (step + 1), "lr": 1e-3})
     run.close()

@@ -27,7 +27,7 @@ from outdo.report.html import visible
 from outdo.report.story import read_story
 from outdo.report.words import again, duration, verdict
 from outdo.report.write import write_report
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.training.console import summary
 from support.folders import HOSTILE, RECIPE, group, make_run, numbers
 from support.harness import SHORT
@@ -99,10 +99,10 @@ def test_it_says_what_came_of_the_run(made: Path) -> None:
 
 
 def test_shares_are_written_as_the_terminal_writes_them(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
+    run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
     found = Evaluation("test", 200, 0.235, 0.18, 0.3, {1: 0.4174, 10: 0.965})
     later = replace(found, success_rate=0.9951, pass_at={1: 0.9286, 10: 1.0})
-    run.record(0, numbers(0), [group("1+1", ["2", "3"], [1.0, 0.0])])
+    run.record_step(0, numbers(0), [group("1+1", ["2", "3"], [1.0, 0.0])])
     for step, each in enumerate([found, later]):
         run.record_eval(each.row(step))
     run.finish("done")
@@ -122,9 +122,9 @@ def test_the_same_prompt_is_shown_early_and_late(made: Path) -> None:
 
 
 def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
+    run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
     for step in range(3):
-        run.record(step, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
+        run.record_step(step, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
     run.finish("stopped", "told to stop")
     run.close()
     text = Page(write_report(tmp_path / "run")).text
@@ -133,9 +133,9 @@ def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
 
 
 def test_curves_count_steps_from_one_and_have_bands_evaluations_and_marks(made: Path) -> None:
-    run = Run.reopen(made)
+    run = RunWriter.reopen(made)
     for step in range(30, 60):  # KL runs away
-        run.record(step, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
+        run.record_step(step, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
     run.close()
     data = Page(write_report(made)).data
     assert data["axes"]["grpo"]["steps"] == list(range(1, 61))
@@ -150,8 +150,8 @@ def test_curves_count_steps_from_one_and_have_bands_evaluations_and_marks(made: 
 
 def test_nothing_of_a_run_is_markup_and_nothing_leaves_the_page(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run = Run.create(folder, RECIPE | {"dataset_name": SCRIPT, "system_prompt": HOSTILE}, {"device": SCRIPT})
-    run.record(
+    run = RunWriter.create(folder, RECIPE | {"dataset_name": SCRIPT, "system_prompt": HOSTILE}, {"device": SCRIPT})
+    run.record_step(
         0, numbers(0, **{f"reward/{SCRIPT}": 1.0, "reward/other": 0.0}), [group(HOSTILE, [HOSTILE, SCRIPT], [1.0, 0.0])]
     )
     run.record_eval({"step": 0, "split": SCRIPT, "n": 3, "success_rate": 0.5, "low": 0.1, "high": 0.9})
@@ -198,7 +198,7 @@ def test_the_command_makes_the_same_recipe() -> None:
 
 
 def test_intervals_decide_what_is_called_a_rise(made: Path) -> None:
-    run = Run.reopen(made)
+    run = RunWriter.reopen(made)
     run.record_eval({"step": 31, "split": "test", "n": 10, "success_rate": 0.3, "low": 0.1, "high": 0.6})
     assert "to 0.300 [0.10, 0.60], which the intervals do not tell apart" in verdict(read_story(made))
     run.close()
@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_told(made: Path) -> None:
 
 
 def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", RECIPE, {"kind": "sft"})
+    run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "sft"})
     for step in range(20):
         run.record_sft({"step": step, "loss": 2.0 - step / 10, "grad_norm": 1.0, "lr": 1e-3, "tokens": 10})
     run.finish("done")
@@ -228,7 +228,7 @@ def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
 
 def test_stages_are_told_from_before_the_first_to_after_the_last(tmp_path: Path) -> None:
     names = ["01-sft", "02-grpo", "../out"]
-    run = Run.create(tmp_path / "all", RECIPE, {"kind": "stages", "stages": names})
+    run = RunWriter.create(tmp_path / "all", RECIPE, {"kind": "stages", "stages": names})
     make_run(tmp_path / "all/01-sft", steps=3)
     make_run(tmp_path / "all/02-grpo", steps=5, ended=None).finish("failed", "the disk is full")
     make_run(tmp_path / "out")

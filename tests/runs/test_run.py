@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from outdo.errors import PlaceError, RunError
-from outdo.runs.run import Run, in_words, is_locked, read_rows, read_run, writing
+from outdo.runs.files import disk_errors, is_locked
+from outdo.runs.manifest import read_manifest
+from outdo.runs.reader import describe_skipped, read_rows
+from outdo.runs.writer import RunWriter
 
 
 def state(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -20,7 +23,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_asking_whether_a_run_is_written_writes_nothing(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {}, {})
+    run = RunWriter.create(tmp_path / "run", {}, {})
     before = state(run.folder)
     assert is_locked(run.folder) and state(run.folder) == before
     run.close()
@@ -35,13 +38,13 @@ def test_asking_whether_a_run_is_written_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_written_is_not_opened_twice_and_names_its_writer(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {}, {})
+    run = RunWriter.create(tmp_path / "run", {}, {})
     for _ in range(2):  # to be refused changes nothing
         with pytest.raises(PlaceError, match=f"is being written by process {os.getpid()} on "):
-            Run.reopen(run.folder)
+            RunWriter.reopen(run.folder)
         assert is_locked(run.folder)
     run.close()
-    Run.reopen(run.folder).close()
+    RunWriter.reopen(run.folder).close()
 
 
 def test_a_pipe_for_a_lock_is_not_waited_for(tmp_path: Path) -> None:
@@ -50,13 +53,13 @@ def test_a_pipe_for_a_lock_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_look_at_the_lock_keeps_no_run_from_starting(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {}, {})
+    run = RunWriter.create(tmp_path / "run", {}, {})
     run.close()
     with (run.folder / ".lock").open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         gone = threading.Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
         gone.start()
-        Run.reopen(run.folder).close()
+        RunWriter.reopen(run.folder).close()
         gone.join()
 
 
@@ -70,18 +73,18 @@ def test_where_there_is_no_run_that_is_bad_input_and_says_what_there_is(tmp_path
     why |= {"broken": "cannot be read", "pipe": "its run.json is no file"}
     for name, words in why.items():
         with pytest.raises(PlaceError, match=f"{name} holds no run.*{words}") as found:
-            read_run(tmp_path / name)
+            read_manifest(tmp_path / name)
         assert found.value.exit_status == 2
 
 
 def test_a_pipe_that_broke_under_the_output_is_why_a_run_ended(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {}, {})
+    run = RunWriter.create(tmp_path / "run", {}, {})
     with pytest.raises(SystemExit), run.until_done():
         try:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         except BrokenPipeError:
             sys.exit(1)  # as rich does
-    manifest = read_run(tmp_path / "run")
+    manifest = read_manifest(tmp_path / "run")
     assert (manifest["status"], manifest["why"]) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
 
 
@@ -92,7 +95,7 @@ def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:
         list(read_rows(path))
     passed: list[str] = []
     assert list(read_rows(path, passed)) == [{"step": 0}, {"step": 1}]
-    assert in_words(passed) == f"passed over 2 lines that are no JSON rows: {path}: line 2, {path}: line 3"
+    assert describe_skipped(passed) == f"passed over 2 lines that are no JSON rows: {path}: line 2, {path}: line 3"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +107,9 @@ def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:
     ],
 )
 def test_what_to_do_fits_what_failed(tmp_path: Path, number: int, status: int, words: str) -> None:
-    with pytest.raises(RunError) as found, writing(tmp_path, "choose another"):
+    with pytest.raises(RunError) as found, disk_errors(tmp_path, "choose another"):
         raise OSError(number, os.strerror(number))
     assert str(found.value) == f"cannot write {tmp_path}: {words}" and found.value.exit_status == status
-    with pytest.raises(RunError) as found, writing(tmp_path):
+    with pytest.raises(RunError) as found, disk_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert "choose" not in str(found.value) and "output_dir" not in str(found.value)

@@ -23,7 +23,9 @@ import outdo.learn.sft
 import outdo.rewards.compose
 import outdo.rollout.local
 import outdo.runs.checkpoint
-import outdo.runs.run
+import outdo.runs.files
+import outdo.runs.manifest
+import outdo.runs.writer
 import outdo.training.harvest
 import outdo.training.keeping
 import outdo.training.loop
@@ -39,9 +41,9 @@ POINTS: dict[str, tuple[Any, str]] = {
     "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
     "clip": (torch.nn.utils, "clip_grad_norm_"),
     "loss": (outdo.learn.learner, "grpo_loss"),
-    "record": (outdo.runs.run.Run, "record"),
-    "append": (outdo.runs.run.Run, "_append"),
-    "manifest": (outdo.runs.run.Run, "_write_manifest"),
+    "record": (outdo.runs.writer.RunWriter, "record_step"),
+    "append": (outdo.runs.writer.RunWriter, "_append"),
+    "manifest": (outdo.runs.writer, "write_manifest"),
     "pick": (outdo.training.harvest, "picked"),
     "imitate": (outdo.learn.sft.Imitator, "update"),
     "evaluate": (outdo.training.keeping, "evaluate_prompts"),
@@ -49,7 +51,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "save weights": (outdo.training.keeping, "save_policy"),
     "save optimizer": (outdo.training.keeping, "save_file"),
     "save rollouts": (outdo.training.session, "write_rounds"),
-    "flush": (outdo.runs.checkpoint, "_flush"),
+    "flush": (outdo.runs.files, "fsync_path"),
     "rename": (os, "replace"),
     "prune": (outdo.runs.checkpoint, "prune"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.types import Grade, Group, Prompt, Trajectory
 
 RECIPE = {"dataset_name": "arithmetic", "model_name_or_path": "tiny", "max_steps": 30, "seed": 0, "num_generations": 4}
@@ -36,15 +36,17 @@ def numbers(step: int, reward: float = 0.5, **more: Any) -> dict[str, Any]:
     return row | {"time/rollout": 1.0, "time/grade": 0.25, "time/update": 0.5, "reward/numeric": reward} | more
 
 
-def make_run(folder: Path, steps: int = 30, ended: str | None = "done", groups: Iterable[Group] | None = None) -> Run:
+def make_run(
+    folder: Path, steps: int = 30, ended: str | None = "done", groups: Iterable[Group] | None = None
+) -> RunWriter:
     """A run whose reward rises from 0 to 1; every step has the same two prompts unless others are given."""
-    run = Run.create(folder, RECIPE | {"max_steps": steps}, {"kind": "grpo", "device": "cpu", "parameters": 7})
+    run = RunWriter.create(folder, RECIPE | {"max_steps": steps}, {"kind": "grpo", "device": "cpu", "parameters": 7})
     run.record_eval({"step": 0, "split": "test", "n": 10, "success_rate": 0.1, "low": 0.0, "high": 0.4, "pass@1": 0.2})
     for step in range(steps):
         part = step / max(1, steps - 1)
         easy = group("1+1", [f"two {step}", "2", "2", "3"], [1.0, 1.0, 1.0, part], step)
         hard = group("17*3", ["51", "no", "no", "no"], [float(step > steps // 2), 0.0, 0.0, 0.0], step)
-        run.record(step, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
+        run.record_step(step, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
     if steps:
         row = {"step": steps, "split": "test", "n": 10, "success_rate": 0.9, "low": 0.6, "high": 0.98, "pass@1": 0.8}
         run.record_eval(row)

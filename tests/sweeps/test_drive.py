@@ -12,7 +12,7 @@ import pytest
 
 from outdo.cli import app
 from outdo.errors import OutdoError, RunError
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
 from outdo.sweeps.rows import row_of
@@ -34,7 +34,7 @@ def spoils(words: Sequence[str], log: Path, threads: int) -> Child:
     """Leaves a run whose rows cannot be read, as a full disk might."""
     run = Path(str(log).removesuffix(".log"))
     if not (run / "run.json").exists():
-        made = Run.create(run, {"max_steps": 1}, {})
+        made = RunWriter.create(run, {"max_steps": 1}, {})
         made.finish("done")
         made.close()
     (run / "metrics.jsonl").write_text('{"step": 0, "rew\n')
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_read_costs_one_cell(tmp_path: Path, sweep: Swee
 
 def finished(folder: Path) -> Path:
     """A run of three steps."""
-    made = Run.create(folder, {"max_steps": 3}, {})
+    made = RunWriter.create(folder, {"max_steps": 3}, {})
     for step in range(3):
         made.record(step, {"reward_mean": step / 4, "time/step": 1.0}, [])
         made.record_eval({"step": step, "split": "test", "n": 10, "success_rate": step / 10, "low": 0.0, "high": 1.0})
@@ -143,7 +143,7 @@ def test_an_older_sweep_goes_on(tmp_path: Path, sweep: Sweep) -> None:
     ],
 )
 def test_rows_that_no_run_wrote_are_told_of_in_a_sentence(tmp_path: Path, name: str, line: str) -> None:
-    made = Run.create(tmp_path / "run", {"max_steps": 1}, {})
+    made = RunWriter.create(tmp_path / "run", {"max_steps": 1}, {})
     made.finish("done")
     made.close()
     (tmp_path / "run" / name).write_text(line + "\n")

@@ -18,7 +18,10 @@ from outdo.errors import Halted, RecipeError
 from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import Run, is_locked, read_rows, read_run
+from outdo.runs.files import is_locked
+from outdo.runs.manifest import read_manifest
+from outdo.runs.reader import read_rows
+from outdo.runs.writer import RunWriter
 from outdo.training import keeping
 from outdo.training.console import PlainLines
 from outdo.training.signals import Stopped
@@ -91,7 +94,7 @@ def test_a_key_of_one_stage_on_the_command_line() -> None:
 )
 def test_a_run_does_not_go_on_as_another_kind(kind: str, go_on: Any, asked: str, tmp_path: Path) -> None:
     """Not by GRPO from the start in a harvest's folder, nor with lessons from GRPO's checkpoint."""
-    Run.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {"kind": kind}).close()
+    RunWriter.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {"kind": kind}).close()
     with pytest.raises(RecipeError, match=f"of the kind {kind}, not {asked}: it goes on with"):
         go_on(resume=tmp_path / "run")
 
@@ -106,10 +109,10 @@ def test_a_run_does_not_go_on_as_another_kind(kind: str, go_on: Any, asked: str,
     ],
 )
 def test_whatever_ends_a_run_is_written_down(error: BaseException, status: str, why: str, tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {}, {"kind": "stages"})
+    run = RunWriter.create(tmp_path / "run", {}, {"kind": "stages"})
     with pytest.raises(type(error)), run.until_done():
         raise error
-    assert [read_run(tmp_path / "run")[key] for key in ("status", "why")] == [status, why]
+    assert [read_manifest(tmp_path / "run")[key] for key in ("status", "why")] == [status, why]
     assert not is_locked(tmp_path / "run")
 
 
@@ -199,7 +202,7 @@ def test_a_model_is_measured_once_also_where_it_ends_one_stage_and_begins_the_ne
 
 
 def stage_done(folder: Path, recipe: Recipe, kind: str, rates: Sequence[float]) -> Path:
-    run = Run.create(folder, recipe.model_dump(mode="json"), {"kind": kind})
+    run = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": kind})
     for step, rate in enumerate(rates):
         run.record_eval(Evaluation("test", 4, rate, 0.0, 1.0, problems="them").row(step))
     run.finish("done")

@@ -18,7 +18,7 @@ import pytest
 from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import Run
+from outdo.runs.writer import RunWriter
 from outdo.training import tools, trackers
 from outdo.training.trackers import TRACKERS, Tracker, Trackers, chosen, of_eval, of_step, samples
 from support.folders import group, numbers
@@ -34,7 +34,11 @@ def follow(folder: Path, names: Sequence[str], steps: range, whole: bool = True)
     said: list[str] = []
     recipe = RECIPE.model_copy(update={"report_to": list(names)})
     is_new = not (folder / "run.json").exists()
-    run = Run.create(folder, recipe.model_dump(mode="json"), {"kind": "grpo"}) if is_new else Run.reopen(folder)
+    run = (
+        RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "grpo"})
+        if is_new
+        else RunWriter.reopen(folder)
+    )
     told = Trackers.of(run, recipe, said.append)
     for step in range(2):
         told.taught({"step": step, "loss": 2.0 - step, "lr": 1e-3})
@@ -296,9 +300,9 @@ def test_a_tool_that_is_slow_is_waited_for_as_long_as_it_gets_on(sick: type[Sick
 
 
 def test_what_a_run_had_before_it_was_tracked_is_told_when_it_goes_on(sick: type[Sick], tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", RECIPE.model_dump(mode="json"), {})
+    run = RunWriter.create(tmp_path / "run", RECIPE.model_dump(mode="json"), {})
     for step in range(3):
-        run.record(step, numbers(step), [])
+        run.record_step(step, numbers(step), [])
     run.close()
     follow(tmp_path / "run", ["wandb"], range(2, 5))
     assert sick.told == [1, 2, 3, 1, 2, 0, 4, 5, 5], "three steps of its files; then the warm-up and the rest"

@@ -15,7 +15,7 @@ from outdo.evals.suite import Settings
 from outdo.recipe import plugins
 from outdo.recipe.schema import Recipe
 from outdo.rewards.registry import GRADERS
-from outdo.runs.run import read_run
+from outdo.runs.manifest import read_manifest
 from outdo.tasks import gsm8k
 from outdo.tasks.mixture import Entry
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source
@@ -50,7 +50,7 @@ def _recipe_of(model: Path) -> Recipe | None:
     for folder in (model, Path("runs", model), model.resolve().parent, model.resolve().parent.parent):
         if (folder / "run.json").is_file():
             try:
-                return Recipe(**read_run(folder)["recipe"])
+                return Recipe(**read_manifest(folder).recipe)
             except (PlaceError, ValueError):  # of another version, or broken: then nothing is known of it
                 return None
     return None

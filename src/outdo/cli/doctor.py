@@ -55,12 +55,12 @@ def doctor(
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
-    from outdo.runs.run import in_words
+    from outdo.runs.reader import describe_skipped
 
     history = read_history(target)
     findings = diagnose(history)
     if history.passed:
-        print(in_words(history.passed), file=sys.stderr)
+        print(describe_skipped(history.passed), file=sys.stderr)
     if as_json:
         print(json.dumps([finding.row() for finding in findings], indent=2))
         return

@@ -81,10 +81,10 @@ def sweep(
 
 
 def _say_passed(passed: list[str]) -> None:
-    from outdo.runs.run import in_words
+    from outdo.runs.reader import describe_skipped
 
     if passed:
-        print(in_words(passed), file=sys.stderr)
+        print(describe_skipped(passed), file=sys.stderr)
 
 
 def _refuse_unknown(found: Sweep, only: list[str]) -> None:
@@ -156,7 +156,7 @@ def _picture(drive: Drive, path: Path) -> Path | None:
 
 
 def _write_page(drive: Drive, path: Path, command: str) -> None:
-    from outdo.runs.run import writing
+    from outdo.runs.files import disk_errors
     from outdo.sweeps.analysis import settings_of
     from outdo.sweeps.choice import choose
     from outdo.sweeps.report import page
@@ -172,7 +172,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
         "success": "of greedy answers to held-out problems, mean over seeds; `gain` is against the model before GRPO",
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
     }
-    with writing(path, "name another place with --report"):
+    with disk_errors(path, "name another place with --report"):
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
         text = page(

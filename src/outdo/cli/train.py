@@ -42,7 +42,7 @@ def train(
     path, pairs = split_words(words or [])
     from outdo.recipe.load import load_recipe
     from outdo.recipe.parse import parse_overrides
-    from outdo.runs.run import read_run
+    from outdo.runs.manifest import read_manifest
 
     if look and not dry_run:
         raise RecipeError("--preflight goes with --dry-run; a run looks first by itself")
@@ -52,7 +52,7 @@ def train(
         raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
     if resume:
         keys = parse_overrides(pairs)
-        recipe = load_recipe(None, keys, base_of=read_run(resume)["recipe"])
+        recipe = load_recipe(None, keys, base_of=read_manifest(resume).recipe)
     else:
         recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
     if dry_run:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outdo.dash.files import CHUNK, Row, as_int, opened, parsed, sign_of
-from outdo.runs.run import BLOCK
+from outdo.runs.layout import STEPS_PER_FILE
 
 LONGEST = 32 << 20  # bytes of a line that is parsed
 HEAD = 4096  # bytes of a line that are looked at to tell what it is
@@ -222,7 +222,7 @@ class Index:
 
     def at(self, step: int, prompt_id: str | None = None) -> tuple[list[Place], list[str]]:
         """The groups of a step, or that of one prompt; and what could not be read of the file."""
-        block = self.block(step // BLOCK * BLOCK)
+        block = self.block(step // STEPS_PER_FILE * STEPS_PER_FILE)
         return block.at(step, None if prompt_id is None else key_of(prompt_id)), trouble_of([block])
 
     def all(self) -> Whole:

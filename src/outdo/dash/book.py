@@ -13,7 +13,7 @@ from outdo.dash.blocks import Index
 from outdo.dash.files import Row, Sign, Tail, parsed_all, plain, read_object, sign_of
 from outdo.dash.prompts import Gains
 from outdo.dash.table import Frame, Table
-from outdo.runs.run import BLOCK
+from outdo.runs.layout import STEPS_PER_FILE
 
 BOOKS = 24  # runs that are kept
 CELLS = 12_000_000  # of their tables: 96 MB
@@ -110,8 +110,10 @@ class Book:
         steps = np.unique(self.metrics.frame().steps)
         files = self.index.files()
         firsts = np.array(sorted(files), dtype=np.int64)
-        found = steps[np.isin(steps // BLOCK * BLOCK, firsts)]
-        bare = [first for first in files if not np.any(found // BLOCK * BLOCK == first)] if files else []
+        found = steps[np.isin(steps // STEPS_PER_FILE * STEPS_PER_FILE, firsts)]
+        bare = (
+            [first for first in files if not np.any(found // STEPS_PER_FILE * STEPS_PER_FILE == first)] if files else []
+        )
         more = [step for first in bare[:50] for step in set(self.index.block(first, files[first]).steps)]
         return sorted({*found.tolist(), *more})
 

@@ -85,7 +85,7 @@ def _outcome(folder: Path, manifest: Row, summary: RunSummary) -> dict[str, Any]
     if summary.status in ("running", "lost", "unreadable"):
         status = {"running": "running", "lost": "stopped", "unreadable": "failed"}[summary.status]
         return {"status": status, "why": summary.why}
-    return outcome(folder, manifest)
+    return outcome(folder, str(manifest.get("status")), str(manifest.get("why") or ""))
 
 
 def _is_sound(row: Row) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from outdo.doctor.history import Answers
 from outdo.errors import RunError
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 
 GROUPS = 400  # that are looked at of a file, at most; early and late files only
 FILES = 3

@@ -18,7 +18,8 @@ from outdo.doctor.names import KNOWN, NAMES
 from outdo.doctor.printed import printed_rows
 from outdo.doctor.signals import known
 from outdo.errors import RecipeError
-from outdo.runs.run import read_rows, read_run
+from outdo.runs.manifest import read_manifest
+from outdo.runs.reader import read_rows
 
 Row = dict[str, Any]
 
@@ -54,15 +55,15 @@ def run_history(folder: Path, look: bool = True) -> History:
     """Of a run's folder; with its answers where they are to be looked at."""
     if not (folder / "run.json").exists():
         raise RecipeError(f"{folder} holds no run (it has no run.json): give {HINT}")
-    manifest = read_run(folder)
-    if manifest.get("kind") == "stages":
+    manifest = read_manifest(folder)
+    if manifest.kind == "stages":
         raise RecipeError(f"{folder} has stages, each a run of its own: name one of GRPO, such as {folder}/02-grpo")
-    if manifest.get("kind", "grpo") != "grpo":
-        raise RecipeError(f"{folder} is a run of the kind {manifest['kind']}: the doctor knows GRPO runs")
+    if manifest.kind != "grpo":
+        raise RecipeError(f"{folder} is a run of the kind {manifest.kind}: the doctor knows GRPO runs")
     passed: list[str] = []
     rows, evals = (list(read_rows(folder / name, passed)) for name in ("metrics.jsonl", "evals.jsonl"))
     answers = read_answers(folder, passed) if look else Answers()
-    return replace(from_rows(rows, evals, manifest["recipe"], answers), passed=tuple(passed))
+    return replace(from_rows(rows, evals, manifest.recipe, answers), passed=tuple(passed))
 
 
 def _settings(history: History) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from outdo.doctor.finding import Finding
 from outdo.doctor.history import from_rows
 from outdo.doctor.rules import diagnose
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 
 EVERY = 5  # steps between two looks, or …
 SHARE = 20  # … this part of the run so far, so that looking costs next to nothing

@@ -23,7 +23,7 @@ from outdo.evals.suite import Settings, examine, quizzes, with_model
 from outdo.rewards.audit import audit
 from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
-from outdo.runs.run import writing
+from outdo.runs.files import disk_errors
 from outdo.tasks.task import find_task
 from outdo.training.treating import treat
 
@@ -107,7 +107,7 @@ def wrong_weights(drill: Drill, desk: Desk) -> Outcome:
     shipped = {name: desk.folder / name for name in ("shipped-wrong", "shipped-right")}
     sources = run / "checkpoints" / checkpoint.name_of(0), run / "model"
     for folder, source in zip(shipped.values(), sources, strict=True):
-        with writing(folder):
+        with disk_errors(folder):
             shutil.copytree(source, folder)
     desk.say("  evaluate: the run's own model, and both that were shipped, on the same held-out problems")
     settings = Settings(size=200, samples=0, max_completion_length=32, seed=desk.seed)

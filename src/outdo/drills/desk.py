@@ -16,7 +16,8 @@ from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import read_run, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.manifest import read_manifest
 from outdo.training.console import PlainLines
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
@@ -82,7 +83,7 @@ class Desk:
 
 @contextmanager
 def told_in_part(log: Path, name: str, say: Say) -> Iterator[Console]:
-    with writing(log):
+    with disk_errors(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         file = log.open("a", encoding="utf-8")
     with file:
@@ -119,10 +120,10 @@ def warmed_up(parent: Path, seed: int, say: Say) -> Path:
         say(f"warm-up: a tiny model imitates a careless teacher, once for all drills, in {run}")
         with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
             return api.sft(load_recipe(None, {}, base_of=keys), reporter=PlainLines(console)).model
-    had = read_run(run)
-    if load_recipe(None, {}, base_of=had["recipe"]) != load_recipe(None, {}, base_of=keys):  # a key may have come since
+    had = read_manifest(run)
+    if load_recipe(None, {}, base_of=had.recipe) != load_recipe(None, {}, base_of=keys):  # a key may have come since
         raise RunError(f"{run} is another warm-up than drills have: move it away, or choose another --out")
-    if had["status"] != "done":
+    if had.status != "done":
         say(f"warm-up: going on with {run}")
         with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
             return api.sft(resume=run, reporter=PlainLines(console)).model

@@ -10,7 +10,8 @@ from outdo.drills.drill import Drill, Panel, Signal
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.report.plot import smooth
-from outdo.runs.run import read_rows, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.reader import read_rows
 
 COLOURS = ("C3", "C0", "C2")
 ALIKE = 5.0  # times: a signal that is so much larger or smaller than the first is left to the lines
@@ -55,7 +56,7 @@ def _curve(axis: Any, run: Path, name: str, colour: str) -> None:
 def _points(run: Path, name: str) -> tuple[list[int], list[float]]:
     if name == "eval_success_rate":
         rows = list(read_rows(run / "evals.jsonl"))
-        return [row["step"] for row in rows], [row.get("pass@1", row["success_rate"]) for row in rows]
+        return [row["step"] for row in rows], [row["pass@1" if "pass@1" in row else "success_rate"] for row in rows]
     rows = [row for row in read_rows(run / "metrics.jsonl") if row.get(name) is not None]
     return [row["step"] for row in rows], [row[name] for row in rows]
 
@@ -86,6 +87,6 @@ def _figure() -> Any:
 
 def _saved(figure: Any, title: str, out: Path) -> Path:
     figure.suptitle(title, fontsize=9)
-    with writing(out):
+    with disk_errors(out):
         figure.savefig(out, dpi=100)
     return out

@@ -13,7 +13,7 @@ from typing import Any
 from outdo.drills.desk import Desk, warmed_up
 from outdo.drills.drill import Drill, Outcome, Say
 from outdo.errors import RunError
-from outdo.runs.run import writing
+from outdo.runs.files import disk_errors
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def perform(drills: Sequence[Drill], parent: Path, seed: int, say: Say) -> Itera
         outcome = drill.act(drill, Desk(folder, warm, seed, say))
         done = Performed(drill, folder, outcome, seed, time.monotonic() - start, _cpu() - cpu)
         path = folder / "drill.json"
-        with writing(path):
+        with disk_errors(path):
             path.write_text(json.dumps(done.row(), indent=2, default=str) + "\n", encoding="utf-8")
         yield done
 
@@ -67,7 +67,7 @@ def _new(parent: Path, name: str) -> Path:
     """A folder that was not there: what an earlier drill left is kept."""
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         folder = parent / (name + suffix)
-        with writing(folder):
+        with disk_errors(folder):
             try:
                 folder.mkdir(parents=True)
             except FileExistsError:

@@ -10,7 +10,8 @@ from outdo.drills.drill import Check
 from outdo.recipe.load import load_recipe
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import grade
-from outdo.runs.run import read_rows, read_run
+from outdo.runs.manifest import read_manifest
+from outdo.runs.reader import read_rows
 from outdo.tasks.mixture import task_of
 from outdo.types import Group, Prompt, Trajectory
 
@@ -19,7 +20,7 @@ LATE = 5  # steps whose answers are looked at again
 
 def no_longer_paid(ill: Path, cured: Path) -> Check:
     """What the ill run was paid for at its end is paid less than half by the rewards of the cured one."""
-    recipe = load_recipe(None, {}, base_of=read_run(cured)["recipe"])
+    recipe = load_recipe(None, {}, base_of=read_manifest(cured).recipe)
     rewards = rewards_of(recipe, task_of(recipe), {})
     rows = [row for path in sorted((ill / "groups").glob("*.jsonl")) for row in read_rows(path)]
     late = [row for row in rows if row["step"] > rows[-1]["step"] - LATE]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outdo.errors import ModelError
 from outdo.models.load import load_policy, save_policy
-from outdo.runs import checkpoint
+from outdo.runs.files import write_folder
 
 CONVERTER = "convert_hf_to_gguf.py"
 
@@ -30,7 +30,7 @@ def export_model(name: str, out: Path, gguf: Path | None = None, dtype: str = "f
     converter = _converter(out, gguf) if gguf is not None else ""
     policy = load_policy(name, dtype=dtype, device="cpu")
     try:
-        checkpoint.write_whole(out, lambda folder: save_policy(policy, folder))
+        write_folder(out, lambda folder: save_policy(policy, folder))
     except OSError as error:
         raise ModelError(f"--out {out}: cannot be written: {error.strerror or error}") from error
     if gguf is None:

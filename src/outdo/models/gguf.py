@@ -32,7 +32,7 @@ from transformers import (
 
 from outdo.errors import ModelError
 from outdo.models.tokens import keep_spaces
-from outdo.runs.checkpoint import write_whole
+from outdo.runs.files import write_folder
 
 MAGIC = b"GGUF"
 INSTALL = "pip install 'outdo[gguf]'"
@@ -99,7 +99,7 @@ def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with suppress(OSError, SafetensorError):  # a disk that is full costs the next time, not this one
         folder.parent.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder.parent).free > ROOM * model.num_parameters() * model.dtype.itemsize:
-            write_whole(folder, write)
+            write_folder(folder, write)
     return model, tokenizer
 
 

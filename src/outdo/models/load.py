@@ -141,7 +141,7 @@ class Policy:
         found = {
             "source": self.source.told,
             "device": str(self.device),
-            "parameters": self.num_parameters,
+            "num_parameters": self.num_parameters,
             **token_facts(self.tokenizer, self.eos_ids, self.pad_id),
             "context": self.context,
         }

@@ -117,7 +117,7 @@ def _of_run(run: Path) -> Path:
     if (run / "model" / "config.json").is_file():
         return run / "model"
     for folder in reversed(checkpoint.existing(run / "checkpoints")):
-        if not checkpoint.trouble(folder):
+        if not checkpoint.corruption(folder):
             return folder
     raise ModelError(f"{run} holds a run that has saved no model and no checkpoint yet")
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError, did_you_mean
-from outdo.runs.run import in_words, read_rows, read_run, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.manifest import read_manifest
+from outdo.runs.reader import describe_skipped, read_rows
 
 PANELS = (  # title, names of metrics.jsonl, what a good curve looks like
     ("reward and success", ("success_rate", "reward_mean"), "rise, then flat"),
@@ -83,7 +85,7 @@ def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, say: C
 
     read = [_read(folder) for folder in folders]
     if passed := [words for one in read for words in one.passed]:
-        say(in_words(passed))
+        say(describe_skipped(passed))
     if not read:
         raise RecipeError("plot needs a run: a folder, its name under runs/, or what train returned")
     if signals:
@@ -108,7 +110,7 @@ def plot_runs(
 ) -> Path:
     """Draws runs' curves, finished or not, to a PNG or SVG file; `say` hears what was passed over."""
     figure = _figure(folders, signals, say)
-    with writing(out, "name another place with --out"):
+    with disk_errors(out, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             figure.savefig(out, dpi=110)
@@ -123,16 +125,16 @@ def find_run(run: AnyRun) -> Path:
     named = Path("runs") / folder
     if not (folder / "run.json").exists() and not folder.is_absolute() and (named / "run.json").exists():
         return named
-    read_run(folder)  # says why there is none
+    read_manifest(folder)  # says why there is none
     return folder
 
 
 def _read(folder: Path) -> _Read:
-    manifest = read_run(folder)
-    recipe = manifest["recipe"]
+    manifest = read_manifest(folder)
+    recipe = manifest.recipe
     title = f"{recipe.get('dataset_name')}, {recipe.get('model_name_or_path')}, seed {recipe.get('seed')}"
     name = folder.resolve().name
-    is_supervised = manifest.get("kind") == "sft"
+    is_supervised = manifest.kind == "sft"
     passed: list[str] = []
     rows = list(read_rows(folder / ("sft.jsonl" if is_supervised else "metrics.jsonl"), passed))
     if not rows:

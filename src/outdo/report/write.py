@@ -17,7 +17,7 @@ from outdo.report import page
 from outdo.report.charts import as_data, charts_of, supervised_of
 from outdo.report.html import Raw, el, escaped, joined
 from outdo.report.story import Story, read_story
-from outdo.runs.run import writing
+from outdo.runs.files import disk_errors
 
 CHARTS = ("scale.js", "draw.js", "chart.js")  # of the dashboard, in the order in which they need each other
 
@@ -27,7 +27,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     path = out or folder / "report.html"
     text = report_page(read_story(folder))
     aside = path.with_name(f".{path.name}.tmp")
-    with writing(path, "name another place with --out"):
+    with disk_errors(path, "name another place with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8")
         os.replace(aside, path)

@@ -1,8 +1,8 @@
-"""Checkpoints: complete or not there.
+"""Checkpoints: complete or absent.
 
 A checkpoint is a folder, `step-000040`. It is written under another name, every file flushed and hashed, and renamed
-when it is whole; the hashes are in `manifest.json`, which is written last. What was cut short, by whatever, has no such
-name or does not match its hashes, and is passed over for the one before it.
+when it is complete; the hashes are in `manifest.json`, which is written last. One that was cut short, by whatever, has
+no such name or does not match its hashes, and is skipped for the one before it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MANIFEST = "manifest.json"
-_ASIDE, _OLD, _UNUSABLE = ".writing-", ".old-", "unusable-"
+from outdo.runs.files import Writer, remove_unfinished, write_folder
 
-Writer = Callable[[Path], None]  # writes its files into the folder that it is given
+HASHES = "manifest.json"
+_UNUSABLE = "unusable-"
 
 
 def name_of(step: int) -> str:
@@ -31,70 +31,38 @@ def step_of(folder: Path) -> int:
 def save(parent: Path, step: int, write: Writer) -> Path:
     """Writes the checkpoint of a step. Raises OSError, with nothing left but what was there before."""
 
-    def hashed(aside: Path) -> None:
-        write(aside)
-        files = {str(path.relative_to(aside)): _hash(path) for path in sorted(aside.rglob("*")) if path.is_file()}
-        text = json.dumps({"files": files, "sum": _sum(files)}, indent=1) + "\n"
-        (aside / MANIFEST).write_text(text, encoding="utf-8")
+    def with_hashes(folder: Path) -> None:
+        write(folder)
+        hashes = {str(path.relative_to(folder)): _hash(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+        text = json.dumps({"files": hashes, "sum": _sum(hashes)}, indent=1) + "\n"
+        (folder / HASHES).write_text(text, encoding="utf-8")
 
-    return write_whole(parent / name_of(step), hashed)
+    return write_folder(parent / name_of(step), with_hashes)
 
 
-def write_whole(folder: Path, write: Writer) -> Path:
-    """A folder that is there as a whole, in place of one that was, which stays until the new one is on the disk."""
-    aside, old = (folder.with_name(f"{mark}{folder.name}") for mark in (_ASIDE, _OLD))
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+def set_unusable(folder: Path) -> None:
+    """Renames a checkpoint that cannot be used, so that it is not found again."""
+    renamed = folder.with_name(f"{_UNUSABLE}{folder.name}")
+    shutil.rmtree(renamed, ignore_errors=True)
+    os.replace(folder, renamed)
+
+
+def corruption(folder: Path) -> str:
+    """What is wrong with a checkpoint: the file, and how; empty where it is valid."""
     try:
-        write(aside)
-        for path in sorted(aside.rglob("*")):
-            _flush(path)
-        _flush(aside)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(folder, old)
-    os.replace(aside, folder)
-    _flush(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-    return folder
-
-
-def recover(parent: Path) -> None:
-    """Puts back what a process was replacing when it was killed."""
-    for old in parent.glob(f"{_OLD}*"):
-        folder = parent / old.name.removeprefix(_OLD)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(old, folder)
-
-
-def set_aside(folder: Path) -> None:
-    """Takes a checkpoint that cannot be used out of the row, so that it is not found again."""
-    bad = folder.with_name(f"{_UNUSABLE}{folder.name}")
-    shutil.rmtree(bad, ignore_errors=True)
-    os.replace(folder, bad)
-
-
-def trouble(folder: Path) -> str:
-    """What is wrong with a checkpoint: the file, and how; nothing where it is whole."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = dict(manifest["files"])
-        if manifest["sum"] != _sum(files):
-            return f"{MANIFEST} is not what was written"
+        manifest = json.loads((folder / HASHES).read_text(encoding="utf-8"))
+        hashes = dict(manifest["files"])
+        if manifest["sum"] != _sum(hashes):
+            return f"{HASHES} is corrupt"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read ({type(error).__name__})"
-    for name, expected in files.items():
+        return f"{HASHES} cannot be read ({type(error).__name__})"
+    for name, expected in hashes.items():
         path = folder / str(name)
         if not path.is_file():
             return f"{name} is missing"
         try:
             if _hash(path) != expected:
-                return f"{name} is not what was written (its hash differs)"
+                return f"{name} is corrupt (its hash differs)"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror or error}"
     return ""
@@ -102,12 +70,18 @@ def trouble(folder: Path) -> str:
 
 def existing(parent: Path) -> list[Path]:
     """Every folder that has a checkpoint's name, oldest first."""
-    found = [path for path in parent.glob("step-*") if path.name.rpartition("-")[2].isdecimal() and path.is_dir()]
-    return sorted(found, key=step_of)
+    folders = [path for path in parent.glob("step-*") if path.name.rpartition("-")[2].isdecimal() and path.is_dir()]
+    return sorted(folders, key=step_of)
 
 
-def were_there(parent: Path) -> bool:
-    """Whether there ever was a checkpoint, of use or not."""
+def newest_valid(parent: Path, at_most: int | None = None) -> Path | None:
+    """The newest checkpoint that is not corrupt, of a step up to `at_most`."""
+    folders = [folder for folder in existing(parent) if at_most is None or step_of(folder) <= at_most]
+    return next((folder for folder in reversed(folders) if not corruption(folder)), None)
+
+
+def ever_saved(parent: Path) -> bool:
+    """Whether there ever was a checkpoint, usable or not."""
     return bool(existing(parent)) or any(parent.glob(f"{_UNUSABLE}step-*"))
 
 
@@ -116,23 +90,13 @@ def prune(parent: Path, keep: int, best: Sequence[int] = ()) -> None:
     for folder in existing(parent)[:-keep]:
         if step_of(folder) not in best:
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in parent.glob(f"{_ASIDE}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    remove_unfinished(parent)
 
 
-def _sum(files: Mapping[str, str]) -> str:
-    return hashlib.blake2b(json.dumps(files, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _sum(hashes: Mapping[str, str]) -> str:
+    return hashlib.blake2b(json.dumps(hashes, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """To the disk itself, folders too: a rename counts only when its folder is on it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

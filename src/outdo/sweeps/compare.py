@@ -13,7 +13,7 @@ from rich.text import Text
 from outdo.errors import RecipeError, RunError
 from outdo.evals.estimate import Difference, as_share
 from outdo.evals.report import change, in_words
-from outdo.runs.run import read_run
+from outdo.runs.manifest import read_manifest
 from outdo.sweeps.analysis import between, by_problem
 from outdo.sweeps.grid import told
 from outdo.sweeps.report import NONE, number
@@ -57,12 +57,12 @@ def _side(folder: Path, passed: list[str]) -> Side:
     if (folder / "sweep.json").exists():
         raise RecipeError(f"{folder} holds a sweep, not a run: name its cells, {folder}/cell-*")
     try:
-        manifest = read_run(folder)
+        manifest = read_manifest(folder)
     except RunError as error:
         raise RecipeError(f"{error}: name folders of runs") from None
-    if manifest.get("kind") == "stages":
+    if manifest.kind == "stages":
         raise RecipeError(f"{folder} has stages, each a run of its own: name those, such as {folder}/02-grpo")
-    return Side(str(folder), manifest["recipe"], row_of(folder, passed))
+    return Side(str(folder), manifest.recipe, row_of(folder, passed))
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:

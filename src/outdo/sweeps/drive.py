@@ -22,7 +22,8 @@ import yaml
 
 from outdo.errors import EngineError, PlaceError, RecipeError, RunError
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import read_run, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.manifest import read_manifest
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import Cell, Sweep, changed_keys
@@ -62,7 +63,7 @@ class Drive:
         """Whole or not at all: written beside, then renamed."""
         path = self.folder / "sweep.json"
         aside = path.with_suffix(".tmp")
-        with writing(path):
+        with disk_errors(path):
             aside.write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
             os.replace(aside, path)
 
@@ -85,7 +86,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
         _refuse_another(sweep, folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecipeError(f"{folder} is there and holds no sweep: choose another --out")
-    with writing(folder, "choose another --out"):
+    with disk_errors(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
     drive = Drive(sweep, folder, start, _locked(folder))
     for cell in sweep.cells:
@@ -96,7 +97,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
 
 def _locked(folder: Path) -> IO[str]:
     path = folder / ".lock"
-    with writing(path):
+    with disk_errors(path):
         file = path.open("a", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,7 +195,7 @@ def _prepared(drive: Drive, say: Say) -> Sweep:
 
 
 def _is_done(run: Path) -> bool:
-    return (run / "run.json").exists() and read_run(run)["status"] == "done"
+    return (run / "run.json").exists() and read_manifest(run).status == "done"
 
 
 def _all(
@@ -265,7 +266,7 @@ def _started(start: Start, command: str, recipe: Recipe, run: Path, num_threads:
         return start([command, "--resume", str(run)], log, num_threads)
     keys = recipe.model_dump(mode="json", exclude_unset=True)
     keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run)}
-    with writing(path):
+    with disk_errors(path):
         path.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
     return start([command, str(path)], log, num_threads)
 

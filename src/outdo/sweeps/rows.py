@@ -13,7 +13,9 @@ from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
 from outdo.errors import RunError
 from outdo.evals.estimate import wilson
-from outdo.runs.run import is_locked, read_rows, read_run
+from outdo.runs.files import is_locked
+from outdo.runs.manifest import Manifest, read_manifest
+from outdo.runs.reader import read_rows
 
 Outcome = Literal["waiting", "running", "done", "halted", "failed", "stopped"]
 Row = dict[str, Any]
@@ -38,21 +40,21 @@ def row_of(folder: Path, passed: list[str]) -> Row:
 
     Lines of its files that are no rows are passed over and told in `passed`.
     """
-    manifest = read_run(folder)
+    manifest = read_manifest(folder)
     try:
         return _row(folder, manifest, passed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder}: its rows are not as a run writes them ({error!r:.80})") from None
 
 
-def _row(folder: Path, manifest: Mapping[str, Any], passed: list[str]) -> Row:
+def _row(folder: Path, manifest: Manifest, passed: list[str]) -> Row:
     wrong: list[str] = []
     steps = list(read_rows(path := folder / "metrics.jsonl", wrong))
     if wrong and not steps:
         raise RunError(f"{path}: not one of its lines is a JSON row; put a sound copy in its place, or remove it")
     evals = list(read_rows(folder / "evals.jsonl", wrong))
     row: Row = {
-        **outcome(folder, manifest),
+        **outcome(folder, manifest.status, manifest.why),
         "steps": len(steps),
         **held_out(evals),
         **{name: mean_of(steps[-TAIL:], name) for name in SIGNALS},
@@ -60,18 +62,17 @@ def _row(folder: Path, manifest: Mapping[str, Any], passed: list[str]) -> Row:
         "seconds": _total(steps, "time/step"),
         "adv_noise": advantage_noise(folder, wrong),
     }
-    history = run_history(folder) if steps and manifest.get("kind", "grpo") == "grpo" else None
+    history = run_history(folder) if steps and manifest.kind == "grpo" else None
     found = diagnose(history) if history else []
     row["findings"] = [finding.code for finding in found if finding.code not in NOTHING]
     grave = [f"the doctor says {finding.code}" for finding in found if finding.severity == "critical"]
-    row["troubles"] = [*troubles(row, steps, manifest["recipe"]), *grave]
+    row["troubles"] = [*troubles(row, steps, manifest.recipe), *grave]
     passed += dict.fromkeys([*wrong, *(history.passed if history else ())])
     return row
 
 
-def outcome(folder: Path, manifest: Mapping[str, Any]) -> Row:
+def outcome(folder: Path, status: str, why: str) -> Row:
     """How it ended. One that was told to stop can go on; one that a guard halted has shown what it shows."""
-    status, why = manifest["status"], str(manifest.get("why") or "")
     if status == "stopped" and not _TOLD_TO_STOP.match(why):
         status = "halted"
     if status == "running" and not is_locked(folder):

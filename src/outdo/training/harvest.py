@@ -20,7 +20,8 @@ from typing import Any
 
 from outdo.errors import BrokenGraders, RecipeError
 from outdo.rewards.compose import AT_ONCE, Rewards, grade
-from outdo.runs.run import read_rows, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.reader import read_rows
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 ANSWERS_AT_ONCE = 8192  # in one call of the sampler
@@ -76,7 +77,7 @@ def harvest(
     tally = sum((tally_of(done[p.id]) for p in prompts if p.id in done), Tally())
     left = [prompt for prompt in prompts if prompt.id not in done]
     size = max(1, ANSWERS_AT_ONCE // samples)
-    with writing(journal), journal.open("a", encoding="utf-8") as file:
+    with disk_errors(journal), journal.open("a", encoding="utf-8") as file:
         for part in (left[i : i + size] for i in range(0, len(left), size)):
             for group in graded(sampler.sample(part, samples, params, seed), rewards):
                 row = picked(group, keep)
@@ -142,7 +143,7 @@ def _open(out: Path, settings: Mapping[str, Any]) -> Path:
     """The journal, with the settings as its first row; without a row that was cut short."""
     journal = out.with_name(out.stem + ".prompts.jsonl")
     wanted = json.loads(json.dumps(settings, default=str))
-    with writing(journal, "name another place with --out"):
+    with disk_errors(journal, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         whole = journal.read_bytes().rpartition(b"\n")[0] if journal.exists() else b""
         if not whole:
@@ -161,7 +162,7 @@ def _open(out: Path, settings: Mapping[str, Any]) -> Path:
 def _write(out: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Whole or not at all: written beside, then renamed."""
     aside = out.with_name(f".writing-{out.name}")
-    with writing(out):
+    with disk_errors(out):
         with aside.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
             file.flush()

@@ -9,7 +9,7 @@ from pathlib import Path
 from outdo.errors import RecipeError
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
-from outdo.runs.run import Run, default_folder
+from outdo.runs.writer import RunWriter, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.training import signals
@@ -46,17 +46,17 @@ def harvesting(
     with run.until_done():
         tally = _reap(recipe, task, rewards, reporter, run.folder / FILE, split)
         facts = {"model": recipe.model_name_or_path, "harvest": str(run.folder / FILE)}
-        run.note(**facts, tally=vars(tally))
+        run.update_manifest(**facts, tally=vars(tally))
     return Result(run.folder, model, [], [], harvest=run.folder / FILE)
 
 
-def _open(recipe: Recipe, task: Task, resume: Path | None) -> Run:
+def _open(recipe: Recipe, task: Task, resume: Path | None) -> RunWriter:
     if resume:
-        run = Run.reopen(resume, "harvest")
-        run.note(status="running", why="")
+        run = RunWriter.reopen(resume, "harvest")
+        run.update_manifest(status="running", why="")
         return run
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{task.name}")
-    return Run.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
+    return RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
 
 
 def _reap(

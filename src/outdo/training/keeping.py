@@ -24,7 +24,10 @@ from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
 from outdo.rewards.compose import Rewards
 from outdo.runs import checkpoint
-from outdo.runs.run import Run, Status, read_rows
+from outdo.runs.files import write_folder
+from outdo.runs.manifest import Status
+from outdo.runs.reader import read_rows
+from outdo.runs.writer import RunWriter
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.training import signals
@@ -62,7 +65,7 @@ class Parts:
     rewards: Rewards | None  # without them there is no success to measure
     policy: Policy
     sampler: Sampler
-    run: Run
+    run: RunWriter
     reporter: PlainLines | LiveTable
     start: Start | None  # None: it begins
     known: Known | None  # of the model that it begins with
@@ -119,7 +122,7 @@ class Keeper(Generic[L]):
                     raise
         finally:
             self.reporter.close()
-            self.trackers.close(self.run.manifest["status"] == "done")
+            self.trackers.close(self.run.manifest.status == "done")
             try_report(self.run.folder, self.reporter.note)
             self.run.close()
 
@@ -129,9 +132,9 @@ class Keeper(Generic[L]):
         self.learner, self.done = learner, int(start.state["step"])
         self.sampler.load(learner.weights(), version=self.done)
         self.run.rewind(start.state["offsets"])
-        earlier = self.run.manifest.get("resumed")
+        earlier = self.run.manifest.resumed
         resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
-        self.run.note(status="running", why="", resumed=resumed)
+        self.run.update_manifest(status="running", why="", resumed=resumed)
 
     @contextmanager
     def _timed(self, learner: Imitator) -> Iterator[None]:
@@ -269,9 +272,9 @@ class Keeper(Generic[L]):
 
     def _save_model(self) -> None:
         try:
-            checkpoint.write_whole(self.run.model_folder, lambda folder: save_policy(self.policy, folder))
+            write_folder(self.run.model_folder, lambda folder: save_policy(self.policy, folder))
             if self.policy.adapter:
-                checkpoint.write_whole(self.run.folder / "adapter", lambda folder: save_adapter(self.policy, folder))
+                write_folder(self.run.adapter_folder, lambda folder: save_adapter(self.policy, folder))
         except (OSError, SafetensorError) as error:
             raise RunError(f"cannot save the model to {self.run.model_folder}: {error}") from error
 

@@ -18,7 +18,9 @@ from outdo.rewards.compose import Rewards
 from outdo.rollout.hf import HFSampler
 from outdo.rollout.local import LocalSampler
 from outdo.runs import checkpoint
-from outdo.runs.run import Run, default_folder, read_rows, versions
+from outdo.runs.manifest import library_versions
+from outdo.runs.reader import read_rows
+from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.lengths import within
 from outdo.tasks.lessons import Lessons, find_lessons
 from outdo.tasks.overlap import find_overlap
@@ -92,7 +94,7 @@ def start(job: Job) -> Result:
         "reward_files": job.reward_files,
         "overlap": shared.row() if shared else None,
     }
-    run = Run.create(folder, recipe.model_dump(mode="json"), facts)
+    run = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     adapter = f", an adapter of {policy.adapter.told} learns" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     try:
@@ -103,25 +105,25 @@ def start(job: Job) -> Result:
 
 def go_on(job: Job, folder: Path, force: bool) -> Result:
     """Goes on with a run where its newest whole checkpoint is; from the start where there was none, or by force."""
-    run = Run.reopen(folder, job.kind)
+    run = RunWriter.reopen(folder, job.kind)
     try:
         return _resumed(job, run, force)
     finally:
         run.close()
 
 
-def _resumed(job: Job, run: Run, force: bool) -> Result:
+def _resumed(job: Job, run: RunWriter, force: bool) -> Result:
     recipe, reporter, folder = job.recipe, job.reporter, run.folder
-    for changed in resuming.check(run, recipe, job.data, job.reward_files, versions(), force):
+    for changed in resuming.check(run, recipe, job.data, job.reward_files, library_versions(), force):
         reporter.note(f"changed since: {changed}")
-    was_done = run.manifest["status"] == "done"
+    was_done = run.manifest.status == "done"
     lessons = find_lessons(recipe, job.task) if job.kind == "sft" else None
-    if lessons and run.manifest.get("lessons") not in (None, lessons.fingerprint) and not force:
+    if lessons and run.manifest.lessons not in (None, lessons.fingerprint) and not force:
         raise RecipeError(
             f"{folder} cannot be gone on with: {lessons.name} shows other examples than it did; see --force"
         )
     steps = lessons.steps if lessons else recipe.max_steps
-    had = steps if lessons else load_recipe(None, base_of=run.manifest["recipe"]).max_steps
+    had = steps if lessons else load_recipe(None, base_of=run.manifest.recipe).max_steps
     if was_done and steps <= had:
         reporter.note(f"nothing left to do: {folder} is done, after {had} steps")
         return finished(folder, had)
@@ -130,7 +132,7 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         reporter.note(f"passed over {words}")
     if newest is None and was_done:
         raise RunError(f"{folder} is done and has no checkpoint to go on from: start a new run with its model")
-    if newest is None and checkpoint.were_there(run.checkpoints) and not force:
+    if newest is None and checkpoint.ever_saved(run.checkpoints) and not force:
         raise RecipeError(
             f"{folder} cannot be gone on with: none of its checkpoints can be used. Put a whole one back, or begin "
             "again with --force: its rows and checkpoints so far are then kept, in a folder before-N inside it"
@@ -139,26 +141,26 @@ def _resumed(job: Job, run: Run, force: bool) -> Result:
         raise RecipeError(f"{folder} has done {state['step']} steps already: max_steps={steps} is behind it")
     policy = policy_for(recipe, str(newest) if newest else None)
     task = fitted(recipe, job.task, policy, reporter.note)
-    device = run.manifest.get("device", str(policy.device))
+    device = run.manifest.device or str(policy.device)
     if device != str(policy.device):
         reporter.note(f"changed since: device was {device} and is {policy.device}")
-    run.note(recipe=recipe.model_dump(mode="json"), reward_files=job.reward_files, device=str(policy.device))
+    run.update_manifest(recipe=recipe.model_dump(mode="json"), reward_files=job.reward_files, device=str(policy.device))
     if newest is None:
         _begin_again(run, reporter)
         lessons = lessons or find_lessons(recipe, job.task)
     return _trained(replace(job, task=task), policy, run, Start(newest, state) if newest else None, lessons)
 
 
-def _begin_again(run: Run, reporter: PlainLines | LiveTable) -> None:
+def _begin_again(run: RunWriter, reporter: PlainLines | LiveTable) -> None:
     """Steps and checkpoints are set aside, never erased; a warm-up alone is done again, and gives the same rows."""
-    had = checkpoint.were_there(run.checkpoints)
+    had = checkpoint.ever_saved(run.checkpoints)
     what = f"{run.folder} has {'no checkpoint that can be used' if had else 'no checkpoint yet'}: it begins again"
     if had or any(read_rows(run.folder / "metrics.jsonl")):
-        what += f"; its rows so far are in {run.set_aside()}"
+        what += f"; its rows so far are in {run.archive()}"
     else:
         run.rewind({})
     reporter.note(what)
-    run.note(status="running", why="")
+    run.update_manifest(status="running", why="")
 
 
 def finished(folder: Path, steps: int | None = None) -> Result:
@@ -176,7 +178,7 @@ def sampler_by_recipe(policy: Policy, recipe: Recipe, reporter: PlainLines | Liv
     return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe, learns)
 
 
-def _trained(job: Job, policy: Policy, run: Run, start: Start | None, lessons: Lessons | None) -> Result:
+def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, lessons: Lessons | None) -> Result:
     sampler = sampler_by_recipe(policy, job.recipe, job.reporter)
     parts = Parts(
         recipe=job.recipe,

@@ -20,7 +20,7 @@ from outdo.models.tiny import tiny_model, tiny_tokenizer
 from outdo.models.tokens import ending_ids, set_padding, token_facts
 from outdo.parallel.host import available_memory
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import default_folder
+from outdo.runs.writer import default_folder
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TYPICAL_PROMPT = 128  # tokens, where nothing is known of the prompts yet

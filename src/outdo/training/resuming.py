@@ -15,7 +15,9 @@ from outdo.errors import RecipeError, RunError, TaskError
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Reward, Rewards
 from outdo.runs import checkpoint
-from outdo.runs.run import Run, is_locked, read_run
+from outdo.runs.files import is_locked, restore_replaced
+from outdo.runs.manifest import Manifest, read_manifest
+from outdo.runs.writer import RunWriter
 from outdo.tasks.task import Task
 
 # Keys that may change in the middle of a run: they decide what is looked at and kept, not what is learnt.
@@ -35,12 +37,12 @@ def unfinished(recipe: Recipe, data: str, kind: str = "grpo", rewards: Mapping[s
     wanted = recipe.model_dump(mode="json")
     for path in sorted(Path("runs").glob("*/run.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
-            manifest = read_run(path.parent)
+            manifest = read_manifest(path.parent)
         except RunError:
             continue
-        same = manifest.get("kind", "grpo") == kind and manifest.get("data") in (None, data)
-        same = same and not changes(manifest["recipe"], wanted) and not _rewritten(manifest, rewards or {})
-        if same and manifest["status"] != "done" and not is_locked(path.parent):
+        same = manifest.kind == kind and manifest.data in (None, data)
+        same = same and not changes(manifest.recipe, wanted) and not _rewritten(manifest, rewards or {})
+        if same and manifest.status != "done" and not is_locked(path.parent):
             return path.parent
     return None
 
@@ -101,9 +103,9 @@ def _file_of(reward: Reward) -> tuple[str, Path | None]:
     return str(module), Path(path) if path and str(module).partition(".")[0] != "outdo" else None
 
 
-def _rewritten(manifest: Mapping[str, Any], rewards: Mapping[str, str]) -> list[str]:
+def _rewritten(manifest: Manifest, rewards: Mapping[str, str]) -> list[str]:
     """The files of rewards that are other than they were. A run of before they were noted has none."""
-    had = manifest.get("reward_files")
+    had = manifest.reward_files
     had = had if isinstance(had, dict) else {}
     return [
         f"the reward file {file} is another one than it was"
@@ -122,11 +124,11 @@ def refuse_elsewhere(folder: Path, had: Any, output_dir: str | None) -> None:
 
 
 def check(
-    run: Run, recipe: Recipe, data: str, rewards: Mapping[str, str], versions: Mapping[str, str], force: bool
+    run: RunWriter, recipe: Recipe, data: str, rewards: Mapping[str, str], versions: Mapping[str, str], force: bool
 ) -> list[str]:
     """What has changed since the run was started, to be said. Raises RecipeError where it matters, unless forced."""
-    matters = changes(run.manifest["recipe"], recipe.model_dump(mode="json"))
-    if run.manifest.get("data") not in (None, data):
+    matters = changes(run.manifest.recipe, recipe.model_dump(mode="json"))
+    if run.manifest.data not in (None, data):
         matters.append("the data set is another one than it was")
     matters += _rewritten(run.manifest, rewards)
     if matters and not force:
@@ -134,28 +136,28 @@ def check(
             f"{run.folder} cannot be gone on with: {'; '.join(matters)}. Put it back, or start a new run; "
             "--force goes on all the same"
         )
-    before = run.manifest.get("versions")
+    before = run.manifest.versions
     before = before if isinstance(before, dict) else {}
     code = [f"{name} was {before[name]} and is {now}" for name, now in versions.items() if before.get(name, now) != now]
     return [*matters, *code]
 
 
-def newest(run: Run) -> tuple[Path | None, dict[str, Any], list[str]]:
+def newest(run: RunWriter) -> tuple[Path | None, dict[str, Any], list[str]]:
     """The newest checkpoint that is whole and whose rows are still there, its state, and why newer ones are not.
 
     Newer ones are taken out of the row. Where none can be used, all stay as they are.
     """
     passed: list[str] = []
     unusable: list[Path] = []
-    checkpoint.recover(run.checkpoints)
+    restore_replaced(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
-        wrong = checkpoint.trouble(folder)
+        wrong = checkpoint.corruption(folder)
         if not wrong:
             state = json.loads((folder / "state.json").read_text(encoding="utf-8"))  # its hash is right: it is ours
-            short = run.lacks(state["offsets"])
+            short = run.truncated_file(state["offsets"])
             if not short:
                 for bad in unusable:
-                    checkpoint.set_aside(bad)
+                    checkpoint.set_unusable(bad)
                 return folder, state, passed
             wrong = f"{short} is shorter than it was when this was saved"
         passed.append(f"{folder}: {wrong}")

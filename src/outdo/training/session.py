@@ -23,7 +23,7 @@ from outdo.rewards.choose import graded
 from outdo.rewards.compose import Rewards
 from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.runs import checkpoint
-from outdo.runs.run import Tokens
+from outdo.runs.writer import Tokens
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.lessons import Lessons
 from outdo.training.keeping import Keeper, Parts, Start
@@ -125,7 +125,7 @@ class Session(Keeper[LocalLearner]):
         row = {**row, "memory": float(most_held(self.policy.device)), "time/save": self.saving}
         row["time/step"] = (row["time/step"] or 0.0) + self.saving
         self.saving = 0.0
-        self.run.record(step, row, groups, self._tokens(groups[: self.recipe.log_tokens]))
+        self.run.record_step(step, row, groups, self._tokens(groups[: self.recipe.log_tokens]))
         self.trackers.step(step, row, groups)
         self.done, self.boundary = step + 1, self.curriculum.state()
         self._consult(watch, step, row)
@@ -142,7 +142,7 @@ class Session(Keeper[LocalLearner]):
 
     def failed(self, step: int, groups: Sequence[Group]) -> None:
         with suppress(RunError):  # the error to hear of is on its way
-            path = self.run.keep_groups(f"halted-step-{step:06d}.jsonl", step, groups)
+            path = self.run.record_failed_step(step, groups)
             self.reporter.note(f"the answers of the step that went wrong are in {path}")
 
     def _consult(self, watch: Watch, step: int, row: Row) -> None:
@@ -234,6 +234,6 @@ def _save_weights(model: Any, folder: Path) -> None:
 
 
 def _load_weights(model: Any, folder: Path) -> None:
-    if wrong := checkpoint.trouble(folder):
+    if wrong := checkpoint.corruption(folder):
         raise RunError(f"{folder}: {wrong}; without the first weights KL cannot be measured: start a new run")
     model.load_state_dict(load_file(folder / "weights.safetensors"))

@@ -25,7 +25,8 @@ from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs.run import Run, default_folder, read_run
+from outdo.runs.manifest import read_manifest
+from outdo.runs.writer import RunWriter, default_folder
 from outdo.training import resuming
 from outdo.training.console import LiveTable, PlainLines
 from outdo.training.keeping import Known
@@ -129,12 +130,12 @@ def run_stages(
     stages = read_stages(recipe)
     facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
     if resume:
-        run = Run.reopen(resume, "stages")
+        run = RunWriter.reopen(resume, "stages")
         _refuse_changes(run, recipe, force)
-        run.note(status="running", why="", recipe=recipe.model_dump(mode="json"), stages=facts["stages"])
+        run.update_manifest(status="running", why="", recipe=recipe.model_dump(mode="json"), stages=facts["stages"])
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
-        run = Run.create(folder, recipe.model_dump(mode="json"), facts)
+        run = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     try:
         with run.until_done():
             results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter)
@@ -148,8 +149,8 @@ def run_stages(
     return Result(run.folder, results[-1].model, first, last, tuple(told))
 
 
-def _refuse_changes(run: Run, recipe: Recipe, force: bool) -> None:
-    changed = resuming.changes(run.manifest["recipe"], recipe.model_dump(mode="json"))
+def _refuse_changes(run: RunWriter, recipe: Recipe, force: bool) -> None:
+    changed = resuming.changes(run.manifest.recipe, recipe.model_dump(mode="json"))
     if changed and not force:
         run.close()
         raise RecipeError(
@@ -187,13 +188,13 @@ def _one(
 ) -> Result:
     if not (folder / "run.json").exists():
         return runner(stage.recipe, known=known_of(stage.recipe.model_dump(mode="json"), stage.kind, earlier))
-    manifest = read_run(folder)
-    if manifest["status"] != "done":
-        return runner(resume=folder, known=known_of(manifest["recipe"], stage.kind, earlier))
+    manifest = read_manifest(folder)
+    if manifest.status != "done":
+        return runner(resume=folder, known=known_of(manifest.recipe, stage.kind, earlier))
     reporter.note("  done before")
-    harvest = manifest.get("harvest")
+    harvest = manifest.harvest
     result = finished(folder)
-    return replace(result, model=Path(manifest["model"]), harvest=Path(harvest)) if harvest else result
+    return replace(result, model=Path(manifest.model), harvest=Path(harvest)) if harvest else result
 
 
 def known_of(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Path]) -> Known | None:
@@ -205,14 +206,14 @@ def known_of(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Path]) -> K
     if _warms_up(recipe, kind):
         return None
     for folder in reversed(earlier):
-        manifest = read_run(folder)
-        had, result = manifest["recipe"], finished(folder)
+        manifest = read_manifest(folder)
+        had, result = manifest.recipe, finished(folder)
         if any(had.get(key) != recipe.get(key) for key in MEASURING):
             continue
         found: Sequence[Evaluation] = ()
         if Path(recipe["model_name_or_path"]).resolve() == result.model.resolve():
             found = result.after if not recipe["load_in_4bit"] else ()
-        elif recipe["model_name_or_path"] == had["model_name_or_path"] and not _warms_up(had, manifest["kind"]):
+        elif recipe["model_name_or_path"] == had["model_name_or_path"] and not _warms_up(had, manifest.kind):
             found = result.before
         if found:
             return Known(folder.name, tuple(found))

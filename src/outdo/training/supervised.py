@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.learn.sft import Imitator, encode, imitate
-from outdo.runs.run import read_rows
+from outdo.runs.reader import read_rows
 from outdo.tasks.lessons import Lessons, held_out_lessons
 from outdo.training.keeping import After, Before, Keeper, Parts
 

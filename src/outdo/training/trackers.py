@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError
-from outdo.runs.run import Run, read_rows
+from outdo.runs.reader import read_rows
+from outdo.runs.writer import RunWriter
 from outdo.training import tools
 from outdo.types import Group
 
@@ -236,15 +237,15 @@ class Trackers:
         self.every = max(1, max_steps // TABLES)
 
     @classmethod
-    def of(cls, run: Run, recipe: Any, say: Callable[[str], None]) -> Trackers:
+    def of(cls, run: RunWriter, recipe: Any, say: Callable[[str], None]) -> Trackers:
         """Of a run's recipe. A run that is gone on with is the same one in every tool, by an id in run.json."""
         names = chosen(recipe.report_to)
-        is_new = not run.manifest.get("tracked")
+        is_new = not run.manifest.tracked
         if names and is_new:
-            run.note(tracked=uuid.uuid4().hex[:16])
-        key = str(run.manifest.get("tracked"))
+            run.update_manifest(tracked=uuid.uuid4().hex[:16])
+        key = str(run.manifest.tracked)
         name = recipe.run_name or run.folder.resolve().name
-        facts = {key: run.manifest.get(key) for key in ("kind", "device", "num_parameters", "versions", "git")}
+        facts = {key: getattr(run.manifest, key) for key in ("kind", "device", "num_parameters", "versions", "git")}
         keys = recipe.model_dump(mode="json")
         return cls(
             names, tools.Subject(key, name, recipe.project, run.folder, keys, facts, say, is_new), recipe.max_steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,7 +24,8 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
 from outdo.rewards.choose import rewards_of
 from outdo.runs import checkpoint
-from outdo.runs.run import read_run, writing
+from outdo.runs.files import disk_errors
+from outdo.runs.manifest import read_manifest, write_manifest
 from outdo.tasks.mixture import task_of
 from outdo.training.console import PlainLines
 
@@ -95,7 +95,7 @@ def treat(folder: Path, console: Console, steps: int | None = None, out: Path | 
     start = checkpoint.step_of(found) if found else 0
     last = start + steps - 1 if found and steps else finding.step + (steps or finding.expect.steps)
     keys = _keys(folder, finding.change, finding.expect, last)
-    base = {**read_run(folder)["recipe"], "output_dir": str(whole)}
+    base = {**read_manifest(folder).recipe, "output_dir": str(whole)}
     recipe = load_recipe(None, keys, base_of=base)
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is made
     console.print(f"{finding.code}: {finding.change.words()}", markup=False, soft_wrap=True)
@@ -114,7 +114,7 @@ def treat(folder: Path, console: Console, steps: int | None = None, out: Path | 
 def _keys(folder: Path, change: Change, expect: Expect, last: int) -> dict[str, Any]:
     """The change, in a run that is long enough, and looked at where held-out success should answer."""
     keys = parse_overrides([change.pair()])
-    if "max_steps" not in keys and int(read_run(folder)["recipe"]["max_steps"]) <= last:
+    if "max_steps" not in keys and int(read_manifest(folder).recipe["max_steps"]) <= last:
         keys["max_steps"] = last + 1
     return {**keys, "eval_steps": last} if expect.signal == "eval_success_rate" else keys
 
@@ -122,15 +122,15 @@ def _keys(folder: Path, change: Change, expect: Expect, last: int) -> dict[str, 
 def _before(folder: Path, step: int) -> Path | None:
     """The newest whole checkpoint from before a step."""
     there = [one for one in checkpoint.existing(folder / "checkpoints") if checkpoint.step_of(one) <= step]
-    return next((one for one in reversed(there) if not checkpoint.trouble(one)), None)
+    return next((one for one in reversed(there) if not checkpoint.corruption(one)), None)
 
 
 def _copy(folder: Path, whole: Path, found: Path) -> None:
     """The run up to a checkpoint, to be gone on with elsewhere. Rows since are taken back when it goes on."""
-    manifest = read_run(folder)
-    manifest["recipe"] = {**manifest["recipe"], "output_dir": str(whole)}
-    manifest |= {"status": "stopped", "why": f"copied from {folder} to be treated", "treats": str(folder)}
-    with writing(whole):
+    manifest = read_manifest(folder)
+    recipe = {**manifest.recipe, "output_dir": str(whole)}
+    why = f"copied from {folder} to be treated"
+    with disk_errors(whole):
         (whole / "checkpoints").mkdir(parents=True)
         shutil.copytree(found, whole / "checkpoints" / found.name)
         for name in ("groups", "reference"):
@@ -139,7 +139,7 @@ def _copy(folder: Path, whole: Path, found: Path) -> None:
         for name in ROWS:
             if (folder / name).exists():
                 shutil.copy(folder / name, whole / name)
-        (whole / "run.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_manifest(whole, manifest.updated(recipe=recipe, status="stopped", why=why, treats=str(folder)))
 
 
 def _judged(history: History, finding: Finding, expect: Expect, folder: Path, start: int) -> Treatment:

@@ -1,0 +1,53 @@
+"""The names of the files in a run's folder. No module outside `outdo.runs` knows them.
+
+run.json        the manifest: recipe as resolved, versions, device, status and why
+metrics.jsonl   a row per step
+evals.jsonl     a row per evaluation
+sft.jsonl       a row per update of supervised training
+findings.jsonl  what the doctor reported, and when
+groups/         the answers themselves, a file per hundred steps
+checkpoints/    what the run resumes from, each complete or absent (`checkpoint.py`)
+before-N/       rows and checkpoints from before the run was restarted
+reference/      the weights that KL is measured from
+model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
+report.html     the run as one page
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MANIFEST = "run.json"
+METRICS = "metrics.jsonl"
+EVALS = "evals.jsonl"
+SFT = "sft.jsonl"
+FINDINGS = "findings.jsonl"
+ROW_FILES = (METRICS, EVALS, SFT, FINDINGS)
+GROUPS = "groups"
+CHECKPOINTS = "checkpoints"
+REFERENCE = "reference"
+MODEL = "model"
+ADAPTER = "adapter"
+REPORT = "report.html"
+DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
+LOCK = ".lock"
+STEPS_PER_FILE = 100  # of groups/
+
+
+def group_file(folder: Path, step: int) -> Path:
+    """Where the groups of a step are."""
+    return folder / GROUPS / f"steps-{step // STEPS_PER_FILE * STEPS_PER_FILE:06d}.jsonl"
+
+
+def group_files(folder: Path) -> list[Path]:
+    """Every file of groups, in the order of their steps."""
+    return sorted((folder / GROUPS).glob("*.jsonl"))
+
+
+def report_path(folder: Path) -> Path:
+    return folder / REPORT
+
+
+def row_path(folder: Path, kind: str) -> Path:
+    """Where a run of that kind has its numbers: those of a supervised run are in a file of their own."""
+    return folder / (SFT if kind == "sft" else METRICS)

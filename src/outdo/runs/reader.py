@@ -1,0 +1,70 @@
+"""Reading a run's rows. A run may still be writing: a last line without its end is left for the next read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from outdo.errors import RunError
+from outdo.runs.layout import EVALS, FINDINGS, METRICS, SFT, group_files
+
+JsonRow = dict[str, Any]
+Skipped = list[str]  # where lines were skipped that are no JSON rows; without one, such a line raises RunError
+
+
+def read_metrics(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """A row per step."""
+    return read_rows(folder / METRICS, skipped)
+
+
+def read_evals(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """A row per evaluation of a split."""
+    return read_rows(folder / EVALS, skipped)
+
+
+def read_sft(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """A row per supervised update, and per measurement of the held-out loss."""
+    return read_rows(folder / SFT, skipped)
+
+
+def read_findings(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """What the doctor reported while the run was going."""
+    return read_rows(folder / FINDINGS, skipped)
+
+
+def read_groups(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """The answers, a group a row, in the order of their steps."""
+    return (row for path in group_files(folder) for row in read_rows(path, skipped))
+
+
+def held_out_losses(folder: Path) -> dict[int, float]:
+    """Of a supervised run, by step."""
+    return {row["step"]: row["held_out_loss"] for row in read_sft(folder) if "held_out_loss" in row}
+
+
+def read_rows(path: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    """The rows of a JSON Lines file. A line that is none raises RunError, or is noted in `skipped`."""
+    if not path.is_file():  # a pipe or a device might never end
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
+                yield row
+            elif skipped is None:
+                raise RunError(f"{path}: line {number} is not a JSON row: {line[:60]!r}; remove it")
+            else:
+                skipped.append(f"{path}: line {number}")
+
+
+def describe_skipped(skipped: Sequence[str]) -> str:
+    more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
+    lines = "1 line that is not a JSON row" if len(skipped) == 1 else f"{len(skipped)} lines that are not JSON rows"
+    return f"skipped {lines}: {', '.join(skipped[:3])}{more}"

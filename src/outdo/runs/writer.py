@@ -1,0 +1,221 @@
+"""Writes one run's folder. Append-only: every row is on its way to the disk as it happens, and readers may follow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from outdo.errors import Halted, OutdoError, RecipeError, RunError
+from outdo.runs import layout
+from outdo.runs.files import acquire_lock, disk_errors, fsync
+from outdo.runs.manifest import (
+    Manifest,
+    Status,
+    holds_run,
+    new_manifest,
+    read_manifest,
+    timestamp,
+    write_manifest,
+)
+from outdo.types import Group
+
+Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
+
+
+class RunWriter:
+    """The one writer of a folder, which it keeps locked until it is closed."""
+
+    def __init__(self, folder: Path, manifest: Manifest, lock: IO[str]) -> None:
+        self.folder, self.manifest, self._lock = folder, manifest, lock
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> RunWriter:
+        """A new folder. One that already holds a run is never overwritten."""
+        if holds_run(folder):
+            raise RecipeError(f"output_dir={folder} already holds a run: choose another folder, or move that one away")
+        manifest = new_manifest(dict(recipe), dict(facts))
+        with disk_errors(folder, "set output_dir elsewhere"):
+            (folder / layout.GROUPS).mkdir(parents=True, exist_ok=True)
+        run = cls(folder, manifest, acquire_lock(folder))
+        write_manifest(folder, manifest)
+        return run
+
+    @classmethod
+    def reopen(cls, folder: Path, kind: str = "grpo", manifest: Manifest | None = None) -> RunWriter:
+        """A folder that holds a run of that kind, to continue it; `manifest` where it was read already. Raises
+        RecipeError where it is of another kind, and PlaceError where there is none or another process writes there."""
+        manifest = manifest or read_manifest(folder)
+        if manifest.kind != kind:
+            is_stage = manifest.kind == "harvest"
+            how = "the recipe that it is a stage of" if is_stage else f"outdo train --resume {folder}"
+            raise RecipeError(f"{folder} is a run of kind {manifest.kind}, not {kind}: resume it with {how}")
+        return cls(folder, manifest, acquire_lock(folder))
+
+    @contextmanager
+    def until_done(self) -> Iterator[None]:
+        """The body is the run: how it ends is recorded, and the folder is released."""
+        try:
+            yield
+            self.finish("done")
+        except BaseException as error:
+            stopped = isinstance(error, (KeyboardInterrupt, Halted))
+            cause = (isinstance(error, SystemExit) and error.__context__) or error  # an exit where a pipe broke
+            why = str(error) if stopped or isinstance(error, OutdoError) else f"{type(cause).__name__}: {cause}"
+            with suppress(RunError):  # a disk that failed the run fails its last line too
+                self.finish("stopped" if stopped else "failed", why)
+            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Lets another process write here."""
+        self._lock.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / layout.CHECKPOINTS
+
+    @property
+    def reference_folder(self) -> Path:
+        return self.folder / layout.REFERENCE
+
+    @property
+    def model_folder(self) -> Path:
+        return self.folder / layout.MODEL
+
+    @property
+    def adapter_folder(self) -> Path:
+        return self.folder / layout.ADAPTER
+
+    @property
+    def demonstrations(self) -> Path:
+        return self.folder / layout.DEMONSTRATIONS
+
+    def record_step(
+        self, step: int, row: Mapping[str, Any], groups: Sequence[Group], tokens: Sequence[Tokens] = ()
+    ) -> None:
+        """One step: its numbers, and the answers behind them; the first groups with the tokens of their answers."""
+        pairs = itertools.zip_longest(groups, tokens)
+        self._append(layout.group_file(self.folder, step), [_group_row(step, *pair) for pair in pairs])
+        self._append(self.folder / layout.METRICS, [{"step": step, **_rounded(row)}])
+
+    def record_eval(self, row: Mapping[str, Any]) -> None:
+        self._append(self.folder / layout.EVALS, [row])
+
+    def record_sft(self, row: Mapping[str, Any]) -> None:
+        self._append(self.folder / layout.SFT, [_rounded(row)])
+
+    def record_finding(self, step: int, row: Mapping[str, Any]) -> None:
+        """What the doctor reported after that step."""
+        self._append(self.folder / layout.FINDINGS, [{"seen": step, **row}])
+
+    def record_failed_step(self, step: int, groups: Sequence[Group]) -> Path:
+        """The answers of a step whose update failed, in a file of their own."""
+        path = self.folder / f"halted-step-{step:06d}.jsonl"
+        self._append(path, [_group_row(step, group) for group in groups])
+        return path
+
+    def offsets(self) -> dict[str, int]:
+        """The size of each file of rows, once it is on the disk itself."""
+        sizes = {}
+        for path in self._row_files():
+            with disk_errors(path), path.open("rb") as file:
+                fsync(file.fileno())
+                sizes[str(path.relative_to(self.folder))] = path.stat().st_size
+        return sizes
+
+    def rewind(self, offsets: Mapping[str, int]) -> None:
+        """Removes the rows that were written since."""
+        for path in self._row_files():
+            with disk_errors(path):
+                os.truncate(path, offsets.get(str(path.relative_to(self.folder)), 0))
+
+    def truncated_file(self, offsets: Mapping[str, int]) -> str:
+        """The first file that is shorter than it was, so that the run cannot resume there; or nothing."""
+        sizes = {str(path.relative_to(self.folder)): path.stat().st_size for path in self._row_files()}
+        return next((name for name, size in offsets.items() if sizes.get(name, 0) < size), "")
+
+    def archive(self) -> Path:
+        """Moves the rows and checkpoints into a folder `before-N`, before the run restarts."""
+        numbered = (self.folder / f"before-{number}" for number in itertools.count(1))
+        place = next(folder for folder in numbered if not folder.exists())
+        with disk_errors(place):
+            for path in [*self._row_files(), *self.folder.glob(layout.CHECKPOINTS)]:
+                moved = place / path.relative_to(self.folder)
+                moved.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, moved)
+        return place
+
+    def update_manifest(self, **facts: Any) -> None:
+        self.manifest = self.manifest.updated(**facts)
+        write_manifest(self.folder, self.manifest)
+
+    def finish(self, status: Status, why: str = "") -> None:
+        self.update_manifest(status=status, why=why, ended=timestamp())
+
+    def _row_files(self) -> list[Path]:
+        rows = [self.folder / name for name in layout.ROW_FILES if (self.folder / name).exists()]
+        return [*rows, *layout.group_files(self.folder)]
+
+    def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        with disk_errors(path), path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row, allow_nan=False, default=str) + "\n" for row in rows))
+
+
+def default_folder(task: str) -> Path:
+    """runs/TASK-DATE-TIME, with a number where that exists."""
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(task.rpartition(":")[2]).stem) or "run"
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
+        folder = Path("runs") / (stem + suffix)
+        if not folder.exists():
+            return folder
+    raise RunError(f"runs/{stem} and a thousand like it exist: set output_dir")
+
+
+def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[str, Any]:
+    answers = [
+        {
+            "text": trajectory.text,
+            "num_tokens": trajectory.num_tokens,
+            "finish": trajectory.finish,
+            "reward": grade.reward,
+            "verdict": grade.verdict,
+            "parts": dict(grade.parts),
+            "reason": grade.reason,
+            "advantage": _short(advantage),
+        }
+        for trajectory, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
+    ]
+    for answer, trajectory in zip(answers, group.trajectories, strict=True):
+        if len(trajectory.segments) > 1:
+            answer["segments"] = [[segment.trained, len(segment.token_ids)] for segment in trajectory.segments]
+    for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
+        answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
+    messages = [dict(message) for message in group.prompt.messages]
+    return {
+        "step": step,
+        "prompt_id": group.prompt.id,
+        "messages": messages,
+        "answer": group.prompt.answer,
+        "version": group.trajectories[0].version,
+        "completions": answers,
+    }
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _short(value) for key, value in row.items()}
+
+
+def _short(value: Any) -> Any:
+    """Six digits; null where it is NaN or infinite, which JSON does not have."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
