@@ -14,6 +14,8 @@ _WHERE = {
     "train": "outdo.api",
     "evaluate": "outdo.api",
     "sft": "outdo.api",
+    "Callback": "outdo.training.callbacks",
+    "EarlyStopping": "outdo.training.callbacks",
     "plot": "outdo.report.plot",
     "GRPOTrainer": "outdo.training.trainer",
     "group_advantages": "outdo.algo.advantage",
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from outdo.report.plot import plot as plot
     from outdo.tasks.splits import belongs as belongs
     from outdo.tasks.task import task as task
+    from outdo.training.callbacks import Callback as Callback
+    from outdo.training.callbacks import EarlyStopping as EarlyStopping
     from outdo.training.trainer import GRPOTrainer as GRPOTrainer
     from outdo.types import Grade as Grade
     from outdo.types import Prompt as Prompt

@@ -254,27 +254,101 @@ class Engine(Protocol):
 
 
 class Sampler(Protocol):
-    """Anything that turns prompts into groups of answers.
+    """Prompts in, groups of answers out: an engine, and the chat template in front of it.
 
     A group is yielded as soon as its last answer is done, in any order, so that grading overlaps sampling. The seed
     of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
     """
 
-    def sample(self, prompts: list[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]: ...
+    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]: ...
 
-    def load(self, weights: Mapping[str, Any], version: int) -> None: ...
+    def update(self, source: WeightSource, version: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """What a step trains on: `groups`, graded, out of all that were `sampled`; and the seconds that went into each."""
+
+    sampled: list[Group]
+    groups: list[Group]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class RolloutSource(Protocol):
+    """Where a step's groups come from. It owns the curriculum's position and the rollouts in flight.
+
+    No group that it returns is more than `max_staleness` training steps older than the weights it is trained into.
+    """
+
+    @property
+    def max_staleness(self) -> int: ...
+
+    def next(self, step: int) -> Rollouts: ...
+
+    def publish(self, learner: WeightSource, version: int) -> None:
+        """The step of the last rollouts is done: these are the weights to sample from."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Where the last step ended, for a checkpoint."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Learner(Protocol):
-    """Anything that turns a batch into new weights. Both samplers and learners count versions in training steps."""
+    """Turns a batch into new weights. Engines and learners count versions in training steps.
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]: ...
+    Denominators are those of the whole update, whatever part of it is computed at once.
+    """
 
-    def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
-        """What to take off each answer's reward (KL shaped into the reward), or None."""
+    def update(self, batch: Batch, step: int) -> dict[str, float]:
+        """One step's updates. Raises NumericsError where too many in a row are non-finite."""
         ...
 
-    def weights(self) -> Mapping[str, Any]: ...
+    def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
+        """What to subtract from each answer's reward (KL shaped into the reward), or None."""
+        ...
+
+    def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
+        """Of the model's own tokens of every answer, under the weights as they are now."""
+        ...
+
+    def weights(self) -> Mapping[str, Any]:
+        """What is trained, by parameter name: the model, or its adapter."""
+        ...
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a checkpoint holds beside the weights: tensors by parameter name, and plain values."""
+        ...
+
+    def load_state(self, tensors: Mapping[str, Any], plain: Mapping[str, Any]) -> None: ...
+
+    def scale_rate(self, factor: float) -> None:
+        """Multiplies the learning rate from here on, whatever its schedule."""
+        ...
+
+    def scale_beta(self, factor: float) -> None: ...
+
+    def check_memory(self) -> None:
+        """Tries the largest micro-batch before the first step, and takes a smaller one where it does not fit."""
+        ...
+
+
+class Reporter(Protocol):
+    """Who shows a run to a person."""
+
+    def note(self, line: str) -> None: ...
+
+    def begin(self, phase: str) -> None: ...
+
+    def progress(self, name: str, step: int, total: int, more: str) -> None:
+        """Something long that is no GRPO step: how far it is, and how it goes."""
+        ...
+
+    def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 RewardFunction = Callable[..., Sequence[Any]]  # reward(completions, **columns) -> a number, None or Grade for each

@@ -70,17 +70,18 @@ def doctor(
 
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal answered."""
-    from outdo.cli.train import told_to_stop
-    from outdo.training.treating import treat
+    from outdo.cli.train import report_interrupt
+    from outdo.training.console import PlainLines
+    from outdo.training.treat import treat
 
-    with told_to_stop():
-        done = treat(run, out, steps, into)
+    with report_interrupt():
+        done = treat(run, PlainLines(out), steps, into)
     if as_json:
         print(json.dumps(done.row(), indent=2))
         return done.answered
     out.print(f"\n{done.finding.code}, treated for {done.steps} steps", style="bold", markup=False)
     out.print(f"  change    {done.finding.change.pair() if done.finding.change else ''}", markup=False, soft_wrap=True)
-    out.print(f"  {done.signal}: {done.ill:.4g} where it was ill → {done.treated:.4g} treated", markup=False)
+    out.print(f"  {done.signal}: {done.failing:.4g} where it failed → {done.treated:.4g} treated", markup=False)
     out.print(f"  answered  {'yes' if done.answered else 'no'}", markup=False)
     out.print(f"  doctor    {done.now}", markup=False, soft_wrap=True)
     return done.answered

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import told_to_stop
+from outdo.cli.train import report_interrupt
 from outdo.errors import RecipeError
 from outdo.runs.outputs import refuse_file
 
@@ -42,13 +42,11 @@ def harvest(
       outdo harvest runs/NAME --task arithmetic --task-arg ops=+ --samples 16 --out right.jsonl
       outdo sft model_name_or_path=./model sft_dataset_name=right.jsonl epochs=2
     """
-    from outdo.parallel.host import keep_memory
     from outdo.recipe.load import load_recipe
     from outdo.recipe.parse import parse_overrides
-    from outdo.rewards.choose import rewards_of
-    from outdo.tasks.mixture import task_of
     from outdo.training.console import make_reporter
-    from outdo.training.harvesting import harvesting
+    from outdo.training.context import make_context
+    from outdo.training.harvest import harvest_to
 
     refuse_file(out, over=True)  # one of another harvest, or of none, is refused where it is opened
     keys: dict[str, Any] = {
@@ -60,12 +58,9 @@ def harvest(
         **{"reward_funcs": [reward] if reward else [], "system_prompt": system_prompt},
         **{"dtype": dtype, "device": device, "seed": seed},
     }
-    recipe = load_recipe(None, base_of=keys)
-    keep_memory()
-    found = task_of(recipe)
-    if not size and not found.finite:
-        raise RecipeError(f"--size 0: task {task} makes problems without end; say how many")
-    with told_to_stop("the same command goes on"):
-        harvesting(
-            recipe, found, rewards_of(recipe, found, {}), make_reporter(Console(highlight=False)), None, out, split
-        )
+    reporter = make_reporter(Console(highlight=False))
+    context = make_context(load_recipe(None, base_of=keys), kind="harvest", reporter=reporter)
+    if not size and not context.task.finite:
+        raise RecipeError(f"--size 0: task {task} makes problems without end: give a number")
+    with report_interrupt("the same command resumes"):
+        harvest_to(context, out, split)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import split_words, told_to_stop
-from outdo.errors import RecipeError
+from outdo.cli.train import make_context, report_interrupt
 
 
 @app.command()
 def sft(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run, by its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume though something changed; or restart.")] = False,
 ) -> None:
-    """Train a model to imitate demonstrations: a task's own, or data with completions.
+    """Train a model on demonstrations (SFT): a task's own, or data with completions.
 
     A key may leave its sft_ out: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
 
@@ -29,24 +28,15 @@ def sft(
       outdo sft recipes/arithmetic.yaml steps=200
       outdo sft --resume runs/NAME
     """
-    from outdo import api
-    from outdo.recipe.load import load_recipe
-    from outdo.recipe.parse import parse_overrides
-    from outdo.training.console import make_reporter, print_whole, summary
-    from outdo.training.stages import prefixed
-    from outdo.training.supervised import held_out_losses
+    from outdo.runs.layout import row_path
+    from outdo.runs.reader import held_out_losses
+    from outdo.training.console import print_whole, summary
+    from outdo.training.launch import launch
 
-    path, pairs = split_words(words or [])
-    if resume and path:
-        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
     out = Console(highlight=False)
-    reporter = make_reporter(out)
-    keys: dict[str, Any] = prefixed("sft", parse_overrides(pairs))
-    with told_to_stop():
-        if resume:
-            result = api.sft(resume=resume, force=force, reporter=reporter, **keys)
-        else:
-            result = api.sft(load_recipe(path, keys, reporter.note), force=force, reporter=reporter)
+    context = make_context(words, "sft", resume, force, out, kind="sft")
+    with report_interrupt():
+        result = launch(context)
     out.print()
     if result.after:
         print_whole(out, summary(result.before, result.after))
@@ -54,4 +44,4 @@ def sft(
         first, last = losses[min(losses)], losses[max(losses)]
         out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    out.print(f"numbers   {result.folder / 'sft.jsonl'}", markup=False, soft_wrap=True)
+    out.print(f"numbers   {row_path(result.folder, 'sft')}", markup=False, soft_wrap=True)

@@ -16,8 +16,7 @@ from outdo.cli.app import app
 from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
-    from outdo.recipe.schema import Recipe
-    from outdo.training.launch import Result
+    from outdo.training.context import Result, RunContext
 
 
 @app.command()
@@ -25,9 +24,9 @@ def train(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
-    dash: Annotated[bool, typer.Option("--dash", help="Show it in a browser as it goes; see outdo dash.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run, by its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume though something changed; or restart.")] = False,
+    dash: Annotated[bool, typer.Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
@@ -39,71 +38,70 @@ def train(
       outdo train --dry-run num_generations=16
       outdo train --resume runs/NAME
     """
-    path, pairs = split_words(words or [])
-    from outdo.recipe.load import load_recipe
-    from outdo.recipe.parse import parse_overrides
-    from outdo.runs.manifest import read_manifest
-
     if look and not dry_run:
-        raise RecipeError("--preflight goes with --dry-run; a run looks first by itself")
+        raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
     out = Console(highlight=False)
-    keys: dict[str, Any] = {}
-    if resume and path:
-        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
-    if resume:
-        keys = parse_overrides(pairs)
-        recipe = load_recipe(None, keys, base_of=read_manifest(resume).recipe)
-    else:
-        recipe = load_recipe(path, pairs, lambda line: out.print(line, markup=False, soft_wrap=True))
+    context = make_context(words, "train", resume, force, out)
     if dry_run:
-        from outdo.training.dry_run import plan_of
+        from outdo.training.dry_run import describe_run, preflight
 
-        for line in plan_of(recipe):
+        for line in describe_run(context):
             out.print(line, markup=False, soft_wrap=True)
         if look:
-            from outdo.training.console import PlainLines
-            from outdo.training.preflight import preflight
-
-            preflight(recipe, PlainLines(out))
+            preflight(context)
         return
-    from outdo import api
+    from outdo.training.launch import launch
+
+    with report_interrupt(), _dashboard(dash, resume or context.recipe.output_dir, out):
+        result = launch(context)
+    _report(result, out)
+
+
+def make_context(
+    words: list[str] | None, command: str, resume: Path | None, force: bool, out: Console, **fixed: Any
+) -> RunContext:
+    """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
+    from outdo.recipe.parse import parse_overrides
+    from outdo.training import context
     from outdo.training.console import make_reporter
+    from outdo.training.stages import prefixed
 
-    with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
-        if resume:
-            result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
-        else:
-            result = api.train(recipe, force=force, reporter=make_reporter(out))
-    _tell(result, recipe, out)
+    path, pairs = split_words(words or [])
+    if resume and path:
+        raise RecipeError(f"--resume uses the run's own recipe: leave {path} out, or give keys")
+    keys = parse_overrides(pairs)
+    keys = prefixed("sft", keys) if command == "sft" else keys
+    given: dict[str, Any] = {"resume": resume, "force": force, "reporter": make_reporter(out), "where": "command line"}
+    return context.make_context(path, **given, **fixed, overrides=keys)
 
 
-def _tell(result: Result, recipe: Recipe, out: Console) -> None:
-    """What came of it, where it is, and what to do next."""
+def _report(result: Result, out: Console) -> None:
+    """The result, where it is, and what to do next."""
     from outdo.cli.asking import eval_commands
+    from outdo.runs.layout import report_path, row_path
     from outdo.training.console import by_stage, print_whole, summary
 
     if result.stages:
         out.print()
-        print_whole(out, by_stage(result.before, result.stages))
+        print_whole(out, by_stage(result.before, [(stage.name, stage.after) for stage in result.stages]))
     elif result.after:
         out.print()
         print_whole(out, summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    files = (result.folder / "metrics.jsonl", result.folder / "sft.jsonl")  # of a run that only imitated, the second
+    files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    following = eval_commands(recipe, result.model, [found.split for found in result.after])
+    commands = eval_commands(result.recipe, result.model, [evaluation.split for evaluation in result.after])
     if not result.stages:
-        following.append(shlex.join(["outdo", "plot", str(result.folder)]))
-    for number, words in enumerate(following):
-        out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
-    page = result.folder / "report.html"
-    if page.exists():
+        commands.append(shlex.join(["outdo", "plot", str(result.folder)]))
+    for index, command in enumerate(commands):
+        out.print(f"{'' if index else 'next':<10}{command}", markup=False, soft_wrap=True)
+    if (page := report_path(result.folder)).exists():
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
 def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
-    """A server beside the run, as long as it goes on, that shows the runs it is among."""
+    """A server beside the run that shows the runs it is among."""
     if not wanted:
         return nullcontext()
     from outdo.dash.serve import beside
@@ -121,10 +119,10 @@ def split_words(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 @contextmanager
-def told_to_stop(more: str = "what was done is kept") -> Iterator[None]:
-    """A signal ends the command with its own status, and a word."""
+def report_interrupt(more: str = "what was done is kept") -> Iterator[None]:
+    """A signal ends the command with its own status, and a line."""
     try:
         yield
     except KeyboardInterrupt as error:
-        print(f"outdo: told to stop; {more}", file=sys.stderr)
+        print(f"outdo: interrupted; {more}", file=sys.stderr)
         raise typer.Exit(128 + getattr(error, "number", 2)) from None

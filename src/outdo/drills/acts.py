@@ -13,7 +13,7 @@ import numpy as np
 from outdo.doctor.finding import Finding
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.drills.desk import Desk
+from outdo.drills.desk import Desk, ShowProgress
 from outdo.drills.draw import draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Marked, Outcome, Panel
 from outdo.drills.judge import named, no_longer, turned
@@ -25,7 +25,7 @@ from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
 from outdo.runs.files import disk_errors
 from outdo.tasks.task import find_task
-from outdo.training.treating import treat
+from outdo.training.treat import treat
 
 
 def ill_and_cured(drill: Drill, desk: Desk) -> Outcome:
@@ -63,8 +63,8 @@ def _cured(drill: Drill, desk: Desk, ill: Path, finding: Finding) -> tuple[Path,
         desk.say(f"  change: {told(drill.cure)}")
         return desk.train("cured", {**drill.ill, **drill.cure}), 0
     desk.say(f"  change, the doctor's own: {finding.change.pair() if finding.change else ''}")
-    with desk.console("cured") as console:
-        done = treat(ill, console, drill.steps, desk.folder / "cured")
+    with desk.logged("cured") as reporter:
+        done = treat(ill, reporter, drill.steps, desk.folder / "cured", [ShowProgress("cured", desk.say)])
     return done.folder, done.start
 
 

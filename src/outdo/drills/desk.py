@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,16 @@ from rich.console import Console
 from outdo import api
 from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
+from outdo.metrics.measure import Metrics
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.runs import layout
 from outdo.runs.files import disk_errors
-from outdo.runs.manifest import read_manifest
-from outdo.training.console import PlainLines
+from outdo.runs.manifest import holds_run, read_manifest
+from outdo.training.callbacks import Callback
+from outdo.training.console import PlainLines, signal_line
+from outdo.training.run import TrainingRun
+from outdo.types import Group
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
 WARM_UP: Keys = {
@@ -53,8 +57,7 @@ SHARED: Keys = {
     "eval_size": 50,
     "eval_samples": 0,
 }
-LINES = re.compile(r"\s*(step|warm-up) (\d+)/(\d+)  (.*)")
-TOLD = 4  # lines of progress for one run
+PROGRESS_LINES = 4  # of one run
 
 
 @dataclass(frozen=True)
@@ -65,66 +68,62 @@ class Desk:
     say: Say
 
     def recipe(self, name: str, keys: Keys) -> Recipe:
-        whole: dict[str, Any] = {**SHARED, **keys, "seed": self.seed, "model_name_or_path": str(self.warm)}
-        return load_recipe(None, {}, base_of={**whole, "output_dir": str(self.folder / name)})
+        resolved: dict[str, Any] = {**SHARED, **keys, "seed": self.seed, "model_name_or_path": str(self.warm)}
+        return load_recipe(None, {}, base_of={**resolved, "output_dir": str(self.folder / name)})
 
     def train(self, name: str, keys: Keys) -> Path:
         """One run of the drill, in a folder of that name."""
         recipe = self.recipe(name, keys)
-        with self.console(name) as console:
-            return api.train(recipe, reporter=PlainLines(console)).folder
+        with self.logged(name) as reporter:
+            return api.train(recipe, reporter=reporter, callbacks=[ShowProgress(name, self.say)]).folder
 
-    @contextmanager
-    def console(self, name: str) -> Iterator[Console]:
-        """All that a run prints is kept in NAME.log; some of it is told."""
-        with told_in_part(self.folder / f"{name}.log", name, self.say) as console:
-            yield console
+    def logged(self, name: str) -> AbstractContextManager[PlainLines]:
+        """All that a run prints goes to NAME.log."""
+        return logged(self.folder / f"{name}.log")
+
+
+class ShowProgress(Callback):
+    """A few lines of progress for each run."""
+
+    def __init__(self, name: str, say: Say) -> None:
+        self.name, self.say = name, say
+
+    def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
+        if "loss" in row:
+            self._show(row["step"] + 1, run.total, f"loss {row['loss']:.3f}")
+
+    def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
+        self._show(step + 1, run.recipe.max_steps, signal_line(metrics))
+
+    def _show(self, step: int, total: int, line: str) -> None:
+        if step == total or step % max(1, total // PROGRESS_LINES) == 0:
+            self.say(f"  {self.name:<7} {step:>3}/{total}  {line}")
 
 
 @contextmanager
-def told_in_part(log: Path, name: str, say: Say) -> Iterator[Console]:
+def logged(log: Path) -> Iterator[PlainLines]:
+    """A reporter that writes to a file."""
     with disk_errors(log):
         log.parent.mkdir(parents=True, exist_ok=True)
         file = log.open("a", encoding="utf-8")
     with file:
-        yield Console(file=_Both(file, name, say), width=200, highlight=False)  # type: ignore[arg-type]
-
-
-class _Both:
-    """A file that also tells of progress, now and then."""
-
-    def __init__(self, file: Any, name: str, say: Say) -> None:
-        self.file, self.name, self.say = file, name, say
-
-    def write(self, text: str) -> int:
-        for found in map(LINES.fullmatch, text.splitlines()):
-            if found and _due(int(found[2]), int(found[3])):
-                self.say(f"  {self.name:<7} {found[2]:>3}/{found[3]}  {found[4]}")
-        return int(self.file.write(text))
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-def _due(step: int, total: int) -> bool:
-    """A run prints a line every few steps: the first of each stretch that passes a quarter is told."""
-    every = max(1, total // 20)
-    return step == total or ((step // every) % max(1, 20 // TOLD) == 0 and step % every == 0)
+        yield PlainLines(Console(file=file, width=200, highlight=False))
 
 
 def warmed_up(parent: Path, seed: int, say: Say) -> Path:
-    """The model that all drills of a seed start from: made once, gone on with where it was stopped, then found."""
+    """The model that all drills of a seed start from: trained once, resumed where it was interrupted, then reused."""
     run = parent / f"drill-warm-{seed}"
     keys = {**WARM_UP, "seed": seed, "output_dir": str(run)}
-    if not (run / "run.json").exists():
-        say(f"warm-up: a tiny model imitates a careless teacher, once for all drills, in {run}")
-        with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
-            return api.sft(load_recipe(None, {}, base_of=keys), reporter=PlainLines(console)).model
-    had = read_manifest(run)
-    if load_recipe(None, {}, base_of=had.recipe) != load_recipe(None, {}, base_of=keys):  # a key may have come since
-        raise RunError(f"{run} is another warm-up than drills have: move it away, or choose another --out")
-    if had.status != "done":
-        say(f"warm-up: going on with {run}")
-        with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
-            return api.sft(resume=run, reporter=PlainLines(console)).model
-    return run / "model"
+    progress, log = [ShowProgress("warm-up", say)], parent / f"{run.name}.log"
+    if not holds_run(run):
+        say(f"warm-up: SFT of a tiny model on careless demonstrations, once for all drills, in {run}")
+        with logged(log) as reporter:
+            return api.sft(load_recipe(None, {}, base_of=keys), reporter=reporter, callbacks=progress).model
+    manifest = read_manifest(run)
+    if load_recipe(None, {}, base_of=manifest.recipe) != load_recipe(None, {}, base_of=keys):  # keys may be newer
+        raise RunError(f"{run} is another warm-up than the drills': move it away, or choose another --out")
+    if manifest.status != "done":
+        say(f"warm-up: resuming {run}")
+        with logged(log) as reporter:
+            return api.sft(resume=run, reporter=reporter, callbacks=progress).model
+    return run / layout.MODEL

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from outdo.doctor.finding import Finding
 from outdo.doctor.history import History
 from outdo.drills.drill import Check, Signal
-from outdo.training.treating import answer
+from outdo.training.treat import answer
 
 
 def named(findings: Sequence[Finding], code: str) -> Check:

@@ -13,16 +13,15 @@ from outdo.errors import ModelError, RecipeError, TaskError
 from outdo.evals.held_out import Tell, answer, measure
 from outdo.evals.report import Result
 from outdo.evals.retention import QUESTIONS, TOKENS, Retention, retention, windows
-from outdo.learn.memory import cache_budget, give_back
+from outdo.learn.memory import release_memory
 from outdo.learn.score import Text, log_likelihoods
 from outdo.models.load import Policy, load_policy
 from outdo.models.sources import find_source
 from outdo.parallel.host import keep_memory
 from outdo.rewards.compose import find_rewards
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
+from outdo.rollout import make_sampler
 from outdo.tasks.task import Task, find_task, held_out
-from outdo.types import Prompt, RewardFunction, SampleParams, Sampler
+from outdo.types import Prompt, RewardFunction, SampleParams
 
 T = TypeVar("T")
 DTYPES = ("float32", "bfloat16")
@@ -135,19 +134,14 @@ def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]
         return work(policy)
     finally:
         del policy
-        give_back(device)
-
-
-def fastest_sampler(policy: Policy) -> Sampler:
-    """The fastest that gives its logits."""
-    return HFSampler(policy) if policy.plain else LocalSampler(policy, memory=cache_budget(policy))
+        release_memory(device)
 
 
 def examine(
     model: str, policy: Policy, asked: Sequence[Quiz], settings: Settings, counting: Counting = silent
 ) -> list[Result]:
     """One model on every quiz. Problems that leave no room for an answer are not asked, and counted."""
-    sampler = fastest_sampler(policy)
+    sampler = make_sampler(policy)
     limit = min(settings.max_completion_length, policy.context // 2)
     found = []
     for quiz in asked:
@@ -214,7 +208,7 @@ class Keepsake:
 
     def _written(self, policy: Policy) -> list[Text]:
         params = SampleParams(min(TOKENS, policy.context // 2))
-        groups = fastest_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
+        groups = make_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
         return sorted((group.prompt_ids, group.trajectories[0].token_ids) for group in groups)
 
     def _decoded(self, policy: Policy) -> list[str]:

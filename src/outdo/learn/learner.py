@@ -111,15 +111,20 @@ class LocalLearner(Updates):
         return [[next(sizes) for _ in group.trajectories] for group in groups]
 
     @torch.no_grad()
-    def ratios(self, groups: Sequence[Group]) -> list[list[list[float]]]:
-        """How many times likelier each of the model's own tokens is now than when it was sampled."""
+    def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
+        """Of the model's own tokens of every answer, under the weights and at the temperature of now."""
         self.policy.set_training(False)
         rows: list[list[float]] = []
         for packed in self._packed(groups):
-            now_BT = self._logprobs(self.policy, packed, self.temperature)[0]
-            rows += (now_BT - packed.sampler_logprobs_BT).exp().tolist()
-        ratios = iter(rows)
-        return [[next(ratios)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
+            rows += self._logprobs(self.policy, packed, self.temperature)[0].tolist()
+        each = iter(rows)
+        return [[next(each)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
+
+    def scale_rate(self, factor: float) -> None:
+        self.rate_scale *= factor
+
+    def scale_beta(self, factor: float) -> None:
+        self.beta *= factor
 
     def _packed(self, groups: Sequence[Group]) -> Iterator[Packed]:
         """All answers of the groups, in order, as many at once as fit."""
@@ -128,9 +133,9 @@ class LocalLearner(Updates):
         for part in self._micro_batches(prompts, samples):
             yield pack(prompts, part, self.policy.device)
 
-    def rehearse(self) -> None:
-        """The longest micro-batch that can come, forward and backward, before the first step: if it does not fit, it
-        is better known now, and a smaller one is chosen. On a GPU only."""
+    def check_memory(self) -> None:
+        """Runs the longest micro-batch that can come, forward and backward, before the first step: where it does not
+        fit, a smaller one is chosen now. On a GPU only."""
         if self.policy.device.type != "cuda":
             return
         length = self.recipe.max_completion_length
@@ -141,7 +146,7 @@ class LocalLearner(Updates):
         for _ in self._trained_on(batch.prompt_ids, rows, partial(self._loss, on_policy=True, totals=totals)):
             self.masters.drop()
         peak = torch.cuda.max_memory_allocated(self.policy.device)
-        self.say(memory.in_words(self.policy, self.recipe, self.tokens_at_once, peak))
+        self.notify(memory.describe_memory(self.policy, self.recipe, self.tokens_at_once, peak))
 
     def _updates(self, batch: Batch, seed: int) -> list[list[Sample]]:
         """The batch's rows, dealt into this pass's updates: whole groups, in random order where there are several."""

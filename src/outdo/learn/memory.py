@@ -1,4 +1,4 @@
-"""What training takes of a device's memory, planned before the first step."""
+"""What training takes of a device's memory: one model of it, for the plan before a run and for the learner in it."""
 
 from __future__ import annotations
 
@@ -7,100 +7,140 @@ import resource
 
 import torch
 
+from outdo.learn.logprobs import CHUNK, CHUNK_ON_GPU
 from outdo.models.load import Policy
+from outdo.models.shape import ModelShape, shape_of_policy
+from outdo.parallel.host import available_memory
 from outdo.recipe.schema import Recipe
 
-TOKENS = {"cpu": 8192, "cuda": 65536}  # at most in one forward and backward, unless the recipe says
-SHARE = 0.3  # of a GPU's free memory for activations
+MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe says
+MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded side by side, unless the recipe says
+ACTIVATION_SHARE = 0.3  # of a GPU's free memory
+BYTES = {"float32": 4, "bfloat16": 2}
+TYPICAL_PROMPT = 128  # tokens, where nothing is known of the prompts yet
 GIB = 2**30
 
 
 def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
     """Of a micro-batch: what the recipe says, or as many as the memory allows; more would not be faster."""
-    most = TOKENS.get(policy.device.type, TOKENS["cpu"])
-    if recipe.tokens_per_micro_batch or policy.device.type != "cuda":
-        return recipe.tokens_per_micro_batch or most
-    room = SHARE * (free_bytes(policy.device) - sum(training_bytes(policy, recipe).values()))
-    while most > 1024 and most * activation_bytes(policy, recipe) > room:
-        most //= 2
-    return most
+    device = policy.device
+    if recipe.tokens_per_micro_batch or device.type != "cuda":
+        return recipe.tokens_per_micro_batch or MAX_TOKENS.get(device.type, MAX_TOKENS["cpu"])
+    shape = shape_of_policy(policy)
+    free = free_bytes(device) - sum(training_bytes(recipe, shape).values())
+    return _tokens_that_fit(recipe, shape, free)
 
 
-def activation_bytes(policy: Policy, recipe: Recipe) -> int:
-    """What the backward needs of one token: by layer the residual twice in float32, queries, keys and values, what
-    attention saw, and the gate's inputs; or with gradient_checkpointing the residual alone."""
-    c, each = policy.model.config, policy.model.dtype.itemsize
-    heads = c.num_attention_heads + (getattr(c, "num_key_value_heads", None) or c.num_attention_heads)
-    attention = 2 * heads * policy.head_size
-    gate = 2 * (getattr(c, "intermediate_size", None) or 4 * c.hidden_size)
-    layer = 8 * c.hidden_size + each * (attention + gate)
-    return (
-        6 * c.hidden_size * c.num_hidden_layers + layer
-        if recipe.gradient_checkpointing
-        else layer * c.num_hidden_layers
-    )
+def _tokens_that_fit(recipe: Recipe, shape: ModelShape, free: int) -> int:
+    """On a GPU with so much memory for activations and the cache."""
+    tokens = MAX_TOKENS["cuda"]
+    while tokens > 1024 and tokens * activation_bytes(recipe, shape, "cuda") > ACTIVATION_SHARE * free:
+        tokens //= 2
+    return tokens
 
 
-def give_back(device: torch.device) -> None:
-    """What nobody holds any more: of a step that did not fit, of the warm-up, of a run before in the same process."""
+def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
+    """What the backward needs of one token. On a GPU, by layer: the residual twice in float32, queries, keys and
+    values, what attention saw, and the gate's inputs; or with gradient_checkpointing the residual alone. On a CPU
+    autograd keeps more: about ten hidden and four intermediate widths."""
+    each = BYTES[recipe.dtype]
+    if device != "cuda":
+        return shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * each
+    layer = 8 * shape.hidden + each * (2 * (shape.query_width + shape.kv_width) + 2 * shape.intermediate)
+    return 6 * shape.hidden * shape.layers + layer if recipe.gradient_checkpointing else layer * shape.layers
+
+
+def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
+    """What is taken as long as a run lasts, whatever its batches: by the weights alone unless it learns."""
+    each = BYTES[recipe.dtype]
+    weights, adapted = shape.parameters * each, shape.adapted * each
+    if recipe.load_in_4bit:  # four bits and a scale for each block of 64
+        weights, adapted = weights - adapted + shape.adapted * 9 // 16, 0
+    if not learns:
+        return {"weights": weights}
+    if not recipe.use_peft:
+        return {"weights": weights, **training_bytes(recipe, shape)}
+    own = {"weights": weights, "weights without the adapter": adapted, "adapter": 4 * shape.factors}
+    return {**own, **training_bytes(recipe, shape)}
+
+
+def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
+    """What the learner holds beside the weights, whatever the batch.
+
+    An adapter's reference is the adapter switched off, which takes nothing, or after a warm-up the adapted weights once
+    more.
+    """
+    each = BYTES[recipe.dtype]
+    if recipe.use_peft:
+        is_warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
+        reference = shape.adapted * each if is_warmed_up and not recipe.load_in_4bit else 0
+        return {"gradients": 8 * shape.factors, "optimizer": 8 * shape.factors, "reference": reference}
+    masters = 0 if each == 4 else 4 * shape.parameters
+    return {
+        "masters": masters,
+        "gradients": 4 * shape.parameters + masters // 2,
+        "optimizer": 8 * shape.parameters,
+        "reference": each * shape.parameters if recipe.beta > 0 else 0,
+    }
+
+
+def planned_bytes(recipe: Recipe, shape: ModelShape, device: torch.device) -> dict[str, int]:
+    """Bytes by purpose of a whole run on that device: an estimate, meant to be right within a factor of about 1.5."""
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    held = held_bytes(recipe, shape)
+    free = max(0, (free_memory(device) or 0) - sum(held.values()))
+    default_tokens = _tokens_that_fit(recipe, shape, free) if kind == "cuda" else MAX_TOKENS["cpu"]
+    all_tokens = recipe.answers_per_step * recipe.max_completion_length
+    micro_batch = min(recipe.tokens_per_micro_batch or default_tokens, all_tokens)
+    rows = min(recipe.rollout_rows or MAX_ROWS[kind], recipe.answers_per_step)
+    of_a_token = shape.layers * 2 * shape.kv_width * BYTES[recipe.dtype]
+    cache = rows * (TYPICAL_PROMPT + recipe.max_completion_length) * of_a_token
+    if kind == "cuda":
+        budget = int(recipe.rollout_memory * GIB) if recipe.rollout_memory else free // 2
+        cache = min(cache, budget) if budget else cache
+    logits = min(micro_batch * shape.vocabulary, CHUNK_ON_GPU if kind == "cuda" else CHUNK) * 4 * 3
+    return {**held, "cache": cache, "activations": micro_batch * activation_bytes(recipe, shape, kind) + logits}
+
+
+def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = True) -> int | None:
+    """Bytes that the sampler may take for keys and values: what the recipe says, or on a GPU half of what is free once
+    the learner, where there is one, has taken its part; the other half is for activations."""
+    if recipe and recipe.rollout_memory is not None:
+        return int(recipe.rollout_memory * GIB)
+    if policy.device.type != "cuda":
+        return None
+    taken = sum(training_bytes(recipe, shape_of_policy(policy)).values()) if recipe and learns else 0
+    return max(0, free_bytes(policy.device) - taken) // 2
+
+
+def release_memory(device: torch.device) -> None:
+    """Memory that nobody uses any more: of a step that did not fit, of the warm-up, of an earlier run."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU. What torch has put by for later counts as taken until it is given back."""
-    give_back(device)
+    """Of a GPU. What torch caches for later is released first."""
+    release_memory(device)
     return torch.cuda.mem_get_info(device)[0]
 
 
-def most_held(device: torch.device) -> int:
-    """Bytes that were in use at most so far: by tensors on a GPU, else by this process."""
+def free_memory(device: torch.device) -> int | None:
+    """Of a device, or of the machine where it is the CPU. None: unknown."""
+    return free_bytes(device) if device.type == "cuda" else available_memory()
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that were in use so far: by tensors on a GPU, else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def training_bytes(policy: Policy, recipe: Recipe) -> dict[str, int]:
-    """What the learner will hold beside the weights, whatever the batch."""
-    if adapter := policy.adapter:
-        warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
-        return adapter_bytes(sum(p.numel() for p in adapter.pairs), adapter.base_bytes if warmed_up else 0)
-    trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
-    return whole_bytes(trained, policy.model.dtype.itemsize, recipe.beta > 0)
-
-
-def whole_bytes(parameters: int, each: int, reference: bool) -> dict[str, int]:
-    """Of training all weights, of so many bytes each."""
-    masters = 0 if each == 4 else 4 * parameters
-    return {
-        "masters": masters,
-        "gradients": 4 * parameters + masters // 2,
-        "optimizer": 8 * parameters,
-        "reference": each * parameters if reference else 0,
-    }
-
-
-def adapter_bytes(factors: int, reference: int) -> dict[str, int]:
-    """Of training an adapter. Its reference is the adapter switched off, which takes nothing, or after a warm-up the
-    adapted weights once more."""
-    return {"gradients": 8 * factors, "optimizer": 8 * factors, "reference": reference}
-
-
-def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = True) -> int | None:
-    """Bytes that the sampler may take for keys and values: what was asked for, or on a GPU half of what will be free
-    when the learner, where there is one, has taken its part; the other half is for activations."""
-    if recipe and recipe.rollout_memory is not None:
-        return int(recipe.rollout_memory * GIB)
-    if policy.device.type != "cuda":
-        return None
-    taken = sum(training_bytes(policy, recipe).values()) if recipe and learns else 0
-    return max(0, free_bytes(policy.device) - taken) // 2
-
-
-def too_long(tokens: int, recipe: Recipe, longest: str = "max_completion_length") -> str:
-    """What to do where an answer and its prompt do not fit; `longest` is the key that bounds them."""
-    ways = [f"lower {longest} (now {getattr(recipe, longest)})"]
+def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_completion_length") -> str:
+    """What to do where an answer and its prompt do not fit; `length_key` bounds them."""
+    ways = [f"lower {length_key} (now {getattr(recipe, length_key)})"]
     if not recipe.gradient_checkpointing:
         ways.append("set gradient_checkpointing=true")
     if recipe.dtype == "float32":
@@ -108,10 +148,10 @@ def too_long(tokens: int, recipe: Recipe, longest: str = "max_completion_length"
     return f"out of memory with one answer of {tokens:,} tokens, its prompt included: {', or '.join(ways)}"
 
 
-def in_words(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
-    """The plan in a line, once the longest micro-batch has been tried."""
+def describe_memory(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
+    """The memory in a line, once the longest micro-batch has been tried."""
     parts = {"weights": sum(p.numel() * p.element_size() for p in policy.model.parameters())}
-    parts |= training_bytes(policy, recipe)
-    told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
+    parts |= training_bytes(recipe, shape_of_policy(policy))
+    sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
     _, total = torch.cuda.mem_get_info(policy.device)
-    return f"memory in GiB: {told}; at most {peak / GIB:.1f} of {total / GIB:.0f} with {tokens:,} tokens at once"
+    return f"memory in GiB: {sizes}; at most {peak / GIB:.1f} of {total / GIB:.0f} with {tokens:,} tokens at once"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from outdo.learn.logprobs import token_logprobs
-from outdo.learn.memory import TOKENS
+from outdo.learn.memory import MAX_TOKENS
 from outdo.learn.packing import Packed, forward, pack, unpack
 from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
@@ -23,7 +23,7 @@ def log_likelihoods(
     """The sum of log p over each text's scored tokens, at temperature 1. `tell` hears how many texts more are done."""
     policy.set_training(False)
     found: list[float] = []
-    for part in _parts(texts, TOKENS["cpu"]):
+    for part in _parts(texts, MAX_TOKENS["cpu"]):
         rows = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
         packed = pack([given for given, _ in part], rows, policy.device)
         found += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()

@@ -34,7 +34,7 @@ class Updates:
     ) -> None:
         self.policy, self.recipe, self.longest = policy, recipe, longest
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
-        self.say: Callable[[str], None] = lambda line: None
+        self.notify: Callable[[str], None] = lambda line: None
         self.masters = masters_of(policy)
         self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
@@ -110,9 +110,9 @@ class Updates:
             if failed:  # out of the handler, whose traceback would keep the tensors
                 loss = stats = None  # type: ignore[assignment]
                 self.masters.drop()
-                memory.give_back(self.policy.device)
+                memory.release_memory(self.policy.device)
                 if len(part) == 1:
-                    raise ModelError(memory.too_long(tokens_of(part, prompt_ids), self.recipe, self.longest))
+                    raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.longest))
                 self._take_less(part, prompt_ids)
                 middle = len(part) // 2
                 parts.extendleft([part[middle:], part[:middle]])
@@ -123,7 +123,7 @@ class Updates:
         less = max(1, tokens_of(part, prompt_ids) // 2)
         if less < self.tokens_at_once:
             self.tokens_at_once = less
-            self.say(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
+            self.notify(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
 
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
         """As many rows as make up the tokens that fit; a prompt counts once for its rows."""

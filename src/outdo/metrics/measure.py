@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from outdo.types import Group, Trajectory
 
+Metrics = dict[str, float | None]  # None: not measured
+
 _THINKING = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 
@@ -35,7 +37,7 @@ class Clock:
 
 def measure(
     groups: Sequence[Group], trained: Sequence[Group], learned: Mapping[str, float], clock: Clock, audit: str = ""
-) -> dict[str, float | None]:
+) -> Metrics:
     """The signals of one step. `groups` are all that were sampled, `trained` those that were kept and have advantages;
     `audit` names a reward that is only looked at.
 
@@ -47,7 +49,7 @@ def measure(
     advantages = [advantage for group in trained for advantage in group.advantages]
     tokens = sum(answer.num_tokens for answer in answers)
     seconds = clock.total()
-    row: dict[str, float | None] = {
+    row: Metrics = {
         "reward_mean": _mean(rewards),
         "reward_std": _std(rewards),
         "success_rate": _mean([grade.verdict == "right" for grade in grades if grade.verdict != "broken"]),

@@ -140,6 +140,7 @@ class Recipe(BaseModel):
     log_tokens: int = Field(1, ge=0)  # groups a step whose tokens are kept with log-probabilities and ratios
     resume: Literal["never", "auto"] = "never"  # auto: go on with an unfinished run of the same recipe, if there is one
     report_to: list[Trackers] = []  # trackers (docs/trackers.md): tensorboard, wandb, mlflow, trackio; all
+    callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
     run_name: str | None = None  # what trackers call the run; default: its folder's name
     project: str | None = None  # what they keep it under; default: as their own variable says, else outdo
     doctor: Literal["quiet", "note", "halt"] = "note"  # what is wrong is told as it arises; halt: and it stops, exit 3

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -123,20 +124,32 @@ def _called(function: Any) -> tuple[Any, Any]:
     return function, getattr(function, "__call__", None)  # noqa: B004
 
 
+def graded(
+    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
+) -> Iterator[Group]:
+    """Grades groups as they come, while the next ones are sampled: each as soon as it and those before it are graded.
+
+    `waiting` is entered once there is nothing left to do but to wait for grades.
+    """
+    executor = ThreadPoolExecutor(AT_ONCE, "grade")
+    pending: deque[Future[Group]] = deque()
+    try:
+        for group in groups:
+            pending.append(executor.submit(grade, group, rewards))
+            while pending and pending[0].done():
+                yield pending.popleft().result()
+        with waiting or nullcontext():
+            while pending:
+                yield pending.popleft().result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
 def grade_all(
     groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
 ) -> list[Group]:
-    """Grades groups as they come, so that grading goes on while the next ones are made. In the order they came.
-
-    `waiting` is entered while there is nothing left to do but to wait for grades.
-    """
-    executor = ThreadPoolExecutor(AT_ONCE, "grade")
-    try:
-        grading = [executor.submit(grade, group, rewards) for group in groups]
-        with waiting or nullcontext():
-            return [done.result() for done in grading]
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+    """All of them, in the order they came."""
+    return list(graded(groups, rewards, waiting))
 
 
 def grade(group: Group, rewards: Rewards) -> Group:

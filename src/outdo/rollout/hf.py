@@ -4,7 +4,7 @@ sampler cannot serve. Its draws come from torch's generator, so they differ from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.rollout.sampling import MOST_KEPT, stop_at
 from outdo.seeds import seed_of
-from outdo.types import Finish, Group, Prompt, SampleParams, Support, Trajectory
+from outdo.types import Finish, Group, Prompt, SampleParams, Support, Trajectory, WeightSource
 
 
 class HFSampler:
@@ -23,7 +23,7 @@ class HFSampler:
         self.policy, self.version = policy, 0
         self.watch: Callable[[list[int]], None] | None = None  # is shown an answer's tokens as they come; n must be 1
 
-    def load(self, weights: Mapping[str, Any], version: int) -> None:
+    def update(self, source: WeightSource, version: int) -> None:
         self.version = version
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:

@@ -9,7 +9,7 @@ answer's own seed and, but for rounding, on nothing else: not on its neighbours,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from outdo.models.stack import Layer
 from outdo.rollout.deck import Deck, Graphs, size_for
 from outdo.rollout.sampling import stop_at
 from outdo.seeds import seed_of
-from outdo.types import Finish, Group, Prompt, SampleParams, Trajectory
+from outdo.types import Finish, Group, Prompt, SampleParams, Trajectory, WeightSource
 
 READ_AT_ONCE = 16384  # prompt tokens in one forward
 SHRINK_AT = 8  # on the CPU, leave done rows out once more than 1 in 8 is: copying the cache is not free
@@ -48,7 +48,7 @@ class LocalSampler:
         self._cache: PagedCache | None = None
         self._decks: dict[SampleParams, tuple[Deck, Graphs | None]] = {}
 
-    def load(self, weights: Mapping[str, Any], version: int) -> None:
+    def update(self, source: WeightSource, version: int) -> None:
         """The weights are the learner's own: only their version is new."""
         self.version, self._stale = version, True
 

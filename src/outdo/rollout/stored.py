@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outdo.types import Group, Prompt, Trajectory
+from outdo.types import Group, Prompt, Segment, Trajectory
 
 
 def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
@@ -30,13 +30,20 @@ def read_rounds(path: Path) -> list[list[Group]]:
 
 
 def _row(group: Group) -> dict[str, Any]:
-    answers = [[c.token_ids, c.logprobs, c.text, c.finish, c.version, c.support] for c in group.trajectories]
-    return {"prompt_id": group.prompt.id, "prompt_ids": group.prompt_ids, "completions": answers}
+    answers = [
+        {"segments": [list(vars(segment).values()) for segment in one.segments], "text": one.text, "finish": one.finish}
+        for one in group.trajectories
+    ]
+    return {"prompt_id": group.prompt.id, "prompt_ids": group.prompt_ids, "trajectories": answers}
 
 
 def _group(row: dict[str, Any]) -> Group:
-    answers = tuple(
-        Trajectory.single(tuple(ids), tuple(logprobs), text, finish, version, tuple(map(tuple, support)))
-        for ids, logprobs, text, finish, version, support in row["completions"]
+    trajectories = tuple(
+        Trajectory(tuple(map(_segment, one["segments"])), one["text"], one["finish"]) for one in row["trajectories"]
     )
-    return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), answers)
+    return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), trajectories)
+
+
+def _segment(values: list[Any]) -> Segment:
+    token_ids, logprobs, version, support, trained = values
+    return Segment(tuple(token_ids), tuple(logprobs), version, tuple(map(tuple, support)), trained)

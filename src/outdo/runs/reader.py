@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import RunError
-from outdo.runs.layout import EVALS, FINDINGS, METRICS, SFT, group_files
+from outdo.runs.layout import EVALS, FINDINGS, MANIFEST, METRICS, SFT, group_files
 
 JsonRow = dict[str, Any]
 Skipped = list[str]  # where lines were skipped that are no JSON rows; without one, such a line raises RunError
@@ -42,6 +42,12 @@ def read_groups(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRo
 def held_out_losses(folder: Path) -> dict[int, float]:
     """Of a supervised run, by step."""
     return {row["step"]: row["held_out_loss"] for row in read_sft(folder) if "held_out_loss" in row}
+
+
+def run_folders(parent: Path) -> list[Path]:
+    """The folders in `parent` that hold a run, newest first."""
+    manifests = sorted(parent.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in manifests]
 
 
 def read_rows(path: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:

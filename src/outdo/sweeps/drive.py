@@ -28,7 +28,7 @@ from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import Cell, Sweep, changed_keys
 from outdo.sweeps.rows import Outcome, row_of
-from outdo.training import signals
+from outdo.training import interrupts
 
 Say = Callable[[str], None]
 ENDED = ("done", "halted")  # nothing more comes of these
@@ -159,7 +159,7 @@ def run_cells(drive: Drive, parallel: int, say: Say, only: Sequence[str] = ()) -
         say(f"{len(chosen) - len(left)} of {len(chosen)} cells are done already")
     if not left:
         return
-    with signals.heard():
+    with interrupts.listen():
         children: Children = []
         try:
             sweep = _prepared(drive, say)

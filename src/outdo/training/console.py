@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table in a terminal, plain lines everywhere else."""
+"""What a person sees of a run: a live table in a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from outdo.evals.estimate import as_share
 from outdo.evals.held_out import Evaluation
+from outdo.types import Reporter
 
 SIGNALS = {  # metric -> how it is called and written in the table
     "reward_mean": ("reward", "{:.3f}"),
@@ -26,17 +27,17 @@ SIGNALS = {  # metric -> how it is called and written in the table
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
 }
 BARS = "▁▂▃▄▅▆▇█"
-LINES = 20  # plain lines a run prints at most
+MAX_LINES = 20  # that a run prints at most
 
 
 class _Pace:
-    """How long the rest takes, by the steps since it was begun: a run that goes on begins in the middle."""
+    """The ETA by the steps since this process started: a resumed run starts in the middle."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
         self.first: int | None = None
 
-    def left(self, step: int, total: int) -> str:
+    def eta(self, step: int, total: int) -> str:
         self.first = step if self.first is None else self.first
         seconds = (time.monotonic() - self.start) / (step - self.first + 1) * (total - step - 1)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
@@ -56,15 +57,14 @@ class PlainLines:
         self.note(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and a word on how it goes."""
+        """Something long that is no GRPO step: how far it is, and how it goes."""
         if _due(step, total, 5):
             self.note(f"  {name} {step + 1}/{total}  {more}")
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
-        left = self.pace.left(step, total)
-        if _due(step, total, LINES):
-            shown = "  ".join(f"{name} {_value(row, key)}" for key, (name, _) in SIGNALS.items())
-            self.note(f"  step {step + 1}/{total}  {shown}  left {left}")
+        eta = self.pace.eta(step, total)
+        if _due(step, total, MAX_LINES):
+            self.note(f"  step {step + 1}/{total}  {signal_line(row)}  ETA {eta}")
 
     def close(self) -> None: ...
 
@@ -108,7 +108,7 @@ class LiveTable:
         self.live.update(what)
 
 
-def make_reporter(console: Console | None = None) -> PlainLines | LiveTable:
+def make_reporter(console: Console | None = None) -> Reporter:
     console = console or Console(file=sys.stdout)
     return LiveTable(console) if console.is_terminal else PlainLines(console)
 
@@ -158,9 +158,14 @@ def interval(e: Evaluation) -> str:
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:
     line = Table.grid(padding=(0, 2))
-    left = f"{pace.left(step, total)} left"
-    line.add_row(f"{name} {step + 1}/{total}", ProgressBar(total=total, completed=step + 1, width=40), left, more)
+    eta = f"ETA {pace.eta(step, total)}"
+    line.add_row(f"{name} {step + 1}/{total}", ProgressBar(total=total, completed=step + 1, width=40), eta, more)
     return line
+
+
+def signal_line(row: Mapping[str, Any]) -> str:
+    """The main signals of a step in one line."""
+    return "  ".join(f"{name} {_value(row, key)}" for key, (name, _) in SIGNALS.items())
 
 
 def _value(row: Mapping[str, Any], key: str) -> str:

@@ -2,57 +2,99 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
+
+from outdo.doctor import foothold
+from outdo.evals.estimate import mean_interval
 from outdo.models.load import load_tokenizer
+from outdo.models.shape import shape_of
 from outdo.models.sources import find_source
 from outdo.models.tokens import encoded
 from outdo.recipe.schema import Recipe
-from outdo.rewards.choose import refuse_unfit_rewards, rewards_of
-from outdo.tasks.lengths import in_steps, within
+from outdo.rewards.choose import graded, refuse_unfit_rewards
+from outdo.rewards.compose import grade_all
+from outdo.rollout import make_sampler
+from outdo.rollout.source import sample_params
+from outdo.seeds import seed_of
+from outdo.tasks.lengths import within
 from outdo.tasks.lessons import find_lessons
-from outdo.tasks.mixture import task_of
 from outdo.tasks.overlap import told
 from outdo.tasks.task import Task
-from outdo.training.plan import describe, model_shape
-from outdo.training.stages import Stage, read_stages
+from outdo.training.context import RunContext
+from outdo.training.plan import describe, policy_for
+from outdo.training.stages import read_stages
+from outdo.training.start import without_long_prompts
 from outdo.training.trackers import chosen
 
+PREFLIGHT_PROMPTS, PREFLIGHT_ANSWERS = 32, 8
 
-def plan_of(recipe: Recipe) -> list[str]:
+
+def describe_run(context: RunContext) -> list[str]:
     """The plan, line by line. Raises as the run would: OutdoError's family."""
+    recipe, task = context.recipe, context.task
     chosen(recipe.report_to)
-    task = task_of(recipe)
     stages = read_stages(recipe)
     if not stages:
-        _refuse_unjudged(recipe, task)
+        _refuse_unfit(context)
         find_lessons(recipe, task)
-    lines = [*describe(in_steps(recipe, task)), *told(task), *(stage.told() for stage in stages)]
-    for stage in stages:
-        _try(stage)
-    return [*lines, *(_long(recipe, task) if not stages else ())]
+    lines = [*describe(recipe), *told(task), *(stage.describe() for stage in stages)]
+    for stage in stages:  # the demonstrations of a stage may be for an earlier one to make
+        staged = context.for_stage(stage.kind, stage.recipe, None)
+        if stage.kind == "grpo":
+            _refuse_unfit(staged)
+        _long_prompts(staged.recipe, staged.task)
+    return [*lines, *(_long_prompts(recipe, task) if not stages else ())]
 
 
-def _try(stage: Stage) -> None:
-    """A stage's data and rewards; what it imitates may be for an earlier one to make."""
-    task = task_of(stage.recipe)
-    if stage.kind == "grpo":
-        _refuse_unjudged(stage.recipe, task)
-    _long(stage.recipe, task)
+def _refuse_unfit(context: RunContext) -> None:
+    if context.recipe.reward_audit and context.rewards:
+        refuse_unfit_rewards(context.rewards, context.task, context.recipe.seed)
 
 
-def _refuse_unjudged(recipe: Recipe, task: Task) -> None:
-    for split in (*recipe.eval_split, *recipe.final_eval_split):
-        next(task.prompts(split, recipe.seed))
-    rewards = rewards_of(recipe, task, {})
-    if recipe.reward_audit:
-        refuse_unfit_rewards(rewards, task, recipe.seed)
-
-
-def _long(recipe: Recipe, task: Task) -> list[str]:
-    """What is said of prompts that are too long. Raises where none is left."""
+def _long_prompts(recipe: Recipe, task: Task) -> list[str]:
+    """What is reported of prompts that are too long. Raises where no other remains."""
     source = find_source(recipe.model_name_or_path)
     tokenizer = load_tokenizer(source)
-    said: list[str] = []
-    context = model_shape(source).context
-    left = within(recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], said.append)
-    next(left.prompts("train", recipe.seed))  # one without end is measured as it comes
-    return said
+    lines: list[str] = []
+    context = shape_of(source).context
+    short = within(
+        recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], lines.append
+    )
+    next(short.prompts("train", recipe.seed))  # an endless task is measured as it comes
+    return lines
+
+
+def preflight(context: RunContext) -> None:
+    """Loads the model and reports how often it is right on training prompts, and which groups would have spread."""
+    recipe, reporter, rewards = context.recipe, context.reporter, context.rewards
+    if context.kind == "stages":
+        first = read_stages(recipe)[0]
+        context = context.for_stage("grpo", first.recipe, None)
+        recipe, rewards = context.recipe, context.rewards
+    assert rewards
+    policy = policy_for(recipe)
+    context = replace(context, task=without_long_prompts(recipe, context.task, policy, reporter.note))
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
+    prompts = list(islice(context.task.prompts("train", recipe.seed), PREFLIGHT_PROMPTS))
+    seed = seed_of("preflight", recipe.seed)
+    groups = grade_all(sampler.sample(prompts, PREFLIGHT_ANSWERS, sample_params(recipe), seed), rewards)
+    shares = [
+        sum(grade.verdict == "right" for grade in group.grades) / len(group.grades)
+        for group in groups
+        if all(grade.verdict != "broken" for grade in group.grades)
+    ]
+    if not shares:
+        reporter.note("preflight: in no group could all answers be judged; see outdo audit")
+        return
+    success = sum(shares) / len(shares)
+    low, high = mean_interval(shares)
+    warm = ", before its warm-up" if recipe.sft_steps or recipe.sft_epochs else ""
+    reporter.note(
+        f"preflight: right in {success:.3f} [{low:.2f}, {high:.2f}] of {PREFLIGHT_ANSWERS} answers to each of "
+        f"{len(shares)} training prompts{warm}"
+    )
+    any_right = sum(share > 0 for share in shares) / len(shares)
+    partial = graded(rewards, success > 0.5)
+    for line in foothold.words(success, PREFLIGHT_ANSWERS, any_right, recipe.num_generations, partial):
+        reporter.note(line)

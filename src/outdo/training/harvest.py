@@ -1,42 +1,57 @@
-"""Rejection sampling: many answers to each prompt, and of the right ones the distinct ones, as demonstrations.
+"""Rejection sampling: many answers to each prompt, and the distinct right ones of them as demonstrations.
 
     FILE.jsonl           the demonstrations: `prompt` or `messages`, `answer`, `completion`, and further columns
-    FILE.prompts.jsonl   a row for each prompt that is done: how many answers were right, and those that are kept
+    FILE.prompts.jsonl   the journal: a row for each prompt that is done, with the answers that are kept
 
-The second is written as prompts are done, so that a harvest that was stopped goes on. An answer that was cut at its
-limit is not kept, right or not: it would teach not to end.
+The journal is written as prompts are done, so that an interrupted harvest resumes. An answer that was cut at its limit
+is not kept, right or not: it would teach the model not to end.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections import deque
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from outdo.errors import BrokenGraders, RecipeError
-from outdo.rewards.compose import AT_ONCE, Rewards, grade
-from outdo.runs.files import disk_errors
+from outdo.recipe.schema import Recipe
+from outdo.rewards.compose import Rewards, graded
+from outdo.rollout import make_sampler
+from outdo.rollout.source import sample_params
+from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.reader import read_rows
+from outdo.runs.writer import RunWriter, default_folder
+from outdo.seeds import seed_of
+from outdo.tasks.task import Task, held_out
+from outdo.training import interrupts
+from outdo.training.context import Result, RunContext
+from outdo.training.plan import policy_for
+from outdo.training.start import without_long_prompts
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
-ANSWERS_AT_ONCE = 8192  # in one call of the sampler
+ANSWERS_PER_CALL = 8192  # of the sampler
+# Keys that decide which prompts are sampled and how: a harvest resumes with the same ones only.
+DECIDING_KEYS = (
+    *("model_name_or_path", "dtype", "dataset_name", "dataset_mixture", "task_args", "columns", "system_prompt"),
+    *("max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop"),
+    *("reward_funcs", "harvest_size"),
+)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What came of a harvest, in answers unless said."""
+    """What came of a harvest, in answers unless stated otherwise."""
 
     prompts: int = 0
     solved: int = 0  # prompts with a right answer
     sampled: int = 0
     right: int = 0
     truncated: int = 0  # right, but cut at the limit
-    duplicates: int = 0  # right, and the same but for spaces as one before
+    duplicates: int = 0  # right, and equal to an earlier one except for whitespace
     kept: int = 0
     broken: int = 0  # could not be judged
 
@@ -45,12 +60,66 @@ class Tally:
 
     def __str__(self) -> str:
         share = self.solved / max(self.prompts, 1)
-        told = f"{self.prompts} prompts, {share:.1%} solved; {self.right} of {self.sampled} right, {self.kept} kept"
-        left = {"duplicates dropped": self.duplicates, "cut at the limit": self.truncated, "not judged": self.broken}
-        return told + "".join(f", {count} {words}" for words, count in left.items() if count)
+        line = f"{self.prompts} prompts, {share:.1%} solved; {self.right} of {self.sampled} right, {self.kept} kept"
+        dropped = {"duplicates dropped": self.duplicates, "cut at the limit": self.truncated, "not judged": self.broken}
+        return line + "".join(f", {count} {name}" for name, count in dropped.items() if count)
 
 
-Told = Callable[[Tally], None]
+def run_harvest(context: RunContext) -> Result:
+    """A harvest as a run with a folder of its own, which a stage of a recipe is."""
+    recipe, rewards = context.recipe, context.rewards
+    assert rewards, "a harvest has rewards"
+    if context.resume:
+        writer = RunWriter.reopen(context.resume, "harvest", context.manifest)
+        writer.update_manifest(status="running", why="")
+    else:
+        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{context.task.name}")
+        writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
+    with writer.until_done():
+        tally = harvest_to(context, writer.demonstrations)
+        facts = {"model": recipe.model_name_or_path, "harvest": str(writer.demonstrations)}
+        writer.update_manifest(**facts, tally=vars(tally))
+    model = Path(recipe.model_name_or_path)
+    return Result(writer.folder, model, [], [], recipe, harvest=writer.demonstrations)
+
+
+def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
+    """Harvests by the recipe's keys into a file. Raises RecipeError where no answer was right."""
+    recipe, task, reporter = context.recipe, context.task, context.reporter
+    assert context.rewards
+    policy = policy_for(recipe, learns=False)
+    prompts = held_out(without_long_prompts(recipe, task, policy, reporter.note), split, recipe.harvest_size)
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
+    demonstrate = _demonstrator(recipe, task)  # refused now, not after all was sampled
+    reporter.begin(f"harvest: {len(prompts)} prompts of {task.name} x {recipe.harvest_samples} answers")
+
+    def show(tally: Tally) -> None:
+        more = f"solved {tally.solved / tally.prompts:.2f}  kept {tally.kept}"
+        reporter.progress("prompt", tally.prompts - 1, len(prompts), more)
+
+    with interrupts.listen():
+        tally = harvest(
+            prompts,
+            sampler,
+            context.rewards,
+            sample_params(recipe),
+            out,
+            {"split": split, **{key: getattr(recipe, key) for key in DECIDING_KEYS}},
+            samples=recipe.harvest_samples,
+            keep=recipe.harvest_keep,
+            seed=seed_of("harvest", recipe.seed),
+            demonstrate=demonstrate,
+            progress=show,
+        )
+    reporter.close()
+    reporter.note(f"  {tally}")
+    if not tally.kept and not recipe.harvest_teacher:
+        raise RecipeError(
+            f"none of {tally.sampled} answers was right and complete, so there is nothing to train on. Take more "
+            "samples, an easier task or a better model, or raise max_completion_length"
+        )
+    reporter.note(f"  demonstrations are in {out}")
+    return tally
 
 
 def harvest(
@@ -64,48 +133,50 @@ def harvest(
     samples: int,
     keep: int,
     seed: int,
-    teacher: Callable[[Prompt], str | None] | None = None,
-    told: Told = lambda tally: None,
+    demonstrate: Callable[[Prompt], str | None] | None = None,
+    progress: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """Writes `out`, going on where an earlier call with the same `settings` was stopped. `told` hears of each prompt.
-    A `teacher`'s answer stands before a prompt's own.
+    """Writes `out`, resuming where an earlier call with the same `settings` was interrupted. The task's own
+    demonstration of a prompt, from `demonstrate`, stands before the model's answers.
 
     Raises RecipeError where the file is another harvest's.
     """
-    journal = _open(out, {**settings, "samples": samples, "keep": keep, "seed": seed})
+    journal = _open_journal(out, {**settings, "samples": samples, "keep": keep, "seed": seed})
     done = {row["prompt_id"]: row for row in read_rows(journal) if "prompt_id" in row}
     tally = sum((tally_of(done[p.id]) for p in prompts if p.id in done), Tally())
-    left = [prompt for prompt in prompts if prompt.id not in done]
-    size = max(1, ANSWERS_AT_ONCE // samples)
+    remaining = [prompt for prompt in prompts if prompt.id not in done]
+    size = max(1, ANSWERS_PER_CALL // samples)
     with disk_errors(journal), journal.open("a", encoding="utf-8") as file:
-        for part in (left[i : i + size] for i in range(0, len(left), size)):
+        for part in (remaining[i : i + size] for i in range(0, len(remaining), size)):
             for group in graded(sampler.sample(part, samples, params, seed), rewards):
-                row = picked(group, keep)
+                row = select_answers(group, keep)
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 done[group.prompt.id] = row
                 tally += tally_of(row)
-                told(tally)
+                progress(tally)
             if tally.broken == tally.sampled:
-                raise BrokenGraders(f"not one of {tally.sampled} answers could be judged; `outdo audit` says why")
-    taught = {p.id: [text] for p in prompts if teacher and (text := teacher(p)) is not None}
-    _write(out, (row for p in prompts for row in demonstrations(p, [*taught.get(p.id, []), *done[p.id]["kept"]])))
+                raise BrokenGraders(f"none of {tally.sampled} answers could be judged; `outdo audit` says why")
+    own = {p.id: [text] for p in prompts if demonstrate and (text := demonstrate(p)) is not None}
+    rows = (row for p in prompts for row in demonstrations(p, [*own.get(p.id, []), *done[p.id]["kept"]]))
+    with disk_errors(out):
+        write_atomic(out, "".join(json.dumps(row, default=str) + "\n" for row in rows))
     return tally
 
 
-def picked(group: Group, keep: int) -> dict[str, Any]:
-    """What becomes of one prompt's answers: of those that are right and came to their end, the first `keep` texts."""
+def select_answers(group: Group, keep: int) -> dict[str, Any]:
+    """The journal's row of one prompt: of the right answers that ended by themselves, the first `keep` distinct."""
     right = [c for c, g in zip(group.trajectories, group.grades, strict=True) if g.verdict == "right"]
-    ended = [c for c in right if c.finish == "stop"]
+    complete = [trajectory for trajectory in right if trajectory.finish == "stop"]
     distinct: dict[str, str] = {}
-    for completion in ended:
-        distinct.setdefault(" ".join(completion.text.split()), completion.text)
+    for trajectory in complete:
+        distinct.setdefault(" ".join(trajectory.text.split()), trajectory.text)
     return {
         "prompt_id": group.prompt.id,
         "sampled": len(group.trajectories),
         "right": len(right),
-        "truncated": len(right) - len(ended),
-        "duplicates": len(ended) - len(distinct),
+        "truncated": len(right) - len(complete),
+        "duplicates": len(complete) - len(distinct),
         "broken": sum(g.verdict == "broken" for g in group.grades),
         "kept": list(distinct.values())[:keep],
     }
@@ -118,53 +189,38 @@ def tally_of(row: Mapping[str, Any]) -> Tally:
 
 def demonstrations(prompt: Prompt, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Rows that `dataset_name` and `sft_dataset_name` read. All are for training, whatever their hash says."""
-    alone = len(prompt.messages) == 1 and prompt.messages[0]["role"] == "user"
-    asked = {"prompt": prompt.text} if alone else {"messages": [dict(message) for message in prompt.messages]}
+    is_plain = len(prompt.messages) == 1 and prompt.messages[0]["role"] == "user"
+    problem = {"prompt": prompt.text} if is_plain else {"messages": [dict(message) for message in prompt.messages]}
     for text in texts:
-        yield {**prompt.meta, **asked, "answer": prompt.answer, "completion": text, "split": "train"}
+        yield {**prompt.meta, **problem, "answer": prompt.answer, "completion": text, "split": "train"}
 
 
-def graded(groups: Iterable[Group], rewards: Rewards) -> Iterator[Group]:
-    """Each as soon as it and those before it are judged, while the next ones are sampled."""
-    executor = ThreadPoolExecutor(AT_ONCE, "grade")
-    waiting: deque[Future[Group]] = deque()
-    try:
-        for group in groups:
-            waiting.append(executor.submit(grade, group, rewards))
-            while waiting and waiting[0].done():
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _open(out: Path, settings: Mapping[str, Any]) -> Path:
-    """The journal, with the settings as its first row; without a row that was cut short."""
+def _open_journal(out: Path, settings: Mapping[str, Any]) -> Path:
+    """The journal, with the settings as its first row; a row that was cut short is removed."""
     journal = out.with_name(out.stem + ".prompts.jsonl")
     wanted = json.loads(json.dumps(settings, default=str))
     with disk_errors(journal, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        whole = journal.read_bytes().rpartition(b"\n")[0] if journal.exists() else b""
-        if not whole:
+        complete = journal.read_bytes().rpartition(b"\n")[0] if journal.exists() else b""
+        if not complete:
             if out.exists():
-                raise RecipeError(f"{out} is there already, and no harvest: move it away, or choose another file")
+                raise RecipeError(f"{out} already exists and is no harvest: move it away, or choose another file")
             journal.write_text(json.dumps({"settings": wanted}) + "\n", encoding="utf-8")
             return journal
-        os.truncate(journal, len(whole) + 1)
-    had = next(read_rows(journal)).get("settings", {})
-    changed = [f"{key} was {had.get(key)!r} and is {now!r}" for key, now in wanted.items() if had.get(key) != now]
+        os.truncate(journal, len(complete) + 1)
+    before = next(read_rows(journal)).get("settings", {})
+    changed = [f"{key} was {before.get(key)!r} and is {now!r}" for key, now in wanted.items() if before.get(key) != now]
     if changed:
         raise RecipeError(f"{out} is another harvest: {'; '.join(changed)}. Choose another file, or remove {journal}")
     return journal
 
 
-def _write(out: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Whole or not at all: written beside, then renamed."""
-    aside = out.with_name(f".writing-{out.name}")
-    with disk_errors(out):
-        with aside.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, default=str) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, out)
+def _demonstrator(recipe: Recipe, task: Task) -> Callable[[Prompt], str | None] | None:
+    """The task's own demonstrations, where the recipe wants them. Raises RecipeError where it has none."""
+    if not recipe.harvest_teacher:
+        return None
+    teacher = task.teacher
+    if teacher is None:
+        raise RecipeError(f"harvest_teacher=true: {task.name} has no demonstrations of its own")
+    rng = random.Random(seed_of("teacher", recipe.seed))
+    return lambda prompt: teacher(prompt, rng)

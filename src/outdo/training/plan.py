@@ -1,47 +1,22 @@
-"""What a run will do and take, said before anything is loaded: `outdo train --dry-run`. What cannot fit is refused."""
+"""What a run will do and take, before anything is loaded: `outdo train --dry-run`. What cannot fit is refused."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from outdo.errors import ModelError, PlaceError
-from outdo.learn.memory import TOKENS, adapter_bytes, free_bytes, whole_bytes
-from outdo.models.gguf import Header, read_header
-from outdo.models.load import Policy, context_of, load_policy, load_tokenizer, pick_device
-from outdo.models.lora import Lora, targets
-from outdo.models.sources import Source, find_source, why_not
-from outdo.models.tiny import tiny_model, tiny_tokenizer
+from outdo.learn.memory import BYTES, free_memory, held_bytes, planned_bytes
+from outdo.models.load import Policy, load_policy, load_tokenizer, pick_device
+from outdo.models.lora import Lora
+from outdo.models.shape import ModelShape, shape_of
+from outdo.models.sources import Source, find_source
 from outdo.models.tokens import ending_ids, set_padding, token_facts
-from outdo.parallel.host import available_memory
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import default_folder
-
-BYTES = {"float32": 4, "bfloat16": 2}
-TYPICAL_PROMPT = 128  # tokens, where nothing is known of the prompts yet
-# What PEFT's names of layers are in a GGUF file.
-IN_GGUF = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj", "attn_output": "o_proj"}
-IN_GGUF |= {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What memory depends on."""
-
-    parameters: int
-    layers: int
-    hidden: int
-    intermediate: int
-    kv_width: int
-    vocabulary: int
-    context: int
-    adapted: int = 0  # weights of the layers that an adapter changes
-    factors: int = 0  # weights of the adapter
 
 
 def lora_of(recipe: Recipe) -> Lora | None:
@@ -59,97 +34,18 @@ def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True, fol
     """
     name = name or recipe.model_name_or_path
     lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
-    shape = model_shape(find_source(name), lora)
+    shape = shape_of(find_source(name), lora)
     refuse_too_large(recipe, shape, learns)
     if folder:
         refuse_full_disk(disk(recipe, shape, folder), folder)
     return load_policy(name, dtype=recipe.dtype, device=recipe.device, seed=recipe.seed, lora=lora)
 
 
-def model_shape(source: Source, lora: Lora | None = None) -> Shape:
-    """A model's sizes from its config alone; no weights are read."""
-    if source.base:
-        return model_shape(source.base, lora)
-    if source.kind == "gguf" and source.path:
-        return _gguf_shape(read_header(source.path), lora)
-    with torch.device("meta"):
-        if source.kind == "tiny":
-            model: Any = tiny_model(tiny_tokenizer())
-        else:
-            try:
-                model = AutoModelForCausalLM.from_config(
-                    AutoConfig.from_pretrained(source.where, **source.options), trust_remote_code=False
-                )
-            except Exception as error:  # transformers raises many kinds
-                raise ModelError(f"model {source.name} {why_not(source, error)}") from error
-    c = model.config
-    heads = getattr(c, "num_key_value_heads", None) or c.num_attention_heads
-    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    wide = getattr(c, "intermediate_size", None) or 4 * c.hidden_size
-    parameters = sum(p.numel() for p in model.parameters())
-    sizes = _adapter_sizes([m.weight.shape for m in targets(model, lora.targets).values()], lora) if lora else ()
-    kv_width = heads * head
-    return Shape(parameters, c.num_hidden_layers, c.hidden_size, wide, kv_width, c.vocab_size, context_of(c), *sizes)
-
-
-def _gguf_shape(header: Header, lora: Lora | None) -> Shape:
-    hidden, heads = header.number("embedding_length"), max(1, header.number("attention.head_count"))
-    kv_width = hidden // heads * header.number("attention.head_count_kv", heads)
-    wide = header.number("feed_forward_length", 4 * hidden)
-    vocabulary = max(header.shapes.get("token_embd.weight", (0,)))
-    sizes: tuple[int, ...] = ()
-    if lora:
-        named = {name: IN_GGUF.get(name.split(".")[-2], "") for name in header.shapes if name.startswith("blk.")}
-        meant = [n for n, p in named.items() if p and (lora.targets == Lora.targets or p in lora.targets)]
-        sizes = _adapter_sizes([header.shapes[name] for name in meant], lora)
-    context = header.number("context_length", 2**20)
-    return Shape(header.parameters, header.number("block_count"), hidden, wide, kv_width, vocabulary, context, *sizes)
-
-
-def _adapter_sizes(shapes: list[Any], lora: Lora) -> tuple[int, int]:
-    return sum(a * b for a, b in shapes), sum(lora.r * (a + b) for a, b in shapes)
-
-
-def held(recipe: Recipe, shape: Shape, learns: bool = True) -> dict[str, int]:
-    """Bytes that are taken as long as a run lasts, whatever its batches: by the weights alone unless it learns."""
-    each = BYTES[recipe.dtype]
-    weights, adapted = shape.parameters * each, shape.adapted * each
-    if recipe.load_in_4bit:  # four bits and a scale for each block of 64
-        weights, adapted = weights - adapted + shape.adapted * 9 // 16, 0
-    if not learns:
-        return {"weights": weights}
-    if not recipe.use_peft:
-        return {"weights": weights, **whole_bytes(shape.parameters, each, recipe.beta > 0)}
-    warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
-    return {
-        "weights": weights,
-        "weights without the adapter": adapted,
-        "adapter": 4 * shape.factors,
-        **adapter_bytes(shape.factors, adapted if warmed_up else 0),
-    }
-
-
-def memory(recipe: Recipe, shape: Shape) -> dict[str, int]:
-    """Bytes by purpose: an estimate, meant to be right within a factor of about 1.5."""
-    each = BYTES[recipe.dtype]
-    tokens = TYPICAL_PROMPT + recipe.max_completion_length
-    rows = min(recipe.rollout_rows or 512, recipe.answers_per_step)
-    asked = recipe.tokens_per_micro_batch or TOKENS["cpu"]
-    micro = min(asked, recipe.answers_per_step * recipe.max_completion_length)
-    # Kept for the backward of one layer, in widths: about ten of the hidden size and four of the intermediate.
-    activations = micro * shape.layers * (10 * shape.hidden + 4 * shape.intermediate) * each
-    return {
-        **held(recipe, shape),
-        "cache": rows * tokens * shape.layers * 2 * shape.kv_width * each,
-        "activations": activations + min(micro * shape.vocabulary, 2**22) * 4 * 3,
-    }
-
-
-def refuse_too_large(recipe: Recipe, shape: Shape, learns: bool = True) -> None:
+def refuse_too_large(recipe: Recipe, shape: ModelShape, learns: bool = True) -> None:
     """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
     device = pick_device(recipe.device)
-    free = free_bytes(device) if device.type == "cuda" else available_memory()
-    parts = held(recipe, shape, learns)
+    free = free_memory(device)
+    parts = held_bytes(recipe, shape, learns)
     if free is None or sum(parts.values()) <= free:
         return
     told = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
@@ -160,14 +56,14 @@ def refuse_too_large(recipe: Recipe, shape: Shape, learns: bool = True) -> None:
     )
 
 
-def _smaller(recipe: Recipe, shape: Shape, free: int, learns: bool) -> str:
+def _smaller(recipe: Recipe, shape: ModelShape, free: int, learns: bool) -> str:
     """What would fit."""
     # Where no adapter was asked for, none was counted: one of a hundredth of the weights is a large one.
     guess = replace(shape, adapted=shape.parameters, factors=shape.parameters // 100)
     ways = []
     for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("beta", 0.0)):
         other = recipe.model_copy(update={key: value})
-        need = sum(held(other, shape if recipe.use_peft else guess, learns).values())
+        need = sum(held_bytes(other, shape if recipe.use_peft else guess, learns).values())
         if getattr(recipe, key) != value and need <= free:
             ways.append(f"{key}={str(value).lower()} needs {_size(need)}")
     return ", or ".join([*ways, "take a smaller model"])
@@ -192,7 +88,7 @@ class Disk:
         return self.always + min(self.kept, 2) * self.checkpoint
 
 
-def disk(recipe: Recipe, shape: Shape, folder: Path) -> Disk:
+def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     """A checkpoint has the weights, what the optimizer knows of each, and their originals where they are no float32."""
     each = BYTES[recipe.dtype]
     always = shape.parameters * each * (2 if recipe.beta > 0 and not recipe.use_peft else 1) + 4 * shape.factors
@@ -228,8 +124,9 @@ def token_lines(source: Source) -> str:
 def describe(recipe: Recipe) -> list[str]:
     """The plan, line by line."""
     r, source = recipe, find_source(recipe.model_name_or_path)
-    shape = model_shape(source, lora_of(r))
-    parts = memory(r, shape)
+    shape = shape_of(source, lora_of(r))
+    device = pick_device(r.device)
+    parts = planned_bytes(r, shape, device)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
     room = disk(r, shape, folder)
@@ -239,7 +136,7 @@ def describe(recipe: Recipe) -> list[str]:
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
     own = "their own verifiers" if r.dataset_mixture else "its own verifier"
     lines = [
-        f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {pick_device(r.device)}, "
+        f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {device}, "
         f"sees {shape.context:,} tokens",
         f"tokens    {token_lines(source)}",
         f"task      {_tasks(r)}, rewarded by {', '.join(r.reward_funcs) or own}",

@@ -10,40 +10,43 @@ Each is a run in a folder of its own inside the recipe's (`01-sft`, `02-grpo`, â
 own over them. A harvest hands on the model that it had, and its demonstrations to the supervised stages after it. The
 first of those starts from the recipe's first model unless it says `from: previous`.
 
-A model that an earlier stage has measured, asked in the same way, is not measured again: the rows are carried over.
+A model that an earlier stage has evaluated in the same way is not evaluated again: the rows are carried over.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs.manifest import read_manifest
+from outdo.report.write import try_report
+from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.writer import RunWriter, default_folder
-from outdo.training import resuming
-from outdo.training.console import LiveTable, PlainLines
-from outdo.training.keeping import Known
-from outdo.training.launch import Result, finished
+from outdo.training.context import Kind, PriorEvals, Result, RunContext, StageResult
+from outdo.training.grpo import run_grpo
+from outdo.training.harvest import run_harvest
+from outdo.training.resume import changes, refuse_changes
+from outdo.training.sft import run_sft
+from outdo.training.start import finished_result
 
-KINDS = ("sft", "grpo", "harvest")
-FROM = ("first", "previous")
+RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": run_grpo, "harvest": run_harvest}
+STARTS = ("first", "previous")  # the recipe's own model, or that of the stage before
 TRL = {  # names that TRL's SFT has
     "num_train_epochs": "sft_epochs",
     "max_seq_length": "sft_max_length",
     "max_steps": "sft_steps",
     "per_device_train_batch_size": "sft_batch_size",
 }
-ITS_TASK = ("dataset_name", "task_args", "columns")  # keys that mean the same everywhere: what success is measured on
-# Keys that decide what a model's held-out success comes to, beside the problems, which tell themselves from others. The
-# seed is that of the samples, and of the weights where a model is made from nothing.
-MEASURING = (
+TASK_KEYS = ("dataset_name", "task_args", "columns")  # mean the same everywhere: what success is measured on
+# Keys that decide what a model's held-out success comes to, beside the problems, which have a fingerprint. The seed is
+# that of the samples, and of the weights where a model is made from scratch.
+MEASURING_KEYS = (
     *("dtype", "device", "load_in_4bit", "sampler", "seed", "max_completion_length", "temperature", "stop"),
     *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
     *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks"),
@@ -51,30 +54,22 @@ MEASURING = (
 )
 
 
-class Runner(Protocol):
-    """A kind of run: by a recipe, or one to go on with by its own."""
-
-    def __call__(
-        self, recipe: Recipe | None = None, *, resume: Path | None = None, known: Known | None = None
-    ) -> Result: ...
-
-
 @dataclass(frozen=True)
 class Stage:
-    """One run to be. Its model and data are known when those before it are done."""
+    """One run of the recipe. Its model and data are known when the stages before it are done."""
 
     name: str  # its folder
-    kind: str
+    kind: Kind
     recipe: Recipe
-    start: str  # of FROM: the recipe's own model, or that of the stage before
+    start: str  # of STARTS
     own_data: bool  # it names its demonstrations itself
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In a line."""
         r = self.recipe
-        long = f"{r.sft_epochs or 1:g} epochs" if not r.sft_steps else f"{r.sft_steps} steps"
+        length = f"{r.sft_epochs or 1:g} epochs" if not r.sft_steps else f"{r.sft_steps} steps"
         how = {
-            "sft": f"{long}, batches of {r.sft_batch_size}, rate {r.sft_learning_rate:g}",
+            "sft": f"{length}, batches of {r.sft_batch_size}, rate {r.sft_learning_rate:g}",
             "grpo": f"{r.max_steps} steps of {r.prompts_per_step} prompts x {r.num_generations} answers",
             "harvest": f"{r.harvest_size or 'all'} prompts x {r.harvest_samples} answers, {r.harvest_keep} kept",
         }
@@ -82,11 +77,11 @@ class Stage:
 
 
 def prefixed(kind: str, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys as they are meant where only one kind of training goes on: in `sft`, epochs is sft_epochs."""
+    """Keys as they are meant where there is one kind of training: in `sft`, epochs is sft_epochs."""
     out: dict[str, Any] = {}
     for key, value in keys.items():
         full = TRL.get(key, key) if kind == "sft" else key
-        if f"{kind}_{key}" in Recipe.model_fields and key not in ITS_TASK:
+        if f"{kind}_{key}" in Recipe.model_fields and key not in TASK_KEYS:
             full = f"{kind}_{key}"
         out[full] = value
     return out
@@ -95,128 +90,117 @@ def prefixed(kind: str, keys: Mapping[str, Any]) -> dict[str, Any]:
 def read_stages(recipe: Recipe) -> list[Stage]:
     """The stages with their whole recipes. Raises RecipeError, which names the stage."""
     common = recipe.model_dump(exclude_unset=True) | {"stages": [], "resume": "never", "output_dir": None}
-    found: list[Stage] = []
+    stages: list[Stage] = []
     for number, given in enumerate(recipe.stages, 1):
         where = f"stage {number}"
         keys = dict(given)
         kind, start = keys.pop("stage", None), keys.pop("from", None)
-        if kind not in KINDS:
-            raise RecipeError(f"{where}: stage={kind!r} is not one of {', '.join(KINDS)}")
-        after_harvest = kind == "sft" and bool(found) and found[-1].kind == "harvest"
-        start = start or ("first" if after_harvest or not found else "previous")
-        if start not in FROM:
-            raise RecipeError(f"{where}, {kind}: from={start!r} is not one of {', '.join(FROM)}")
+        if kind not in RUNNERS:
+            raise RecipeError(f"{where}: stage={kind!r} is not one of {', '.join(RUNNERS)}")
+        after_harvest = kind == "sft" and bool(stages) and stages[-1].kind == "harvest"
+        start = start or ("first" if after_harvest or not stages else "previous")
+        if start not in STARTS:
+            raise RecipeError(f"{where}, {kind}: from={start!r} is not one of {', '.join(STARTS)}")
         if refused := sorted({"stages", "output_dir", "resume"} & keys.keys()):
             raise RecipeError(f"{where}, {kind}: {refused[0]} belongs to the whole recipe, not to a stage")
         keys = prefixed(kind, keys)
         own_data = "sft_dataset_name" in keys
         base = common if kind == "sft" else common | {"sft_steps": 0, "sft_epochs": 0.0}  # a warm-up is a stage here
         try:
-            its_recipe = load_recipe(None, keys, base_of=base)
+            resolved = load_recipe(None, keys, base_of=base)
         except RecipeError as error:
             raise RecipeError(f"{where}, {kind}: {str(error).removeprefix('command line: ')}") from None
-        found.append(Stage(f"{number:02d}-{kind}", kind, its_recipe, start, own_data))
-    return found
+        stages.append(Stage(f"{number:02d}-{kind}", kind, resolved, start, own_data))
+    return stages
 
 
-def run_stages(
-    recipe: Recipe,
-    runners: Mapping[str, Runner],
-    reporter: PlainLines | LiveTable,
-    resume: Path | None = None,
-    force: bool = False,
-) -> Result:
-    """All stages in order. Gone on with, those that are done are passed over and the one in hand is resumed."""
+def run_stages(context: RunContext) -> Result:
+    """All stages in order. Resumed, stages that are done are skipped and the one that was interrupted is resumed."""
+    recipe, reporter = context.recipe, context.reporter
     stages = read_stages(recipe)
     facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
-    if resume:
-        run = RunWriter.reopen(resume, "stages")
-        _refuse_changes(run, recipe, force)
-        run.update_manifest(status="running", why="", recipe=recipe.model_dump(mode="json"), stages=facts["stages"])
+    if context.resume:
+        writer = RunWriter.reopen(context.resume, "stages", context.manifest)
+        with_force = "--force takes it for the stages that are not started"
+        try:
+            changed = changes(writer.manifest.recipe, recipe.model_dump(mode="json"))
+            refuse_changes(writer.folder, changed, context.force, with_force)
+        except RecipeError:
+            writer.close()
+            raise
+        resolved = recipe.model_dump(mode="json")
+        writer.update_manifest(status="running", why="", recipe=resolved, stages=facts["stages"])
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
-        run = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+        writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     try:
-        with run.until_done():
-            results = _all(stages, recipe.model_name_or_path, run.folder, runners, reporter)
-            _link(run.folder, results[-1].model)
+        with writer.until_done():
+            results = _run_all(context, stages, writer.folder)
+            _link(writer.model_folder, results[-1].model)
     except KeyboardInterrupt:
-        reporter.note(f"go on with: outdo train --resume {shlex.quote(str(run.folder))}")
+        reporter.note(f"resume with: outdo train --resume {shlex.quote(str(writer.folder))}")
         raise
-    told = [(stage.name, result.after) for stage, result in zip(stages, results, strict=True)]
+    finally:
+        try_report(writer.folder, reporter.note)
+    outcomes = tuple(StageResult(s.name, r.recipe, r.after) for s, r in zip(stages, results, strict=True))
     first = next((result.before for result in results if result.before), [])
-    last = next((after for _, after in reversed(told) if after), [])
-    return Result(run.folder, results[-1].model, first, last, tuple(told))
+    last = next((outcome.after for outcome in reversed(outcomes) if outcome.after), [])
+    return Result(writer.folder, results[-1].model, first, last, recipe, outcomes)
 
 
-def _refuse_changes(run: RunWriter, recipe: Recipe, force: bool) -> None:
-    changed = resuming.changes(run.manifest.recipe, recipe.model_dump(mode="json"))
-    if changed and not force:
-        run.close()
-        raise RecipeError(
-            f"{run.folder} cannot be gone on with: {'; '.join(changed)}. Put it back, or start a new run; --force "
-            "takes it for the stages that are not begun"
-        )
-
-
-def _all(
-    stages: Sequence[Stage],
-    first: str,
-    parent: Path,
-    runners: Mapping[str, Runner],
-    reporter: PlainLines | LiveTable,
-) -> list[Result]:
+def _run_all(context: RunContext, stages: Sequence[Stage], parent: Path) -> list[Result]:
+    first = context.recipe.model_name_or_path
     results: list[Result] = []
     model, harvest = first, None
     for stage in stages:
         folder = parent / stage.name
-        reporter.note(f"\n{stage.name}")
+        context.reporter.note(f"\n{stage.name}")
         keys: dict[str, Any] = {"output_dir": str(folder)}
         keys["model_name_or_path"] = first if stage.start == "first" else model
         if stage.kind == "sft" and harvest and not stage.own_data:
             keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}
-        earlier = [result.folder for result in results]
         ready = replace(stage, recipe=stage.recipe.model_copy(update=keys))
-        result = _one(ready, folder, earlier, runners[stage.kind], reporter)
+        result = _run_one(context, ready, folder, results)
         results.append(result)
         model, harvest = str(result.model), result.harvest or harvest
     return results
 
 
-def _one(
-    stage: Stage, folder: Path, earlier: Sequence[Path], runner: Runner, reporter: PlainLines | LiveTable
-) -> Result:
-    if not (folder / "run.json").exists():
-        return runner(stage.recipe, known=known_of(stage.recipe.model_dump(mode="json"), stage.kind, earlier))
+def _run_one(context: RunContext, stage: Stage, folder: Path, earlier: Sequence[Result]) -> Result:
+    if not holds_run(folder):
+        prior = prior_evals(stage.recipe.model_dump(mode="json"), stage.kind, earlier)
+        return RUNNERS[stage.kind](context.for_stage(stage.kind, stage.recipe, prior))
     manifest = read_manifest(folder)
     if manifest.status != "done":
-        return runner(resume=folder, known=known_of(manifest.recipe, stage.kind, earlier))
-    reporter.note("  done before")
-    harvest = manifest.harvest
-    result = finished(folder)
-    return replace(result, model=Path(manifest.model), harvest=Path(harvest)) if harvest else result
+        prior = prior_evals(manifest.recipe, stage.kind, earlier)
+        return RUNNERS[stage.kind](context.for_resumed_stage(folder, manifest, prior))
+    context.reporter.note("  done before")
+    result = finished_result(folder, stage.recipe)
+    if not manifest.harvest:
+        return result
+    return replace(result, model=Path(manifest.model), harvest=Path(manifest.harvest))
 
 
-def known_of(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Path]) -> Known | None:
-    """What the newest of the earlier stages found of the model that this recipe starts from, asked in the same way.
+def prior_evals(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Result]) -> PriorEvals | None:
+    """What the newest of the earlier stages measured of the model that this recipe starts from, in the same way.
 
     After a warm-up it is another model than it started from. What was trained on four bits is rounded to them anew when
     it is loaded, so that it is not what was measured.
     """
     if _warms_up(recipe, kind):
         return None
-    for folder in reversed(earlier):
-        manifest = read_manifest(folder)
-        had, result = manifest.recipe, finished(folder)
-        if any(had.get(key) != recipe.get(key) for key in MEASURING):
+    for result in reversed(earlier):
+        manifest = read_manifest(result.folder)
+        before = manifest.recipe
+        if any(before.get(key) != recipe.get(key) for key in MEASURING_KEYS):
             continue
-        found: Sequence[Evaluation] = ()
+        evaluations: Sequence[Evaluation] = ()
         if Path(recipe["model_name_or_path"]).resolve() == result.model.resolve():
-            found = result.after if not recipe["load_in_4bit"] else ()
-        elif recipe["model_name_or_path"] == had["model_name_or_path"] and not _warms_up(had, manifest.kind):
-            found = result.before
-        if found:
-            return Known(folder.name, tuple(found))
+            evaluations = result.after if not recipe["load_in_4bit"] else ()
+        elif recipe["model_name_or_path"] == before["model_name_or_path"] and not _warms_up(before, manifest.kind):
+            evaluations = result.before
+        if evaluations:
+            return PriorEvals(result.folder.name, tuple(evaluations))
     return None
 
 
@@ -224,14 +208,13 @@ def _warms_up(recipe: Mapping[str, Any], kind: str) -> bool:
     return kind == "grpo" and bool(recipe["sft_steps"] or recipe["sft_epochs"])
 
 
-def _link(folder: Path, model: Path) -> None:
-    """The last stage's model stands for the whole."""
-    link, whole = folder / "model", model.resolve()
-    inside = folder.resolve() in whole.parents
-    if not whole.is_dir():
+def _link(link: Path, model: Path) -> None:
+    """The last stage's model is the model of the whole run."""
+    target, folder = model.resolve(), link.parent.resolve()
+    if not target.is_dir():
         return  # a harvest of a model by name
     try:
         link.unlink(missing_ok=True)
-        link.symlink_to(whole.relative_to(folder.resolve()) if inside else whole)
+        link.symlink_to(target.relative_to(folder) if folder in target.parents else target)
     except OSError as error:
         raise RunError(f"cannot write {link}: {error}") from error

@@ -1,0 +1,119 @@
+"""Callbacks: whatever watches a run or steers it. Subclass `Callback` and override what you need.
+
+    class StopWhenSolved(Callback):
+        def on_eval(self, run, step, evaluations):
+            if evaluations[0].success_rate > 0.95:
+                run.finish_early("held-out success is above 0.95")
+
+`train(callbacks=[StopWhenSolved()])`, or by name in a recipe: `callbacks: [my_file.py:StopWhenSolved]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outdo.errors import OutdoError, RecipeError
+from outdo.metrics.measure import Metrics
+from outdo.recipe import plugins
+from outdo.types import Group
+
+if TYPE_CHECKING:
+    from outdo.doctor.finding import Finding
+    from outdo.evals.held_out import Evaluation
+    from outdo.runs.manifest import Status
+    from outdo.training.run import TrainingRun
+
+
+class Callback:
+    """`run` is the run itself: its recipe, folder, policy, learner, reporter and steps done. To steer it, use
+    `run.halt(error)`, `run.finish_early(reason)`, `run.learner.scale_rate(factor)` or `run.learner.scale_beta(factor)`.
+
+    What a callback raises ends the run as failed; the model so far is saved.
+    """
+
+    def on_start(self, run: TrainingRun[Any]) -> None:
+        """Training starts, after the warm-up; `run.done` steps are done already where the run was resumed."""
+
+    def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
+        """An update of supervised training, of the warm-up too."""
+
+    def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
+        """A GRPO step is done. Weights and rows are changed together here: an interrupt waits until it is over."""
+
+    def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
+        """`done` steps are complete, and nothing is half done."""
+
+    def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
+        """Held-out problems were evaluated after `step` steps."""
+
+    def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
+        """The doctor reports something that was not reported before."""
+
+    def on_save(self, run: TrainingRun[Any], step: int, folder: Path) -> None:
+        """A checkpoint is complete."""
+
+    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
+        """The run is over, whatever ended it."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, as JSON, so that a resumed run goes as if it had not been interrupted."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+class EarlyStopping(Callback):
+    """Ends a run, as done, when held-out success has not improved for `patience` evaluations."""
+
+    def __init__(self, patience: int = 3) -> None:
+        self.patience, self.best, self.since = patience, -1.0, 0
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best, "since": self.since}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.best, self.since = float(state["best"]), int(state["since"])
+
+    def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
+        if not evaluations or not step or step >= run.total:
+            return
+        success = evaluations[0].success_rate
+        self.best, self.since = (success, 0) if success > self.best else (self.best, self.since + 1)
+        if self.since >= self.patience:
+            run.finish_early(
+                f"held-out success has not improved for {self.patience} evaluations (best {self.best:.3f})"
+            )
+
+
+CALLBACKS: dict[str, type[Callback]] = {"early_stopping": EarlyStopping}
+
+
+class CallbackError(OutdoError, RuntimeError):
+    """A callback raised."""
+
+
+def notify(callbacks: Sequence[Callback], event: str, *arguments: Any) -> None:
+    """Calls every callback in order. What one raises names it; errors of ours and interrupts pass as they are."""
+    for callback in callbacks:
+        try:
+            getattr(callback, event)(*arguments)
+        except (OutdoError, OSError):
+            raise
+        except Exception as error:
+            name = f"{type(callback).__module__}.{type(callback).__qualname__}"
+            raise CallbackError(f"callback {name} failed in {event}: {type(error).__name__}: {error}") from error
+
+
+def find_callbacks(names: Sequence[str]) -> list[Callback]:
+    """The callbacks that a recipe names. Raises RecipeError."""
+    return [make_callback(name, plugins.find(name, CALLBACKS, "outdo.callbacks", RecipeError)) for name in names]
+
+
+def make_callback(name: str, given: Any) -> Callback:
+    """A Callback, or one made from its class. Raises RecipeError where it is neither."""
+    callback = given() if isinstance(given, type) else given
+    if not isinstance(callback, Callback):
+        raise RecipeError(f"callback {name} is a {type(callback).__name__}, not a subclass of outdo.Callback")
+    return callback

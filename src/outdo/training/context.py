@@ -1,0 +1,219 @@
+"""What a run is made of, put together once from the command or the call: the recipe and the manifest are read here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from outdo.errors import RecipeError
+from outdo.evals.held_out import Evaluation
+from outdo.recipe.load import load_recipe
+from outdo.recipe.schema import Recipe
+from outdo.rewards.choose import rewards_of
+from outdo.rewards.compose import Rewards
+from outdo.runs.manifest import Manifest, read_manifest
+from outdo.tasks.lengths import in_steps
+from outdo.tasks.mixture import task_of
+from outdo.tasks.task import Task, refuse_no_task
+from outdo.training.callbacks import Callback, find_callbacks, make_callback
+from outdo.training.console import make_reporter
+from outdo.types import Reporter
+
+Kind = Literal["grpo", "sft", "harvest", "stages"]
+RewardLike = str | Callable[..., Any]
+OBJECT = "object:"  # marks the name of a function while the recipe is read, so that no other trainer's reward is meant
+WHERE = "keys given"  # what messages call the keys of a call
+
+
+@dataclass(frozen=True)
+class PriorEvals:
+    """Evaluations of the very model that a run starts from, measured in the same way by an earlier run."""
+
+    run: str
+    evaluations: tuple[Evaluation, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. The numbers by step are in `folder`."""
+
+    folder: Path
+    model: Path
+    before: list[Evaluation]
+    after: list[Evaluation]
+    recipe: Recipe
+    stages: tuple[StageResult, ...] = ()  # of a recipe with several
+    harvest: Path | None = None  # demonstrations that a harvest wrote
+
+
+@dataclass(frozen=True)
+class StageResult:
+    name: str
+    recipe: Recipe
+    after: list[Evaluation]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """One run, before anything is loaded."""
+
+    kind: Kind
+    recipe: Recipe
+    task: Task
+    rewards: Rewards | None  # None: supervised training on a task without a verifier
+    reporter: Reporter
+    callbacks: tuple[Callback, ...] = ()
+    resume: Path | None = None
+    manifest: Manifest | None = None  # of the run to resume
+    force: bool = False  # resume though something changed
+    prior_evals: PriorEvals | None = None
+    own_task: Task | None = None  # given as an object: stages use it too
+    reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
+        """A new run of one stage."""
+        if self.reward_objects:  # given by the call, for all stages
+            recipe = recipe.model_copy(update={"reward_funcs": self.recipe.reward_funcs})
+        task, rewards = build_task(kind, recipe, self.own_task, self.reward_objects)
+        updated = replace(self, kind=kind, recipe=fit_lengths(kind, recipe, task), task=task, rewards=rewards)
+        return replace(updated, prior_evals=prior_evals, resume=None, manifest=None)
+
+    def for_resumed_stage(self, folder: Path, manifest: Manifest, prior_evals: PriorEvals | None) -> RunContext:
+        """A stage that was interrupted, by its own recipe."""
+        rewards = list(self.reward_objects) or None  # among the recipe's names may be those of objects
+        recipe = load_recipe(None, base_of=_base(manifest.recipe, rewards))
+        kind: Kind = manifest.kind  # type: ignore[assignment]
+        return replace(self.for_stage(kind, recipe, prior_evals), resume=folder, manifest=manifest)
+
+
+def make_context(
+    recipe: str | Path | Recipe | None = None,
+    *,
+    kind: Kind | None = None,
+    task: str | Task | None = None,
+    reward_funcs: RewardLike | Sequence[RewardLike] | None = None,
+    callbacks: Sequence[Callback] = (),
+    reporter: Reporter | None = None,
+    resume: str | Path | None = None,
+    force: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    where: str = WHERE,
+    **keys: Any,
+) -> RunContext:
+    """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, for those who
+    have them as a mapping; `where` is what messages call them.
+
+    Raises OutdoError's family for what cannot be, before anything is loaded.
+    """
+    reporter = reporter or make_reporter()
+    keys = {**keys, **(overrides or {})}
+    if not isinstance(recipe, (str, Path, Recipe, type(None))):
+        raise RecipeError(
+            f"the recipe is a {type(recipe).__name__}: pass the path of a YAML file or an outdo.Recipe. Keys are "
+            "passed by name, as train(max_steps=2) or train(**keys)"
+        )
+    if isinstance(task, str):
+        keys, task = {"task": task, **keys}, None
+    if task is not None:
+        refuse_no_task(task)
+    rewards_given = None if reward_funcs is None else as_reward_list("reward_funcs", reward_funcs)
+    if rewards_given is not None:
+        keys = {**keys, "reward_funcs": [f if isinstance(f, str) else OBJECT + reward_name(f) for f in rewards_given]}
+    manifest = None
+    if resume is not None:
+        manifest = read_manifest(Path(resume))
+        resolved = load_recipe(None, keys, reporter.note, _base(manifest.recipe, rewards_given), where)
+        _refuse_elsewhere(Path(resume), manifest.recipe.get("output_dir"), resolved.output_dir)
+    elif not isinstance(recipe, Recipe):
+        resolved = load_recipe(recipe, keys, reporter.note, where=where)
+    elif keys:
+        base = _base(recipe.model_dump(exclude_unset=True), rewards_given)
+        resolved = load_recipe(None, keys, reporter.note, base, where)
+    else:
+        resolved = recipe
+    resolved = _unmarked(resolved)
+    objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
+    kind = _kind(kind, resolved, manifest)
+    built, rewards = build_task(kind, resolved, task, objects)
+    resolved = fit_lengths(kind, resolved, built)
+    named = [make_callback(type(one).__name__, one) for one in callbacks]
+    return RunContext(
+        kind=kind,
+        recipe=resolved,
+        task=built,
+        rewards=rewards,
+        reporter=reporter,
+        callbacks=(*find_callbacks(resolved.callbacks), *named),
+        resume=Path(resume) if resume is not None else None,
+        manifest=manifest,
+        force=force,
+        own_task=task,
+        reward_objects=objects,
+    )
+
+
+def build_task(
+    kind: Kind, recipe: Recipe, own_task: Task | None, objects: Mapping[str, Callable[..., Any]]
+) -> tuple[Task, Rewards | None]:
+    """The task and its rewards. What a run would refuse of them is refused here."""
+    task = own_task or task_of(recipe)
+    if kind == "stages":
+        return task, None
+    for split in (*recipe.eval_split, *recipe.final_eval_split):
+        next(task.prompts(split, recipe.seed))  # a split that does not exist is refused now
+    has_verifier = task.rewards or task.parts or recipe.reward_funcs
+    return task, rewards_of(recipe, task, objects) if has_verifier or kind != "sft" else None
+
+
+def fit_lengths(kind: Kind, recipe: Recipe, task: Task) -> Recipe:
+    """With the lengths that a kind of run needs: epochs as steps, and one epoch of supervised training by default."""
+    if kind == "sft" and not recipe.sft_steps and not recipe.sft_epochs:
+        recipe = recipe.model_copy(update={"sft_epochs": 1.0})
+    return in_steps(recipe, task) if kind in ("grpo", "sft") else recipe
+
+
+def as_reward_list(key: str, given: Any) -> list[RewardLike]:
+    """One reward or several, as names or functions. Raises RecipeError where it is neither."""
+    if isinstance(given, str):
+        return [name.strip() for name in given.split(",") if name.strip()]
+    rewards = [given] if callable(given) else list(given) if isinstance(given, (list, tuple)) else None
+    if rewards is None or not all(isinstance(one, str) or callable(one) for one in rewards):
+        raise RecipeError(f"{key}={given!r:.80}: expected names, functions, or a list of them")
+    return rewards
+
+
+def reward_name(reward: RewardLike) -> str:
+    """What a reward is called; a callable object, by its class."""
+    return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+
+
+def _kind(wanted: Kind | None, recipe: Recipe, manifest: Manifest | None) -> Kind:
+    if recipe.stages:
+        if wanted == "sft":
+            raise RecipeError("this recipe has stages: `outdo train` runs them, one after the other")
+        return "stages"
+    if wanted is not None:
+        return wanted
+    return "sft" if manifest is not None and manifest.kind == "sft" else "grpo"
+
+
+def _base(recipe: Mapping[str, Any], rewards_given: Sequence[RewardLike] | None) -> dict[str, Any]:
+    """A recipe without the rewards that others are given for: among their names may be those of objects."""
+    return {key: value for key, value in recipe.items() if rewards_given is None or key != "reward_funcs"}
+
+
+def _unmarked(recipe: Recipe) -> Recipe:
+    if not any(name.startswith(OBJECT) for name in recipe.reward_funcs):
+        return recipe
+    return recipe.model_copy(update={"reward_funcs": [name.removeprefix(OBJECT) for name in recipe.reward_funcs]})
+
+
+def _refuse_elsewhere(folder: Path, before: Any, output_dir: str | None) -> None:
+    """A run resumes where it is: another `output_dir` is refused, not ignored."""
+    if output_dir not in (None, before) and Path(str(output_dir)).resolve() != folder.resolve():
+        raise RecipeError(
+            f"{folder} resumes where it is, not in output_dir={output_dir}: leave that out, or copy the folder there "
+            "and resume the copy"
+        )

@@ -1,0 +1,54 @@
+"""The held-out evaluations of a run: before, during and after, each measured once however often the run is resumed."""
+
+from __future__ import annotations
+
+from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
+from outdo.recipe.schema import Recipe
+from outdo.rewards.compose import Rewards
+from outdo.runs.reader import read_evals
+from outdo.runs.writer import RunWriter
+from outdo.seeds import seed_of
+from outdo.tasks.task import Task, held_out
+from outdo.training.context import PriorEvals
+from outdo.types import Prompt, SampleParams, Sampler
+
+
+class Evaluator:
+    """Measures `splits` whenever it is called, and `final_splits` at the end only."""
+
+    def __init__(
+        self, recipe: Recipe, task: Task, rewards: Rewards | None, run: RunWriter, prior: PriorEvals | None
+    ) -> None:
+        self.recipe, self.rewards, self.run, self.prior = recipe, rewards, run, prior
+        regular = eval_splits(recipe, task) if rewards else []
+        final = [split for split in recipe.final_eval_split if split not in regular] if rewards else []
+        self.splits = {split: held_out(task, split, recipe.eval_size) for split in regular}
+        self.final_splits = {split: held_out(task, split, recipe.eval_size) for split in final}
+
+    def recorded(self, step: int) -> list[Evaluation]:
+        """What was measured at that step before the run was resumed."""
+        return [Evaluation.of(row) for row in read_evals(self.run.folder) if row["step"] == step]
+
+    def carried_over(self) -> list[Evaluation]:
+        """What an earlier run measured of the model that this one starts from, where that is on the very problems."""
+        prior = {(each.split, each.problems): each for each in self.prior.evaluations} if self.prior else {}
+        wanted = [(split, problems_of(prompt.id for prompt in prompts)) for split, prompts in self.splits.items()]
+        return [prior[key] for key in wanted] if all(key in prior for key in wanted) else []
+
+    def measure(self, sampler: Sampler, step: int, is_last: bool) -> list[Evaluation]:
+        recipe, rewards = self.recipe, self.rewards
+        if rewards is None:
+            return []
+        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
+        seed = seed_of("evaluation", recipe.seed, step)
+        splits: dict[str, list[Prompt]] = self.splits | (self.final_splits if is_last else {})
+        settings = params, recipe.eval_samples, seed, recipe.eval_ks
+        return [evaluate_prompts(prompts, split, sampler, rewards, *settings) for split, prompts in splits.items()]
+
+
+def eval_splits(recipe: Recipe, task: Task) -> list[str]:
+    """The splits that are measured all along. One that the task does not have is refused where it is read."""
+    if recipe.eval_split:
+        return recipe.eval_split
+    usual = [s for kind in ("test", "ood") for s in task.splits if s.partition("/")[0] == kind]  # a mixture: test/NAME
+    return [split for split in usual if split not in recipe.final_eval_split]

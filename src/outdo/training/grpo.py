@@ -1,0 +1,139 @@
+"""A GRPO run, from the warm-up to the saved model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from outdo.doctor import foothold
+from outdo.errors import RunError
+from outdo.evals.held_out import Evaluation
+from outdo.learn.learner import LocalLearner
+from outdo.learn.sft import Imitator, imitate
+from outdo.rewards.choose import graded
+from outdo.rollout.source import SyncSource
+from outdo.runs import checkpoint
+from outdo.tasks.curriculum import Curriculum
+from outdo.tasks.lessons import Lessons
+from outdo.training.context import Result, RunContext
+from outdo.training.loop import run_loop
+from outdo.training.run import ResumePoint, TrainingRun
+from outdo.training.sft import report_speed
+from outdo.training.start import make_run, open_run
+
+Run = TrainingRun[LocalLearner]
+PENDING, WEIGHTS = "rollouts.jsonl", "weights.safetensors"
+
+
+def run_grpo(context: RunContext) -> Result:
+    opened = open_run(context)
+    if isinstance(opened, Result):
+        return opened
+    context, recipe, rewards = opened.context, opened.context.recipe, opened.context.rewards
+    assert rewards, "GRPO has rewards"
+    run: Run = make_run(opened)
+    with run.session():
+        source = SyncSource(recipe, Curriculum(context.task, recipe), run.sampler, rewards)
+        run.checkpoint_state = lambda: {"curriculum": source.state()}
+        run.checkpoint_files = lambda: source.pending_writer(PENDING)
+        run.has_pending = lambda: bool(source.pending)
+        before = _resume(run, source, opened.point) if opened.point else _start(run, opened.lessons)
+        run.learner.notify = run.reporter.note
+        run.learner.check_memory()
+        size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
+        run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
+        run_loop(
+            recipe,
+            source,
+            run.learner,
+            run,
+            start=run.done,
+            audit_reward=rewards.audit,
+            uninterruptible=run.uninterruptible,
+        )
+        if run.evaluator.splits or run.evaluator.final_splits:
+            run.reporter.begin("after GRPO: held-out problems")
+        after = run.evaluate(run.total)
+        run.finish()
+    return run.result(before, after)
+
+
+def _start(run: Run, lessons: Lessons | None) -> list[Evaluation]:
+    """The warm-up, the learner, and the first evaluation."""
+    if lessons:
+        run.reporter.begin(f"warm-up: SFT on {lessons.name}")
+        warm_up = Imitator(run.policy, run.recipe, lessons.steps)
+        warm_up.notify = run.reporter.note
+        with report_speed(warm_up, run.reporter):
+            imitate(warm_up, lessons, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
+    with run.uninterruptible():
+        learner = LocalLearner(run.policy, run.recipe)
+        _save_reference(run, learner)
+        run.learner = learner
+        if lessons:
+            run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
+    before = _evaluate_first(run)
+    with run.uninterruptible():
+        run.save()
+    return before
+
+
+def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation]:
+    """Restores everything as the checkpoint had it."""
+    with run.uninterruptible():
+        learner = LocalLearner(run.policy, run.recipe)
+        if learner.reference:
+            _load_weights(learner.reference, run.writer.reference_folder / checkpoint.name_of(0))
+        run.restore(learner, point)
+        source.load_state(point.state["curriculum"])
+        source.read_pending(point.folder / PENDING)
+    every = run.recipe.eval_steps
+    if every and run.done % every == 0 and 0 < run.done < run.recipe.max_steps:
+        run.evaluate(run.done)  # was due when the run was interrupted
+    return run.evaluator.recorded(0) or _evaluate_first(run)
+
+
+def _evaluate_first(run: Run) -> list[Evaluation]:
+    if run.evaluator.splits:
+        run.reporter.begin("before GRPO: held-out problems")
+    before = run.evaluate(0)
+    _report_foothold(run, before)
+    return before
+
+
+def _report_foothold(run: Run, before: Sequence[Evaluation]) -> None:
+    """Reports when GRPO has nothing to start from, and which groups would have spread."""
+    if not before:
+        return
+    passes = before[0].pass_at
+    k = max(passes, default=1)
+    chance = passes.get(1, before[0].success_rate)
+    rewards = run.context.rewards
+    partial = graded(rewards, chance > 0.5) if rewards else []
+    for line in foothold.words(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
+        run.reporter.note(line)
+
+
+def _save_reference(run: Run, learner: LocalLearner) -> None:
+    """The first weights, once. Without them the run could not be resumed, so here a full disk ends it."""
+    if learner.reference:
+        reference = learner.reference
+        try:
+            checkpoint.save(run.writer.reference_folder, 0, lambda folder: _save_weights(reference, folder))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error
+
+
+def _save_weights(model: Any, folder: Path) -> None:
+    tensors = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+    save_file(tensors, folder / WEIGHTS)
+
+
+def _load_weights(model: Any, folder: Path) -> None:
+    if problem := checkpoint.corruption(folder):
+        raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
+    model.load_state_dict(load_file(folder / WEIGHTS))

@@ -1,0 +1,159 @@
+"""Starting a run or resuming one: the folder, the model, and the checkpoint to resume from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from outdo.errors import RecipeError, RunError
+from outdo.evals.held_out import Evaluation
+from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
+from outdo.rewards.choose import refuse_unfit_rewards
+from outdo.rollout import make_sampler
+from outdo.runs import checkpoint, layout
+from outdo.runs.manifest import library_versions
+from outdo.runs.reader import read_evals, read_metrics
+from outdo.runs.writer import RunWriter, default_folder
+from outdo.tasks.lengths import within
+from outdo.tasks.lessons import Lessons, find_lessons
+from outdo.tasks.overlap import find_overlap
+from outdo.tasks.task import Task
+from outdo.training import resume
+from outdo.training.context import Result, RunContext
+from outdo.training.plan import policy_for
+from outdo.training.run import ResumePoint, TrainingRun
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run whose folder is locked and whose model is loaded."""
+
+    context: RunContext
+    policy: Policy
+    writer: RunWriter
+    point: ResumePoint | None  # None: it starts
+    lessons: Lessons | None
+
+
+def open_run(context: RunContext) -> Opened | Result:
+    """A new run, or the one to resume; or the result of one that has nothing to do. The caller closes the writer."""
+    if context.resume is None:
+        return _start(context)
+    writer = RunWriter.reopen(context.resume, context.kind, context.manifest)
+    try:
+        opened = _resume(context, writer)
+    except BaseException:
+        writer.close()
+        raise
+    if isinstance(opened, Result):
+        writer.close()
+    return opened
+
+
+def make_run(opened: Opened) -> TrainingRun[Any]:
+    """The run of an opened folder, which is released where the run cannot be made."""
+    context = opened.context
+    try:
+        sampler = make_sampler(opened.policy, context.recipe, learns=True, notify=context.reporter.note)
+        return TrainingRun(context, opened.policy, sampler, opened.writer)
+    except BaseException:
+        opened.writer.close()
+        raise
+
+
+def _start(context: RunContext) -> Opened:
+    """A new run. What cannot work is refused before a folder is made."""
+    recipe, task, reporter = context.recipe, context.task, context.reporter
+    if recipe.reward_audit and context.rewards and context.kind == "grpo":
+        refuse_unfit_rewards(context.rewards, task, recipe.seed)
+    overlap = find_overlap(task)
+    if overlap:
+        reporter.note(overlap.words())
+    lessons = find_lessons(recipe, task)
+    data = resume.fingerprint(task, recipe.seed)
+    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
+    policy = policy_for(recipe, folder=folder)
+    task = without_long_prompts(recipe, task, policy, reporter.note)
+    facts = {
+        **policy.facts,
+        "kind": context.kind,
+        "lessons": lessons.fingerprint if lessons else None,
+        "data": data,
+        "reward_files": resume.reward_files(context.rewards),
+        "overlap": overlap.row() if overlap else None,
+    }
+    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+    adapter = f", training an adapter of {policy.adapter.told}" if policy.adapter else ""
+    reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
+    return Opened(replace(context, task=task), policy, writer, None, lessons)
+
+
+def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
+    """From the newest valid checkpoint; from the start where there never was one, or with `force`."""
+    recipe, reporter, folder, manifest = context.recipe, context.reporter, writer.folder, writer.manifest
+    reward_files = resume.reward_files(context.rewards)
+    data = resume.fingerprint(context.task, recipe.seed)
+    for change in resume.check(writer, recipe, data, reward_files, library_versions(), context.force):
+        reporter.note(f"changed since: {change}")
+    was_done = manifest.status == "done"
+    lessons = find_lessons(recipe, context.task) if context.kind == "sft" else None
+    if lessons and manifest.lessons not in (None, lessons.fingerprint) and not context.force:
+        raise RecipeError(f"{folder} cannot be resumed: {lessons.name} has other examples than it had; see --force")
+    steps = lessons.steps if lessons else recipe.max_steps
+    steps_before = steps if lessons else int(manifest.recipe["max_steps"])
+    if was_done and steps <= steps_before:
+        reporter.note(f"nothing to do: {folder} is done, after {steps_before} steps")
+        return finished_result(folder, recipe, steps_before)
+    point, skipped = resume.newest_checkpoint(writer)
+    for line in skipped:
+        reporter.note(f"skipped {line}")
+    if point is None and was_done:
+        raise RunError(f"{folder} is done and has no checkpoint to resume from: start a new run with its model")
+    if point is None and checkpoint.ever_saved(writer.checkpoints) and not context.force:
+        raise RecipeError(
+            f"{folder} cannot be resumed: all of its checkpoints are corrupt. Restore a valid one, or restart with "
+            "--force: its rows and checkpoints so far are then moved to a folder before-N inside it"
+        )
+    if point and point.state["step"] > steps:
+        raise RecipeError(f"{folder} has done {point.state['step']} steps already, more than max_steps={steps}")
+    policy = policy_for(recipe, str(point.folder) if point else None)
+    task = without_long_prompts(recipe, context.task, policy, reporter.note)
+    device = manifest.device or str(policy.device)
+    if device != str(policy.device):
+        reporter.note(f"changed since: device was {device} and is {policy.device}")
+    facts = {"recipe": recipe.model_dump(mode="json"), "reward_files": reward_files, "device": str(policy.device)}
+    writer.update_manifest(**facts)
+    if point is None:
+        _restart(writer, reporter.note)
+        lessons = lessons or find_lessons(recipe, context.task)
+    return Opened(replace(context, task=task), policy, writer, point, lessons)
+
+
+def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
+    """Steps and checkpoints are moved away, never erased; a warm-up alone is repeated, and gives the same rows."""
+    had_checkpoints = checkpoint.ever_saved(writer.checkpoints)
+    state = "no valid checkpoint" if had_checkpoints else "no checkpoint yet"
+    line = f"{writer.folder} has {state}: restarted from the beginning"
+    if had_checkpoints or any(read_metrics(writer.folder)):
+        line += f"; its rows so far were moved to {writer.archive()}"
+    else:
+        writer.rewind({})
+    notify(line)
+    writer.update_manifest(status="running", why="")
+
+
+def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> Result:
+    """What a run that is done came to, after so many steps or its last."""
+    rows = list(read_evals(folder))
+    steps = max((row["step"] for row in rows), default=0) if steps is None else steps
+    before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
+    return Result(folder, folder / layout.MODEL, before, after, recipe)
+
+
+def without_long_prompts(recipe: Recipe, task: Task, policy: Policy, notify: Callable[[str], None]) -> Task:
+    return within(
+        recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], notify
+    )
