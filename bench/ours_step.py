@@ -13,30 +13,33 @@ import torch
 
 from bench import work as w
 from outdo.learn.learner import LocalLearner
+from outdo.metrics.measure import Metrics
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
 from outdo.parallel.host import keep_memory
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
-from outdo.rollout.local import LocalSampler
+from outdo.rollout import make_sampler
+from outdo.rollout.source import SyncSource
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
-from outdo.training.loop import Row, run_loop
+from outdo.training.loop import run_loop
 from outdo.types import Group, Prompt
 
 NO_TOKEN = -1  # as the end of an answer: never sampled, so every answer has its full length
 
 
 class Watch:
-    """Is told of each step, and keeps nothing else."""
+    """Hears of each step, and keeps nothing else."""
 
-    def __init__(self, record: Callable[[int, Row, Sequence[Group]], None]) -> None:
-        self.record = record
+    def __init__(self, record: Callable[[int, Metrics, Sequence[Group]], None]) -> None:
+        self.step = record
 
-    def after(self, done: int) -> None: ...
+    def step_end(self, done: int) -> bool:
+        return True
 
-    def failed(self, step: int, groups: Sequence[Group]) -> None: ...
+    def step_failed(self, step: int, groups: Sequence[Group]) -> None: ...
 
 
 def policy_of(work: w.Work) -> Policy:
@@ -70,7 +73,7 @@ def main(work: w.Work, report: str) -> None:
     steps: list[w.Step] = []
     start = w.clocks()
 
-    def record(step: int, row: Row, groups: Sequence[Group]) -> None:
+    def record(step: int, row: Metrics, groups: Sequence[Group]) -> None:
         nonlocal start
         seconds = w.since(start)
         answers = [(group, answer) for group in groups for answer in group.trajectories]
@@ -84,14 +87,8 @@ def main(work: w.Work, report: str) -> None:
         )
         start = w.clocks()
 
-    run_loop(
-        recipe,
-        curriculum,
-        LocalSampler(policy),
-        rewards,
-        LocalLearner(policy, recipe),
-        Watch(record),
-    )
+    source = SyncSource(recipe, curriculum, make_sampler(policy), rewards)
+    run_loop(recipe, source, LocalLearner(policy, recipe), Watch(record))
     w.write_steps(report, work, steps, w.versions("torch", "transformers"))
 
 

@@ -1,7 +1,7 @@
-"""What checkpoints cost and how soon a run goes on: `python -m bench.saving`.
+"""What checkpoints cost and how soon a run resumes: `python -m bench.saving`.
 
 Trains the default for 50 steps with the default `save_steps`, and adds up the time that training waits for a save (the
-copies) and the time that the disk takes beside it. Then goes on with it in a new process, from its start to its first
+copies) and the time that the disk takes beside it. Then resumes it in a new process, from its start to its first
 new step; and does both again with a `metrics.jsonl` of a million rows.
 """
 
@@ -21,7 +21,8 @@ from bench.machine import facts, line
 from outdo.api import train
 from outdo.runs import checkpoint
 from outdo.runs.writer import RunWriter
-from outdo.training.session import Session
+from outdo.training.checkpointing import Checkpointer
+from outdo.training.run import TrainingRun
 
 ROWS = 1_000_000
 
@@ -41,8 +42,8 @@ def main() -> None:
     print(line(facts()))
     waited: list[float] = []
     beside: list[float] = []
-    Session._save = timed(Session._save, waited)  # type: ignore[method-assign]
-    Session._write = timed(Session._write, beside)  # type: ignore[method-assign]
+    TrainingRun.save = timed(TrainingRun.save, waited)  # type: ignore[method-assign]
+    Checkpointer._write = timed(Checkpointer._write, beside)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         start = time.perf_counter()
@@ -58,19 +59,19 @@ def main() -> None:
         wall = time.perf_counter() - start
         print(f"{len(waited)} saves in {wall:.1f} s: training waited {sum(waited):.3f} s ({sum(waited) / wall:.2%}),")
         print(f"the disk took {sum(beside):.3f} s beside it ({sum(beside) / wall:.2%})")
-        go_on(run, 51)
+        resume(run, 51)
         many_rows(run)
-        go_on(run, 52)
+        resume(run, 52)
 
 
-def go_on(run: Path, steps: int) -> None:
-    """A new process goes on with it: from its start to its first new step."""
+def resume(run: Path, steps: int) -> None:
+    """A new process resumes it: from its start to its first new step."""
     words = [sys.executable, "-m", "outdo", "train", "--resume", str(run), f"max_steps={steps}"]
     start = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     for text in process.stdout:
-        if "going on" in text or text.startswith("  step"):
+        if "resumed" in text or text.startswith("  step"):
             print(f"{time.perf_counter() - start:.1f} s after the start: {text.strip()[:60]}")
     process.wait()
 
@@ -84,7 +85,7 @@ def many_rows(folder: Path) -> None:
     start = time.perf_counter()
     run = RunWriter.reopen(folder)
     offsets = run.offsets()
-    assert not run.lacks(offsets)
+    assert not run.truncated_file(offsets)
     run.record_step(ROWS, {"reward_mean": 0.5}, [])
     run.rewind(offsets)
     run.record_step(ROWS, {"reward_mean": 0.5}, [])
@@ -95,7 +96,7 @@ def many_rows(folder: Path) -> None:
 
     def write(aside: Path) -> None:
         shutil.copytree(newest, aside, dirs_exist_ok=True)
-        (aside / checkpoint.MANIFEST).unlink()
+        (aside / checkpoint.HASHES).unlink()
         state = json.loads((aside / "state.json").read_text())
         (aside / "state.json").write_text(json.dumps({**state, "offsets": offsets}))
 

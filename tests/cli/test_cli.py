@@ -25,7 +25,7 @@ from outdo.cli.train import _tell
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.training.launch import Result
+from outdo.training.context import Result
 from support.basics import QUICK
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -15,8 +15,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout.local import LocalSampler
 from outdo.runs.reader import read_rows
-from outdo.training.harvest import demonstrations, harvest, picked, tally_of
-from outdo.training.harvesting import DECIDING
+from outdo.training.harvest import DECIDING_KEYS, demonstrations, harvest, select_answers, tally_of
 from outdo.training.stages import prefixed
 from outdo.types import Grade, Group, Prompt, SampleParams, Trajectory
 from support.basics import prompt_of
@@ -110,17 +109,17 @@ def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
     answers = tuple(Trajectory.single((1,), (0.0,), text, finish, 0) for text, finish in told)  # type: ignore[arg-type]
     right = Grade(1.0, "right")
     group = Group(prompt, (1,), answers, (right, right, right, Grade(0.0, "wrong"), right, Grade(None, "broken")))
-    row = picked(group, keep=2)
+    row = select_answers(group, keep=2)
     assert row["kept"] == ["2", "it is  2"]
     assert (row["right"], row["truncated"], row["duplicates"], row["broken"], row["sampled"]) == (4, 1, 1, 1, 6)
-    assert picked(group, keep=1)["kept"] == ["2"]
+    assert select_answers(group, keep=1)["kept"] == ["2"]
     (shown_row,) = demonstrations(prompt, ["2"])
     assert shown_row == {"prompt": "1+1", "answer": "2", "completion": "2", "level": 3, "split": "train"}
     assert "1 prompts, 100.0% solved; 4 of 6 right, 2 kept, 1 duplicates dropped" in str(tally_of(row))
 
 
 def test_a_harvest_is_gone_on_with_by_the_same_sampling_only() -> None:
-    assert {field.name for field in fields(SampleParams)} <= set(DECIDING) <= set(Recipe.model_fields)
+    assert {field.name for field in fields(SampleParams)} <= set(DECIDING_KEYS) <= set(Recipe.model_fields)
 
 
 def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:

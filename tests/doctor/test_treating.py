@@ -16,9 +16,11 @@ from outdo.doctor.rules import diagnose
 from outdo.errors import OutdoError
 from outdo.recipe.load import load_recipe
 from outdo.runs import checkpoint
+from outdo.runs.manifest import read_manifest
 from outdo.runs.writer import RunWriter
-from outdo.training import resuming
-from outdo.training.treating import _copy, _judged, _keys, treat
+from outdo.training import resume
+from outdo.training.console import PlainLines
+from outdo.training.treat import _copy_run, _judged, _keys, treat
 
 
 def written(folder: Path, kl: np.ndarray, held: dict[int, float] | None = None, **keys: object) -> Path:
@@ -42,20 +44,20 @@ def test_a_shorter_run_of_the_same_is_no_cure(tmp_path: Path) -> None:
     assert finding.code == "kl_blowup" and finding.expect
     same, better = (written(tmp_path / name, kl) for name, kl in (("same", grows[:31]), ("cured", grows[:31] / 8)))
     untreated, treated = (_judged(ill, finding, finding.expect, folder, 0) for folder in (same, better))
-    assert not untreated.answered and untreated.ill == pytest.approx(untreated.treated)
-    assert treated.answered and treated.ill == pytest.approx(8 * treated.treated) and treated.now == "healthy"
+    assert not untreated.answered and untreated.failing == pytest.approx(untreated.treated)
+    assert treated.answered and treated.failing == pytest.approx(8 * treated.treated) and treated.now == "healthy"
 
 
 def test_held_out_success_is_measured_where_the_treatment_ends(tmp_path: Path) -> None:
     flat = np.full(60, 0.01)
     folder = written(tmp_path / "ill", flat, {0: 0.6, 30: 0.7, 60: 0.4}, beta=0.02)
     change, expect = Change("beta", 0.02, 0.08), Expect("eval_success_rate", "up", 40)
-    assert _keys(folder, change, expect, 45) == {"beta": 0.08, "eval_steps": 45}
-    assert _keys(folder, change, expect, 70) == {"beta": 0.08, "eval_steps": 70, "max_steps": 71}
+    assert _keys(read_manifest(folder), change, expect, 45) == {"beta": 0.08, "eval_steps": 45}
+    assert _keys(read_manifest(folder), change, expect, 70) == {"beta": 0.08, "eval_steps": 70, "max_steps": 71}
     finding = Finding("overfit", "warning", 30, (), change, expect)
     cured = written(tmp_path / "cured", flat[:46], {0: 0.6, 45: 0.65})
     done = _judged(run_history(folder), finding, expect, cured, 30)
-    assert done.answered and (done.ill, done.treated) == (0.4, 0.65)
+    assert done.answered and (done.failing, done.treated) == (0.4, 0.65)
     never = _judged(run_history(folder), finding, expect, written(tmp_path / "never", flat[:46], {0: 0.6}), 30)
     assert not never.answered and never.row()["after"] is None and json.dumps(never.row(), allow_nan=False)
 
@@ -67,11 +69,11 @@ def test_a_copy_has_all_that_its_checkpoint_counts_on(tmp_path: Path) -> None:
     state = {"step": 1, "offsets": run.offsets()}
     saved = checkpoint.save(run.checkpoints, 1, lambda folder: (folder / "state.json").write_text(json.dumps(state)))
     run.close()
-    _copy(run.folder, tmp_path / "copy", saved)
+    _copy_run(run.folder, run.manifest, tmp_path / "copy", saved)
     copy = RunWriter.reopen(tmp_path / "copy")
-    found, _, passed = resuming.newest(copy)
+    point, skipped = resume.newest_checkpoint(copy)
     copy.close()
-    assert found and found.name == saved.name and not passed
+    assert point and point.folder.name == saved.name and not skipped
 
 
 @pytest.mark.parametrize(
@@ -85,5 +87,5 @@ def test_what_cannot_be_treated_leaves_nothing_behind(tmp_path: Path, keys: dict
     kl = 0.01 * np.arange(60) if keys else np.full(60, 0.01)
     folder = written(tmp_path / "ill", kl, **keys)
     with pytest.raises(OutdoError, match=said):
-        treat(folder, Console(file=io.StringIO()))
+        treat(folder, PlainLines(Console(file=io.StringIO())))
     assert [path.name for path in tmp_path.iterdir()] == ["ill"]

@@ -12,7 +12,7 @@ import pytest
 from outdo.doctor.words import PLAYBOOK
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
-from outdo.training.resuming import FREE
+from outdo.training.resume import FREE
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outdo.errors import OutdoError
+from outdo.recipe.foreign import SYNONYMS
 from outdo.recipe.load import load_recipe
-from outdo.recipe.schema import SYNONYMS, Recipe
+from outdo.recipe.schema import Recipe
 from outdo.runs.manifest import read_manifest
 from outdo.runs.writer import RunWriter
-from outdo.training import resuming
+from outdo.training import resume
 
 KEYS = [*Recipe.model_fields, *SYNONYMS]
 SCALARS = st.one_of(
@@ -56,15 +57,15 @@ def yaml_or_words(text: str, path: Path) -> None:
 
 
 def folder_or_words(data: bytes, stopped: Path) -> None:
-    """A run.json of any bytes: it is gone on with only where it is a run's."""
+    """A run.json of any bytes: it is resumed only where it is a run's."""
     (stopped / "run.json").write_bytes(data)
     try:
         manifest = read_manifest(stopped)
-        recipe = load_recipe(None, manifest["recipe"])
+        recipe = load_recipe(None, manifest.recipe)
         run = RunWriter.reopen(stopped)
         try:
-            resuming.check(run, recipe, "data", {"mine.py": "1"}, {"outdo": "1"}, force=False)
-            resuming.newest(run)
+            resume.check(run, recipe, "data", {"mine.py": "1"}, {"outdo": "1"}, force=False)
+            resume.newest_checkpoint(run)
         finally:
             run.close()
     except OutdoError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from outdo.training import signals
+from outdo.training import interrupts
 from support.harness import SHORT, Bench, rows, same
 
 Disturbed = Callable[..., list[int]]
@@ -190,13 +190,13 @@ def test_what_could_not_be_saved_is_not_offered(bench: Bench) -> None:
 
 def test_signals_that_were_ignored_stay_so() -> None:
     """A job in the background of a shell ignores SIGINT, and is still stopped by SIGTERM."""
-    before = {number: signal.getsignal(number) for number in signals.HEARD}
+    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with signals.heard() as undivided, undivided():
+        with interrupts.listen() as undivided, undivided():
             os.kill(os.getpid(), signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        with pytest.raises(signals.Stopped, match="SIGTERM"), signals.heard():
+        with pytest.raises(interrupts.Interrupted, match="SIGTERM"), interrupts.listen():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
         assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM]

@@ -16,8 +16,10 @@ import pytest
 import transformers
 
 from outdo.errors import ModelError
+from outdo.learn.memory import held_bytes
 from outdo.models.load import load_policy, load_tokenizer, save_policy
 from outdo.models.lora import Lora
+from outdo.models.shape import shape_of
 from outdo.models.sources import find_source
 from outdo.models.tiny import tiny_tokenizer
 from outdo.models.tokens import end_of_turn, ending_ids, set_padding
@@ -133,7 +135,7 @@ def test_the_plan_tells_the_models_facts(model: Path) -> None:
 def test_the_sizes_of_an_adapter_are_known_before_it_is_made(model: Path) -> None:
     for targets in (("all-linear",), ("q_proj", "down_proj")):
         lora = Lora(4, 8.0, targets)
-        shape = plan.model_shape(find_source(str(model)), lora)
+        shape = shape_of(find_source(str(model)), lora)
         policy = load_policy(str(model), device="cpu", lora=lora)
         assert policy.adapter and shape.factors == sum(p.numel() for p in policy.adapter.pairs)
         assert (
@@ -147,7 +149,7 @@ def test_gguf_is_sized_by_its_head(tmp_path: Path) -> None:
 
     lora = Lora(4, 8.0, ("q_proj", "down_proj"))
     source = find_source(str(write_gguf(tmp_path / "s.gguf")))
-    shape, policy = plan.model_shape(source, lora), load_policy(source.name, device="cpu", lora=lora)
+    shape, policy = shape_of(source, lora), load_policy(source.name, device="cpu", lora=lora)
     config = policy.model.config
     assert policy.adapter and shape.factors == sum(p.numel() for p in policy.adapter.pairs)
     assert (shape.parameters, shape.layers, shape.hidden) == (policy.num_parameters, config.num_hidden_layers, 32)
@@ -158,21 +160,21 @@ def test_too_little_memory_is_said_before_loading(model: Path, monkeypatch: pyte
     """17 MB for all weights in float32 with AdamW; what fits is not refused, and what would is named."""
     keys: dict[str, Any] = {"model_name_or_path": str(model), "device": "cpu", "beta": 0.0}
     recipe = load_recipe(None, keys)
-    shape = plan.model_shape(find_source(str(model)))
-    need = sum(plan.held(recipe, shape).values())
+    shape = shape_of(find_source(str(model)))
+    need = sum(held_bytes(recipe, shape).values())
     assert need == 16 * shape.parameters
-    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: need)
+    monkeypatch.setattr("outdo.learn.memory.available_memory", lambda: need)
     plan.refuse_too_large(recipe, shape)
-    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: need - 1)
+    monkeypatch.setattr("outdo.learn.memory.available_memory", lambda: need - 1)
     said = (
         r"takes 17.0 MB \(weights 4.3 MB, gradients 4.3 MB, optimizer 8.5 MB\).*has 17.0 MB free: use_peft=true needs"
     )
     with pytest.raises(ModelError, match=said):
         plan.policy_for(recipe)
-    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
+    monkeypatch.setattr("outdo.learn.memory.available_memory", lambda: 4 * shape.parameters)  # as a harvest takes
     sampled = plan.policy_for(recipe.model_copy(update={"use_peft": True}), learns=False)
     assert sampled.adapter is None
-    monkeypatch.setattr("outdo.training.plan.available_memory", lambda: 100)
+    monkeypatch.setattr("outdo.learn.memory.available_memory", lambda: 100)
     with pytest.raises(ModelError, match="free: take a smaller model"):
         plan.policy_for(recipe)
 

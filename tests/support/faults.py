@@ -22,20 +22,21 @@ import outdo.learn.learner
 import outdo.learn.sft
 import outdo.rewards.compose
 import outdo.rollout.local
+import outdo.rollout.source
 import outdo.runs.checkpoint
 import outdo.runs.files
 import outdo.runs.manifest
 import outdo.runs.writer
+import outdo.training.checkpointing
+import outdo.training.evaluation
 import outdo.training.harvest
-import outdo.training.keeping
 import outdo.training.loop
-import outdo.training.session
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
     "rollout": (outdo.rollout.local.LocalSampler, "sample"),
     "grade": (outdo.rewards.compose, "grade"),
-    "graded": (outdo.training.loop, "grade_all"),
+    "graded": (outdo.rollout.source, "grade_all"),
     "advantages": (outdo.training.loop, "with_advantages"),
     "update": (outdo.learn.learner.LocalLearner, "update"),
     "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
@@ -44,13 +45,13 @@ POINTS: dict[str, tuple[Any, str]] = {
     "record": (outdo.runs.writer.RunWriter, "record_step"),
     "append": (outdo.runs.writer.RunWriter, "_append"),
     "manifest": (outdo.runs.writer, "write_manifest"),
-    "pick": (outdo.training.harvest, "picked"),
+    "pick": (outdo.training.harvest, "select_answers"),
     "imitate": (outdo.learn.sft.Imitator, "update"),
-    "evaluate": (outdo.training.keeping, "evaluate_prompts"),
+    "evaluate": (outdo.training.evaluation, "evaluate_prompts"),
     "save": (outdo.runs.checkpoint, "save"),
-    "save weights": (outdo.training.keeping, "save_policy"),
-    "save optimizer": (outdo.training.keeping, "save_file"),
-    "save rollouts": (outdo.training.session, "write_rounds"),
+    "save weights": (outdo.training.checkpointing, "save_policy"),
+    "save optimizer": (outdo.training.checkpointing, "save_file"),
+    "save rollouts": (outdo.rollout.source, "write_rounds"),
     "flush": (outdo.runs.files, "fsync_path"),
     "rename": (os, "replace"),
     "prune": (outdo.runs.checkpoint, "prune"),
@@ -110,7 +111,8 @@ def _spoilt(result: Any, value: float) -> Any:
 
 def _unsure(group: Group, value: float) -> Any:
     first = group.trajectories[0]
-    return replace(first, logprobs=(value, *first.logprobs[1:]))
+    segment = replace(first.segments[0], logprobs=(value, *first.logprobs[1:]))
+    return replace(first, segments=(segment, *first.segments[1:]))
 
 
 def _retold(groups: Iterable[Group], told: Iterator[str]) -> Iterator[Group]:

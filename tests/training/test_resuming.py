@@ -14,7 +14,7 @@ from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.rewards.compose import find_rewards
 from outdo.training.console import PlainLines
-from outdo.training.resuming import changes, reward_files, unfinished
+from outdo.training.resume import changes, find_unfinished, reward_files
 
 
 def changed(keys: dict[str, object], **base: object) -> list[str]:
@@ -55,10 +55,10 @@ def test_a_reward_that_was_edited_is_refused_unless_forced(tmp_path: Path, monke
     steady = {"lr_scheduler_type": "constant", "max_completion_length": 8, "save_steps": 1, "device": "cpu"}
     run = train(reporter=reporter, **keys, **steady).folder
     reward.write_text("def f(completions): return [len(c) / 50 for c in completions]\n")
-    with pytest.raises(RecipeError, match=r"the reward file mine\.py is another one than it was.*--force"):
+    with pytest.raises(RecipeError, match=r"reward file mine\.py has changed.*--force"):
         train(resume=run, reporter=reporter, max_steps=2)
     train(resume=run, reporter=reporter, max_steps=2, force=True)
-    assert "changed since: the reward file mine.py is another one than it was" in told
+    assert "changed since: the reward file mine.py has changed" in told
     told.clear()
     train(resume=run, reporter=reporter, max_steps=3)  # as it went on, so it may
     assert not any("changed since" in words for words in told)
@@ -75,5 +75,6 @@ def test_auto_starts_anew_where_a_reward_was_edited(tmp_path: Path, monkeypatch:
     manifest = {"status": "stopped", "recipe": recipe.model_dump(mode="json"), "reward_files": {"mine.py": "a"}}
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "run.json").write_text(json.dumps(manifest))
-    assert unfinished(recipe, "", rewards={"mine.py": "a"}) == Path("runs/one")
-    assert unfinished(recipe, "", rewards={"mine.py": "b"}) is None
+    found = find_unfinished(recipe, "", "grpo", {"mine.py": "a"})
+    assert found and found[0] == Path("runs/one")
+    assert find_unfinished(recipe, "", "grpo", {"mine.py": "b"}) is None

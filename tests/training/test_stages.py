@@ -22,10 +22,11 @@ from outdo.runs.files import is_locked
 from outdo.runs.manifest import read_manifest
 from outdo.runs.reader import read_rows
 from outdo.runs.writer import RunWriter
-from outdo.training import keeping
+from outdo.training import evaluation
 from outdo.training.console import PlainLines
-from outdo.training.signals import Stopped
-from outdo.training.stages import known_of, prefixed, read_stages
+from outdo.training.interrupts import Interrupted
+from outdo.training.stages import prefixed, prior_evals, read_stages
+from outdo.training.start import finished_result
 from support.basics import ROOT
 from support.harness import Forks
 
@@ -104,7 +105,7 @@ def test_a_run_does_not_go_on_as_another_kind(kind: str, go_on: Any, asked: str,
     [
         (RecipeError("no such key"), "failed", "no such key"),
         (Halted("all broken"), "stopped", "all broken"),
-        (Stopped(15), "stopped", "SIGTERM"),
+        (Interrupted(15), "stopped", "SIGTERM"),
         (ZeroDivisionError("by 0"), "failed", "ZeroDivisionError: by 0"),
     ],
 )
@@ -170,7 +171,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(split)
         return evaluate_prompts(prompts, split, *rest)
 
-    monkeypatch.setattr(keeping, "evaluate_prompts", counted)
+    monkeypatch.setattr(evaluation, "evaluate_prompts", counted)
     return seen
 
 
@@ -211,8 +212,8 @@ def stage_done(folder: Path, recipe: Recipe, kind: str, rates: Sequence[float]) 
 
 
 def known_rate(recipe: Recipe, kind: str, *earlier: Path) -> tuple[str, float] | None:
-    known = known_of(recipe.model_dump(mode="json"), kind, earlier)
-    return known and (known.where, known.found[0].success_rate)
+    prior = prior_evals(recipe.model_dump(mode="json"), kind, [finished_result(one, recipe) for one in earlier])
+    return prior and (prior.run, prior.evaluations[0].success_rate)
 
 
 def test_what_is_known_of_a_model_is_of_that_model(tmp_path: Path) -> None:
