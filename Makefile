@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox browser test test-slow faults drills lint format docs figures clean
+.PHONY: run setup sandbox browser test test-slow faults drills lint format graph docs figures clean
 run: setup
 	$(BIN)/outdo train
 
@@ -49,6 +49,10 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Which package imports which, from the imports themselves.
+graph: setup
+	$(BIN)/python tests/support/graph.py
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -1,85 +1,88 @@
-"""Arrows point one way: the tree's layering, read from the imports themselves."""
+"""Arrows point one way: the package graph, computed from the imports themselves."""
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
+import re
+import subprocess
+import sys
 
-import outdo
+import pytest
 
-SOURCE = Path(outdo.__file__).parent
-ENGINES = {"torch", "transformers", "peft", "vllm", "ray", "tokenizers"}
-OURS = {"outdo.learn", "outdo.rollout", "outdo.models", "outdo.api"}
+from support.graph import SOURCE, imports_of, modules, package_graph, rank, reachable
 
-# Which modules each package may import, beside the standard library.
-ALLOWED = {
-    "algo": {"torch", "outdo.algo", "outdo.types"},
-    "types": set(),
-    "errors": set(),
-    "seeds": set(),
-}
+ENGINES = ("torch", "transformers", "peft", "vllm", "ray", "tokenizers")
+# Packages that must work without an engine: they import none, directly or through what they import.
 NO_ENGINE = (
-    "tasks",
-    "rewards",
+    "types",
+    "errors",
+    "seeds",
+    "recipe",
+    "parallel",
+    "runs",
     "sandbox",
     "metrics",
-    "evals/estimate",
+    "tasks",
+    "rewards",
     "doctor",
-    "recipe",
-    "runs",
-    "sweeps",
-    "dash",
-    "report",
-    "training/loop",
 )
+RUN_FILES = re.compile(r"\"(run\.json|metrics\.jsonl|evals\.jsonl|sft\.jsonl|findings\.jsonl)\"")
+MAX_LINES = 400
 
 
-def imports_of(path: Path) -> set[str]:
-    """Every module that a file imports, at its top or inside a function."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names if node.module == "outdo"}
-    return found
+def test_every_package_has_a_layer() -> None:
+    assert set(package_graph()) == set(rank())
 
 
-def files_of(room: str) -> list[Path]:
-    path = SOURCE / room
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+def test_imports_point_down() -> None:
+    order = rank()
+    upward = {
+        f"{name} -> {target}"
+        for name, targets in package_graph().items()
+        for target in targets
+        if order[target] > order[name]
+    }
+    assert not upward
 
 
-def starts(module: str, roots: set[str]) -> bool:
-    return any(module == root or module.startswith(root + ".") for root in roots)
+def test_no_cycles() -> None:
+    graph = package_graph()
+    assert not [name for name in graph if name in reachable(graph, name)]
 
 
-def test_every_room_is_there() -> None:
-    for room in (*ALLOWED, *NO_ENGINE):
-        assert files_of(room), room
-        assert all(path.exists() for path in files_of(room)), room
+def test_no_engine_where_none_is_needed() -> None:
+    graph, known = package_graph(), modules()
+    for package in NO_ENGINE:
+        for name in {package} | reachable(graph, package):
+            paths = [path for module, path in known.items() if module.split(".")[1:2] == [name]]
+            engines = {one for path in paths for one in imports_of(path) if one.split(".")[0] in ENGINES}
+            assert not engines, f"{package} imports {engines} through {name}"
 
 
 def test_the_maths_knows_torch_and_types_only() -> None:
-    for room, allowed in ALLOWED.items():
-        for path in files_of(room):
-            foreign = {m for m in imports_of(path) if starts(m, ENGINES | {"outdo"}) and not starts(m, allowed)}
-            assert not foreign, f"{path.name} imports {foreign}"
+    assert package_graph()["algo"] == {"types"}
+    for module, path in modules().items():
+        if module.startswith("outdo.algo"):
+            assert not {one for one in imports_of(path) if one.split(".")[0] in ENGINES[1:]}, module
 
 
-def test_tasks_grades_and_tracks_import_no_engine() -> None:
-    for room in NO_ENGINE:
-        for path in files_of(room):
-            engines = {m for m in imports_of(path) if starts(m, ENGINES | OURS)}
-            assert not engines, f"{path.relative_to(SOURCE)} imports {engines}"
+def test_only_runs_knows_the_names_of_a_runs_files() -> None:
+    others = [path for path in SOURCE.rglob("*.py") if path.parent.name != "runs"]
+    assert not [path.relative_to(SOURCE) for path in others if RUN_FILES.search(path.read_text())]
 
 
-def test_only_the_command_line_imports_the_command_line() -> None:
-    for path in SOURCE.rglob("*.py"):
-        if path.name != "__main__.py" and path.parent.name != "cli":
-            assert not any(starts(module, {"outdo.cli"}) for module in imports_of(path)), path.name
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("outdo.api", ("outdo.dash", "fastapi", "matplotlib")),
+        ("outdo.cli", ("torch", "transformers", "outdo.dash.app")),
+    ],
+)
+def test_import_stays_light(module: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([name for name in sys.modules if name.startswith({unwanted!r})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_files_stay_small() -> None:
-    long = {path.name: n for path in SOURCE.rglob("*.py") if (n := len(path.read_text().splitlines())) > 400}
-    assert not long
+    counts = {path.name: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert not {name: count for name, count in counts.items() if count > MAX_LINES}

@@ -196,24 +196,26 @@ def test_penalties_are_beta_times_the_answers_kl(policy: Policy) -> None:
     assert LocalLearner(policy, recipe(beta=0.5)).penalties(groups()) is None
 
 
-def test_ratios_are_how_much_likelier_each_token_became(policy: Policy) -> None:
+def test_logprobs_of_groups(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(learning_rate=3e-3))
-    before = learner.ratios(groups())
+    before = learner.logprobs(groups())
     learner.update(batch(), 0)
     packed = pack(batch().prompt_ids, batch().samples, policy.device)
     now, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
-    expected_BT = (unpack(now, packed) - packed.sampler_logprobs_BT).exp().tolist()
-    after = learner.ratios(groups())
-    flat = [ratios for group in after for ratios in group]
-    for row, ratios, expected_T in zip(batch().samples, flat, expected_BT, strict=True):
-        assert ratios == pytest.approx(expected_T[: len(row.token_ids)], rel=1e-5)
-    assert sum(after[0][0]) > 1.01 * sum(before[0][0])  # the right answer
+    expected_BT = unpack(now, packed).tolist()
+    after = learner.logprobs(groups())
+    flat = [logprobs for group in after for logprobs in group]
+    for row, logprobs, expected_T in zip(batch().samples, flat, expected_BT, strict=True):
+        assert logprobs == pytest.approx(expected_T[: len(row.token_ids)], rel=1e-5)
+    assert sum(after[0][0]) > sum(before[0][0]) + 0.01  # the right answer became likelier
 
 
 def test_a_step_tells_how_far_its_later_updates_find_the_policy(policy: Policy) -> None:
     once = LocalLearner(policy, recipe())
     assert "step_kl" not in once.update(batch(), 0)
-    ratios = torch.tensor([ratio for group in once.ratios(groups()) for answer in group for ratio in answer])
+    now = torch.tensor([value for group in once.logprobs(groups()) for answer in group for value in answer])
+    sampled = torch.tensor([value for group in groups() for one in group.trajectories for value in one.logprobs])
+    ratios = (now - sampled).exp()
     twice = LocalLearner(load_policy("tiny", device="cpu", seed=3), recipe(num_iterations=2))
     expected = float((ratios - 1 - ratios.log()).mean())
     assert expected > 0.1 and twice.update(batch(), 0)["step_kl"] == pytest.approx(expected, rel=1e-4)

@@ -52,7 +52,7 @@ def test_running_out_of_memory_changes_no_gradient(
     short = Short(monkeypatch, most, where)
     learner = LocalLearner(policy, recipe(max_grad_norm=1e9, entropy_coef=0.01, importance_sampling="never"))
     said: list[str] = []
-    learner.say = said.append
+    learner.notify = said.append
     embedding = policy.model.get_input_embeddings().weight
     handle = embedding.register_hook(short.hook) if where == "backward" else None
     assert_same(whole, gradients_of(learner))

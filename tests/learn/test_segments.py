@@ -15,6 +15,7 @@ from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.rollout.stored import read_rounds, write_rounds
+from outdo.runs.reader import read_groups
 from outdo.runs.writer import RunWriter
 from outdo.training.monitors import logged_tokens
 from outdo.types import Batch, Grade, Group, Segment, Trajectory

@@ -31,10 +31,10 @@ from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.types import Batch, Group, Sample
 
-MOST_SKIPPED = 3  # updates in a row with a gradient that is no number, before the run halts
+MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before the run halts
 ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by rounding alone
-FARTHEST = 20.0  # that a log-probability counts as having moved: its exponential is still a number
-CAP = 2.0  # of the importance ratio, where the recipe names none
+MAX_LOG_RATIO = 20.0  # beyond it, its exponential overflows
+DEFAULT_CAP = 2.0  # of the importance ratio
 
 
 class LocalLearner(Updates):
@@ -58,11 +58,11 @@ class LocalLearner(Updates):
         return tensors, plain
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Goes on from there. The weights and the reference are the caller's business."""
+        """Restores it. The weights and the reference are the caller's business."""
         super().load_state(tensors, plain)
         self.version, self.skipped = int(plain["version"]), int(plain["skipped"])
         self.rate_scale, self.mismatch = float(plain["rate_scale"]), float(plain["mismatch"])
-        if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed, and its word is the newer
+        if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed, and counts
             self.beta = float(plain["beta"])
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
@@ -80,25 +80,25 @@ class LocalLearner(Updates):
                 self._one_update(batch, rows, on_policy, sums)
                 on_policy = False
         self.version = step + 1
-        found = sums.read()
-        stats = {key: found[key] / max(found["tokens"], 1) for key in ("clipfrac", "kl", "ratio_mean", "entropy")}
+        totals = sums.read()
+        stats = {key: totals[key] / max(totals["tokens"], 1) for key in ("clipfrac", "kl", "ratio_mean", "entropy")}
         if self.reference is None:
             del stats["kl"]  # not measured is not 0
-        if found["fresh_tokens"]:
-            self.mismatch = stats["mismatch_kl"] = found["mismatch"] / found["fresh_tokens"]
-            stats["mismatch_ratio_std"] = math.sqrt(found["mismatch_square"] / found["fresh_tokens"])
-        if found["moved_tokens"]:
-            stats["step_kl"] = found["moved"] / found["moved_tokens"]
-        stats["loss"] = found["loss"] / max(found["updates"], 1)
-        stats["grad_norm"] = found["grad_norm"] / max(found["applied"], 1)
-        stats |= {"lr": rate, "beta": self.beta, "skipped_updates": found["updates"] - found["applied"]}
+        if totals["fresh_tokens"]:
+            self.mismatch = stats["mismatch_kl"] = totals["mismatch"] / totals["fresh_tokens"]
+            stats["mismatch_ratio_std"] = math.sqrt(totals["mismatch_square"] / totals["fresh_tokens"])
+        if totals["moved_tokens"]:
+            stats["step_kl"] = totals["moved"] / totals["moved_tokens"]
+        stats["loss"] = totals["loss"] / max(totals["updates"], 1)
+        stats["grad_norm"] = totals["grad_norm"] / max(totals["applied"], 1)
+        stats |= {"lr": rate, "beta": self.beta, "skipped_updates": totals["updates"] - totals["applied"]}
         if recipe.kl_target is not None:
             self.beta = adapt_beta(self.beta, stats["kl"], recipe.kl_target)
         return stats
 
     @torch.no_grad()
     def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
-        """beta x KL(policy | reference) of each answer, for a recipe that takes it off the reward; else None."""
+        """beta x KL(policy | reference) of each answer, for a recipe that subtracts it from the reward; else None."""
         if not self.recipe.kl_in_reward:
             return None
         self.temperature = self.recipe.temperature_at(self.version)
@@ -183,10 +183,10 @@ class LocalLearner(Updates):
         else:
             self.skipped += 1
         self.optimizer.zero_grad(set_to_none=True)
-        if self.skipped >= MOST_SKIPPED:
+        if self.skipped >= MAX_SKIPPED:
             raise NumericsError(
-                f"{self.skipped} updates in a row had a loss, gradient or log-probability that is no number, and were "
-                f"not applied: lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now "
+                f"{self.skipped} updates in a row had a non-finite loss, gradient or log-probability, and were not "
+                f"applied: lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now "
                 f"{recipe.max_grad_norm:g})"
             )
 
@@ -205,9 +205,9 @@ class LocalLearner(Updates):
             sums["mismatch_square"] = off_BT.square().sum()
             sums["fresh_tokens"] = tokens
             if correct := self._correction():
-                weights_BT = correct(logprobs_BT, sampler_BT, recipe.importance_sampling_cap or CAP)
+                weights_BT = correct(logprobs_BT, sampler_BT, recipe.importance_sampling_cap or DEFAULT_CAP)
         else:
-            off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-FARTHEST, FARTHEST)
+            off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             sums["moved"] = (k3_kl(torch.zeros_like(off_BT), off_BT) * packed.mask_BT).sum()
             sums["moved_tokens"] = tokens
         loss, stats = grpo_loss(

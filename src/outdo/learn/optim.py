@@ -1,4 +1,4 @@
-"""The weights that are moved, the optimizer that moves them, and its schedule."""
+"""The trained weights, the optimizer, and its schedule."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from outdo.models.quantized import LiveAdapter
 class Masters:
     """The weights in float32: the model's own, or copies of them where it computes in less.
 
-    Steps of a small rate are lost in bfloat16, whose numbers lie 0.4% apart. Gradients of micro-batches are added up
-    here too, so that one that failed half way has left nothing behind.
+    Small updates are lost in bfloat16, whose numbers lie 0.4% apart. Gradients of micro-batches are summed here too, so
+    that one that failed half way leaves nothing behind.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.own = [p for p in model.parameters() if p.requires_grad]
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names, self.own = [name for name, _ in named], [p for _, p in named]
         self.weights = [p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for p in self.own]
         self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
 
     def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the model's gradients to the sums and takes them off the model."""
-        found = [p.grad for p in self.own]
+        """Adds the model's gradients to the sums and removes them from the model."""
+        gradients = [p.grad for p in self.own]
         self.drop()
-        return _added(sums, found)
+        return _added(sums, gradients)
 
     def drop(self) -> None:
         for p in self.own:
@@ -41,24 +42,24 @@ class Masters:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """The model gets what the optimizer made."""
+        """Copies the weights into the model."""
         if self.copies:
             torch._foreach_copy_([self.own[i] for i in self.copies], [self.weights[i] for i in self.copies])
 
 
 class AdapterMasters:
-    """The factors of an adapter, in place of the weights that it changes. Those get the sum after each step."""
+    """The factors of an adapter, in place of the weights that it changes. Those get the merged sum after each step."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.weights = adapter.pairs
+        self.names, self.weights = adapter.keys, adapter.pairs
         self.copies: list[int] = []  # a checkpoint has them as its model
 
     def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the gradients that the last backward left."""
-        found = self.adapter.gradients
+        """Adds the gradients of the last backward."""
+        gradients = self.adapter.gradients
         self.drop()
-        return _added(sums, found)
+        return _added(sums, gradients)
 
     def drop(self) -> None:
         self.adapter.drop()
@@ -76,14 +77,14 @@ def masters_of(policy: Policy) -> Masters | AdapterMasters:
     return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 
 
-def _added(sums: list[Tensor | None], found: list[Tensor | None]) -> list[Tensor | None]:
+def _added(sums: list[Tensor | None], gradients: list[Tensor | None]) -> list[Tensor | None]:
     """Sums in float32, each where there is anything to add."""
     if not sums:
-        return [None if g is None else g.float() for g in found]
-    both = [(s, g) for s, g in zip(sums, found, strict=True) if s is not None and g is not None]
+        return [None if g is None else g.float() for g in gradients]
+    both = [(s, g) for s, g in zip(sums, gradients, strict=True) if s is not None and g is not None]
     if both:
         torch._foreach_add_([s for s, _ in both], [g for _, g in both])
-    return [s if s is not None or g is None else g.float() for s, g in zip(sums, found, strict=True)]
+    return [s if s is not None or g is None else g.float() for s, g in zip(sums, gradients, strict=True)]
 
 
 def adamw(

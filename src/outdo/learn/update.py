@@ -1,6 +1,6 @@
-"""What moves a policy's weights, whatever it is taught by: masters, optimizer, micro-batches that fit the memory.
+"""What GRPO and SFT share: float32 weights, the optimizer, and micro-batches that fit the memory.
 
-A micro-batch is handed the denominators of its whole update by its loss, so that its size changes no gradient.
+The loss of a micro-batch has the denominators of its whole update, so that its size changes no gradient.
 """
 
 from __future__ import annotations
@@ -23,16 +23,23 @@ from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
 Stats = dict[str, Tensor | float]
+MASTER = "master"  # the slot of a float32 copy, beside the optimizer's
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
 class Updates:
-    """Trains `policy` in place. `longest` names the key that bounds an example's length, for when one does not fit."""
+    """Trains `policy` in place. `length_key` is the recipe's key that bounds an answer, for when one does not fit."""
 
     def __init__(
-        self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float], longest: str
+        self,
+        policy: Policy,
+        recipe: Recipe,
+        rate: float,
+        weight_decay: float,
+        betas: tuple[float, float],
+        length_key: str,
     ) -> None:
-        self.policy, self.recipe, self.longest = policy, recipe, longest
+        self.policy, self.recipe, self.length_key = policy, recipe, length_key
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
         self.notify: Callable[[str], None] = lambda line: None
         self.masters = masters_of(policy)
@@ -41,40 +48,51 @@ class Updates:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def weights(self) -> Mapping[str, Any]:
-        """What was trained: the model, or its adapter."""
+        """What is trained, by parameter name: the model, or its adapter."""
         adapter = self.policy.adapter
         return adapter.state_dict() if adapter else self.policy.model.state_dict()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint holds beside the weights: tensors (copies), and plain values."""
+        """What a checkpoint holds beside the weights: tensors (copies) by parameter name, and plain values."""
+        named = list(zip(self.masters.names, self.masters.weights, strict=True))
         tensors = {
-            f"{index}.{name}": value.detach().to("cpu", copy=True)
-            for index, param in enumerate(self._trained())
-            for name, value in self.optimizer.state[param].items()
+            f"{name}.{slot}": value.detach().to("cpu", copy=True)
+            for name, weight in named
+            for slot, value in self.optimizer.state[weight].items()
         }
-        for index in self.masters.copies:
-            tensors[f"master.{index}"] = self.masters.weights[index].detach().to("cpu", copy=True)
+        for name, weight in (named[index] for index in self.masters.copies):
+            tensors[f"{name}.{MASTER}"] = weight.detach().to("cpu", copy=True)
         return tensors, {"tokens_at_once": self.tokens_at_once}
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Goes on from there. The weights are the caller's business."""
-        params = self._trained()
-        for key, value in tensors.items():
-            index, _, name = key.partition(".")
-            if index == "master":
-                self.masters.weights[int(name)].data.copy_(value)
-                continue
-            own = value.to(self.policy.device, copy=True)  # "step" too: the optimizer is fused
-            self.optimizer.state[params[int(index)]][name] = own
+        """Restores it. The weights are the caller's business."""
+        weights = dict(zip(self.masters.names, self.masters.weights, strict=True))
+        for key, value in self._by_name(tensors).items():
+            name, _, slot = key.rpartition(".")
+            if slot == MASTER:
+                weights[name].data.copy_(value)
+            else:  # "step" too is on the device: the optimizer is fused
+                self.optimizer.state[weights[name]][slot] = value.to(self.policy.device, copy=True)
         self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
 
-    def _trained(self) -> list[torch.nn.Parameter]:
-        return [param for group in self.optimizer.param_groups for param in group["params"]]
+    def _by_name(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Checkpoints of version 0.1 have parameters by their place in the optimizer."""
+        if not all(any(part.isdecimal() for part in key.split(".")) and key.count(".") == 1 for key in tensors):
+            return dict(tensors)
+        places = {id(p): name for name, p in zip(self.masters.names, self.masters.weights, strict=True)}
+        order = [places[id(param)] for group in self.optimizer.param_groups for param in group["params"]]
+        named = {}
+        for key, value in tensors.items():
+            first, _, second = key.partition(".")
+            is_master = first == MASTER
+            name = self.masters.names[int(second)] if is_master else order[int(first)]
+            named[f"{name}.{MASTER if is_master else second}"] = value
+        return named
 
     def _gradient(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf, sums: Sums
     ) -> Tensor:
-        """The masters get the clipped gradient of these rows. Its norm before, and the loss, still on the device."""
+        """Sets the clipped gradient of these samples. Returns its norm before, and the loss, still on the device."""
         self.policy.set_training(True)
         loss = torch.zeros((), device=self.policy.device)
         gradients: list[Tensor | None] = []
@@ -94,8 +112,8 @@ class Updates:
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
 
-        One that does not fit the memory is cut in two and done again; what it had left behind is dropped. Raises
-        ModelError where one answer alone does not fit.
+        One that does not fit the memory is split in two and repeated; what it left behind is dropped. Raises ModelError
+        where one answer alone does not fit.
         """
         parts = deque(self._micro_batches(prompt_ids, rows))
         while parts:
@@ -112,18 +130,18 @@ class Updates:
                 self.masters.drop()
                 memory.release_memory(self.policy.device)
                 if len(part) == 1:
-                    raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.longest))
-                self._take_less(part, prompt_ids)
+                    raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.length_key))
+                self._shrink(part, prompt_ids)
                 middle = len(part) // 2
                 parts.extendleft([part[middle:], part[:middle]])
             else:
                 yield loss.detach(), stats
 
-    def _take_less(self, part: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> None:
-        less = max(1, tokens_of(part, prompt_ids) // 2)
-        if less < self.tokens_at_once:
-            self.tokens_at_once = less
-            self.notify(f"  out of memory: micro-batches of {less:,} tokens from here, with the same gradients")
+    def _shrink(self, part: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> None:
+        smaller = max(1, tokens_of(part, prompt_ids) // 2)
+        if smaller < self.tokens_at_once:
+            self.tokens_at_once = smaller
+            self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
         """As many rows as make up the tokens that fit; a prompt counts once for its rows."""
@@ -163,16 +181,16 @@ class Sums:
             self.values[key] = self.values[key] + value
 
     def read(self) -> dict[str, float]:
-        there = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
-        read = torch.stack([value.double() for value in there.values()]).tolist() if there else []
-        here = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
-        return defaultdict(float, here | dict(zip(there, read, strict=True)))
+        on_device = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
+        read = torch.stack([value.double() for value in on_device.values()]).tolist() if on_device else []
+        plain = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
+        return defaultdict(float, plain | dict(zip(on_device, read, strict=True)))
 
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:
     return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
 
 
-def clip_grad_norm(weights: Sequence[torch.nn.Parameter], most: float, device: torch.device) -> Tensor:
+def clip_grad_norm(weights: Sequence[torch.nn.Parameter], max_norm: float, device: torch.device) -> Tensor:
     """Clips, and returns the norm before; 0 where there is no gradient at all."""
-    return torch.nn.utils.clip_grad_norm_(weights, most).to(device)
+    return torch.nn.utils.clip_grad_norm_(weights, max_norm).to(device)

@@ -27,6 +27,7 @@ class Checkpointer:
         self.run, self.keep, self.eval_kind, self.notify = run, keep, eval_kind, notify
         self.last_step = -1  # of the last checkpoint that was written
         self._thread: threading.Thread | None = None
+        self._writing = -1  # the step of the checkpoint that the thread writes
 
     def save(self, step: int, policy: Policy, learner: Updates, state: Mapping[str, Any], more: Writer) -> None:
         """Starts to write a checkpoint. The tensors are copied here; the disk is the thread's business."""
@@ -41,14 +42,17 @@ class Checkpointer:
             more(folder)
             (folder / STATE).write_text(text, encoding="utf-8")
 
+        self._writing = step
         self._thread = threading.Thread(target=self._write, args=(step, write), name="checkpoint")
         self._thread.start()
 
-    def wait(self) -> None:
-        """Until the last checkpoint is on the disk."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
+    def wait(self) -> int | None:
+        """Until the last checkpoint is on the disk: its step, the first time that this is known."""
+        if not self._thread:
+            return None
+        self._thread.join()
+        self._thread = None
+        return self.last_step if self.last_step == self._writing else None
 
     def _write(self, step: int, write: Writer) -> None:
         try:

@@ -94,7 +94,7 @@ def make_context(
     kind: Kind | None = None,
     task: str | Task | None = None,
     reward_funcs: RewardLike | Sequence[RewardLike] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | str] | None = None,
     reporter: Reporter | None = None,
     resume: str | Path | None = None,
     force: bool = False,
@@ -121,6 +121,8 @@ def make_context(
     rewards_given = None if reward_funcs is None else as_reward_list("reward_funcs", reward_funcs)
     if rewards_given is not None:
         keys = {**keys, "reward_funcs": [f if isinstance(f, str) else OBJECT + reward_name(f) for f in rewards_given]}
+    if names := [one for one in callbacks or () if isinstance(one, str)]:
+        keys = {**keys, "callbacks": names}
     manifest = None
     if resume is not None:
         manifest = read_manifest(Path(resume))
@@ -138,14 +140,14 @@ def make_context(
     kind = _kind(kind, resolved, manifest)
     built, rewards = build_task(kind, resolved, task, objects)
     resolved = fit_lengths(kind, resolved, built)
-    named = [make_callback(type(one).__name__, one) for one in callbacks]
+    own = [make_callback(type(one).__name__, one) for one in callbacks or () if not isinstance(one, str)]
     return RunContext(
         kind=kind,
         recipe=resolved,
         task=built,
         rewards=rewards,
         reporter=reporter,
-        callbacks=(*find_callbacks(resolved.callbacks), *named),
+        callbacks=(*find_callbacks(resolved.callbacks), *own),
         resume=Path(resume) if resume is not None else None,
         manifest=manifest,
         force=force,

@@ -16,6 +16,7 @@ from outdo.evals.held_out import Evaluation
 from outdo.learn.update import Updates
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, save_adapter, save_policy
+from outdo.runs import checkpoint
 from outdo.runs.files import Writer, write_folder
 from outdo.runs.manifest import Status
 from outdo.runs.writer import RunWriter
@@ -139,9 +140,15 @@ class TrainingRun(Generic[L]):
         files = self.checkpoint_files()  # first: a learner may report rows here that the checkpoint counts
         states = {type(one).__name__: one.state() for one in self.callbacks}
         state = {**self.checkpoint_state(), "callbacks": {name: each for name, each in states.items() if each}}
+        self._notify_saved()
         self.checkpointer.save(self.done, self.policy, self.learner, state, files)
         if wait:
-            self.checkpointer.wait()
+            self._notify_saved()
+
+    def _notify_saved(self) -> None:
+        """Waits for the checkpoint that is being written, and notifies of it in this thread."""
+        if (step := self.checkpointer.wait()) is not None:
+            notify(self.callbacks, "on_save", self, step, self.writer.checkpoints / checkpoint.name_of(step))
 
     def restore(self, learner: L, point: ResumePoint) -> None:
         """The learner, the sampler and the files as the checkpoint had them. The weights came with the policy."""
