@@ -37,7 +37,7 @@ test-slow: setup browser
 faults: setup
 	$(BIN)/python -m pytest tests/faults -m "slow" -s
 
-# Every illness caused on purpose, named by the doctor and cured: six minutes of one core and the warm-up.
+# Every failure mode caused on purpose, found by the doctor and fixed: six minutes of one core and the warm-up.
 drills: setup
 	$(BIN)/outdo drill all --out "$$(mktemp -d)"
 
@@ -45,6 +45,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/support/words.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -91,7 +91,7 @@ def test_commands_and_snippets_run(page: Path, desk: Path, forks: Forks) -> None
             else:
                 run([sys.executable, "-c", text], desk, forks)
         else:
-            assert kind in ("console", "text", "yaml"), (
+            assert kind in ("console", "text", "yaml", "mermaid"), (
                 f"{page.name}: a block of {kind!r} is neither run nor marked as shown"
             )
 
