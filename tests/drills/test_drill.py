@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outdo.doctor.words import PLAYBOOK
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
 from outdo.training.resuming import FREE
@@ -20,7 +20,7 @@ NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "thinking-tax
 NAMES += ["no-clip", "wrong-checkpoint"]
 
 
-def test_every_drill_is_there_and_whole(tmp_path: Path) -> None:
+def test_registry(tmp_path: Path) -> None:
     assert list(DRILLS) == NAMES
     desk = Desk(tmp_path, tmp_path, 0, lambda line: None)
     for drill in DRILLS.values():
@@ -36,7 +36,7 @@ def test_every_drill_is_there_and_whole(tmp_path: Path) -> None:
     assert {"kl-blowup", "entropy-collapse"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
 
 
-def test_a_list_and_a_wrong_name(outdo: Outdo) -> None:
+def test_list_and_wrong_name(outdo: Outdo) -> None:
     listed = outdo("drill")
     assert listed.returncode == 0 and all(name in listed.stdout for name in NAMES)
     assert json.loads(outdo("drill", "--json").stdout).keys() == DRILLS.keys()
@@ -45,7 +45,7 @@ def test_a_list_and_a_wrong_name(outdo: Outdo) -> None:
 
 
 @pytest.mark.slow
-def test_a_drill_is_done(outdo: Outdo, tmp_path: Path) -> None:
+def test_kl_blowup(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("drill", "kl-blowup", "--json", "--out", "drills")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)

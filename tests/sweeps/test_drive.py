@@ -46,7 +46,7 @@ def sweep() -> Sweep:
     return read_sweep(None, ["seed=0,1", "sft_steps=0"])
 
 
-def test_a_folder_that_cannot_be_read_costs_one_cell(tmp_path: Path, sweep: Sweep) -> None:
+def test_unreadable_cell(tmp_path: Path, sweep: Sweep) -> None:
     said: list[str] = []
     run_cells(open_folder(sweep, tmp_path / "s", spoils), 1, said.append)
     rows = json.loads((tmp_path / "s" / "sweep.json").read_text())["cells"]
@@ -63,7 +63,7 @@ def finished(folder: Path) -> Path:
     """A run of three steps."""
     made = RunWriter.create(folder, {"max_steps": 3}, {})
     for step in range(3):
-        made.record(step, {"reward_mean": step / 4, "time/step": 1.0}, [])
+        made.record_step(step, {"reward_mean": step / 4, "time/step": 1.0}, [])
         made.record_eval({"step": step, "split": "test", "n": 10, "success_rate": step / 10, "low": 0.0, "high": 1.0})
     made.finish("done")
     made.close()
@@ -79,7 +79,7 @@ def spoil(run: Path) -> list[str]:
     return [f"{run}/metrics.jsonl: line 2", f"{run}/evals.jsonl: line 2", f"{run}/groups/steps-000000.jsonl: line 1"]
 
 
-def test_lines_that_are_no_rows_are_passed_over_and_told_once(tmp_path: Path) -> None:
+def test_skipped_lines(tmp_path: Path) -> None:
     run, passed = finished(tmp_path / "run"), list[str]()
     sound = row_of(run, passed)
     assert (sound["steps"], sound["success_rate"], sound["reward_mean"], passed) == (3, 0.2, 0.25, [])
@@ -87,7 +87,7 @@ def test_lines_that_are_no_rows_are_passed_over_and_told_once(tmp_path: Path) ->
     assert row_of(run, passed) == sound and passed == told
 
 
-def test_compare_and_sweep_say_what_they_passed_over(
+def test_skipped_lines_are_reported(
     tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,13 +113,13 @@ def test_compare_and_sweep_say_what_they_passed_over(
 @pytest.mark.parametrize(
     "had", ["{", "[]", '{"cells": [], "definitions": {"a": 3}}', '{"cells": [], "definitions": []}', "[" * 9999]
 )
-def test_a_file_that_is_no_sweeps_is_refused(tmp_path: Path, sweep: Sweep, had: str) -> None:
+def test_corrupt_sweep_file(tmp_path: Path, sweep: Sweep, had: str) -> None:
     (tmp_path / "sweep.json").write_text(had)
     with pytest.raises(OutdoError, match=r"sweep\.json cannot be read"):
         open_folder(sweep, tmp_path, spoils)
 
 
-def test_an_older_sweep_goes_on(tmp_path: Path, sweep: Sweep) -> None:
+def test_older_sweep_resumes(tmp_path: Path, sweep: Sweep) -> None:
     open_folder(sweep, tmp_path / "s", spoils).lock.close()
     path = tmp_path / "s" / "sweep.json"
     had: dict[str, Any] = json.loads(path.read_text())
@@ -142,7 +142,7 @@ def test_an_older_sweep_goes_on(tmp_path: Path, sweep: Sweep) -> None:
         ("metrics.jsonl", '{"step": 0, "kl_mean": "high"}'),
     ],
 )
-def test_rows_that_no_run_wrote_are_told_of_in_a_sentence(tmp_path: Path, name: str, line: str) -> None:
+def test_foreign_rows(tmp_path: Path, name: str, line: str) -> None:
     made = RunWriter.create(tmp_path / "run", {"max_steps": 1}, {})
     made.finish("done")
     made.close()

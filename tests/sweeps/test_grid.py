@@ -14,7 +14,7 @@ from outdo.sweeps.grid import changed_keys, listed, nested, read_sweep
 from support.basics import ROOT
 
 
-def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
+def test_listed_and_nested() -> None:
     assert listed("4,8") == ["4", "8"]
     assert listed("[1.0,0.1],[1.0,5]") == ["[1.0,0.1]", "[1.0,5]"]
     assert listed("{a: [1,2], b: 3}") == ["{a: [1,2], b: 3}"]
@@ -25,7 +25,7 @@ def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
     }
 
 
-def test_a_grid_is_every_combination_times_seeds() -> None:
+def test_grid() -> None:
     sweep = read_sweep(None, ["group_size=4,8", "beta=0,0.05", "seed=0,1,2", "max_steps=7"])
     assert len(sweep.cells) == 12 and sweep.varied == ("num_generations", "beta")
     assert sweep.cells[0].setting == "num_generations=4 beta=0" and sweep.cells[0].name.endswith("-seed-0")
@@ -37,12 +37,12 @@ def test_a_grid_is_every_combination_times_seeds() -> None:
     assert sweep.default == ""  # the default's beta is 0.01
 
 
-def test_the_setting_that_changes_nothing_is_the_default() -> None:
+def test_default_setting() -> None:
     assert read_sweep(None, ["beta=0,0.01", "seed=3,4"]).default == "beta=0.01"
     assert read_sweep(None, ["task_args.digits=1,2"]).cells[1].recipe.task_args == {"ops": "+", "digits": 2}
 
 
-def test_variants_are_those_of_their_own_recipes() -> None:
+def test_variant_recipes() -> None:
     sweep = read_sweep(str(ROOT / "recipes" / "ablation_variants.yaml"), [])
     assert len(sweep.cells) == 24 and sweep.default == "GRPO" and sweep.prepare and sweep.prepare.sft_steps == 500
     files = {"Dr. GRPO": "dr_grpo", "REINFORCE++": "reinforce_pp"}
@@ -57,7 +57,7 @@ def test_variants_are_those_of_their_own_recipes() -> None:
 
 
 @pytest.mark.parametrize("name", ["group_size", "format_weight"])
-def test_the_other_ablations_are_whole(name: str) -> None:
+def test_ablation_recipes(name: str) -> None:
     sweep = read_sweep(str(ROOT / "recipes" / f"ablation_{name}.yaml"), ["seed=0"])
     assert len(sweep.cells) == 4 and sweep.prepare
     if name == "format_weight":
@@ -79,7 +79,7 @@ def test_the_other_ablations_are_whole(name: str) -> None:
         (["seed=" + ",".join(map(str, range(40))), "max_steps=" + ",".join(map(str, range(1, 40)))], "1,560 cells"),
     ],
 )
-def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str) -> None:
+def test_bad_words(words: list[str], part: str) -> None:
     with pytest.raises(RecipeError) as error:
         read_sweep(None, words)
     assert part in str(error.value)
@@ -100,14 +100,14 @@ def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str)
         ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "imitates for no step"),
     ],
 )
-def test_a_bad_part_is_refused(tmp_path: Path, text: str, words: list[str], part: str) -> None:
+def test_bad_sweep_part(tmp_path: Path, text: str, words: list[str], part: str) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(RecipeError) as error:
         read_sweep(str(tmp_path / "r.yaml"), words)
     assert part in str(error.value)
 
 
-def test_a_key_that_came_later_makes_no_other_sweep_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_recipe_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep of an older version has not all keys of today: the same words find its folder, and go on in it."""
     sweep = read_sweep(None, ["beta=0,0.05"])
     now = sweep.cells[0].definition

@@ -38,7 +38,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in found["cells"]}
 
 
-def test_every_cell_is_a_run_and_a_row(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_cells_are_runs(swept: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, done = swept
     assert done.returncode == 0, done.stderr
     rows = rows_of(folder / "grid")
@@ -57,9 +57,7 @@ def test_every_cell_is_a_run_and_a_row(swept: tuple[Path, subprocess.CompletedPr
     assert (folder / "grid" / "sweep.png").stat().st_size > 1000
 
 
-def test_again_it_does_nothing_and_another_sweep_is_refused(
-    swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Forks
-) -> None:
+def test_repeat_and_other_sweep(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Forks) -> None:
     folder, _ = swept
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("run.json")}
     words = ["sweep", *WHOLE, "learning_rate=1e-4,1e-3", "seed=0,1", "--out", "grid"]
@@ -81,7 +79,7 @@ def test_again_it_does_nothing_and_another_sweep_is_refused(
     assert refused.returncode == 2 and "holds no sweep" in refused.stderr
 
 
-def test_runs_side_by_side(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Forks) -> None:
+def test_compare(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Forks) -> None:
     folder, _ = swept
     runs = [f"grid/cell-learning-rate-{rate}-seed-0" for rate in ("1e-4", "1e-3")]
     said = forks.run(["compare", *runs], folder)
@@ -141,7 +139,7 @@ sweep:
 """
 
 
-def test_a_halted_and_a_failed_cell_are_rows_and_a_warm_up_is_shared(tmp_path: Path, outdo: Outdo) -> None:
+def test_halted_failed_prepare(tmp_path: Path, outdo: Outdo) -> None:
     (tmp_path / "dies.py").write_text(DIES)
     (tmp_path / "r.yaml").write_text(RECIPE)
     done = outdo("sweep", "r.yaml", "--out", "s")
@@ -158,7 +156,7 @@ def test_a_halted_and_a_failed_cell_are_rows_and_a_warm_up_is_shared(tmp_path: P
 
 
 @pytest.mark.slow
-def test_stopped_it_keeps_everything_and_goes_on(tmp_path: Path, forks: Forks) -> None:
+def test_stop_and_resume(tmp_path: Path, forks: Forks) -> None:
     words = ["sweep", *SHORT, "max_steps=16", "seed=0,1", "--out", "s", "--parallel", "2"]
     out, err = tmp_path / "out", tmp_path / "err"
     child = forks.start(words, tmp_path, out, err)
@@ -190,13 +188,13 @@ def test_stopped_it_keeps_everything_and_goes_on(tmp_path: Path, forks: Forks) -
         (["missing.yaml"], "there is no such recipe"),
     ],
 )
-def test_bad_input_ends_with_2_and_makes_no_folder(words: list[str], part: str, tmp_path: Path, outdo: Outdo) -> None:
+def test_bad_input(words: list[str], part: str, tmp_path: Path, outdo: Outdo) -> None:
     done = outdo("sweep", *words)
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_recipe_of_a_sweep_is_not_trained(tmp_path: Path, outdo: Outdo) -> None:
+def test_sweep_recipe_is_not_trained(tmp_path: Path, outdo: Outdo) -> None:
     done = outdo("train", str(ROOT / "recipes" / "ablation_variants.yaml"))
     assert done.returncode == 2 and "outdo sweep FILE" in done.stderr
     listed = outdo("sweep", str(ROOT / "recipes" / "ablation_variants.yaml"), "--dry-run")

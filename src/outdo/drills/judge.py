@@ -15,7 +15,7 @@ def named(findings: Sequence[Finding], code: str) -> Check:
     said = [finding.code for finding in findings]
     if said == [code]:
         finding = findings[0]
-        return Check(f"the doctor names {code}, since step {finding.step}: {finding.evidence[0].words()}", True)
+        return Check(f"the doctor names {code}, since step {finding.step}: {finding.evidence[0].describe()}", True)
     return Check(f"the doctor should name {code} and nothing else, and says {', '.join(said)}", False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from outdo.doctor import foothold
+from outdo.doctor.difficulty import describe_difficulty
 from outdo.evals.estimate import mean_interval
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import graded, rewards_of
@@ -47,5 +47,5 @@ def preflight(recipe: Recipe, reporter: PlainLines | LiveTable) -> None:
     )
     any_right = sum(share > 0 for share in shares) / len(shares)
     others = graded(rewards, success > 0.5)
-    for line in foothold.words(success, ANSWERS, any_right, recipe.num_generations, others):
+    for line in describe_difficulty(success, ANSWERS, any_right, recipe.num_generations, others):
         reporter.note(line)

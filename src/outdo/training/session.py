@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from outdo.doctor import foothold
+from outdo.doctor.difficulty import describe_difficulty
 from outdo.doctor.show import note
 from outdo.doctor.watch import Watch
 from outdo.errors import Halted, NumericsError, RunError
@@ -205,7 +205,7 @@ class Session(Keeper[LocalLearner]):
         k = max(passes, default=1)
         chance = passes.get(1, before[0].success_rate)
         size, others = self.recipe.num_generations, graded(self.rewards, chance > 0.5) if self.rewards else []
-        for line in foothold.words(chance, k, passes.get(k, chance), size, others):
+        for line in describe_difficulty(chance, k, passes.get(k, chance), size, others):
             self.reporter.note(line)
 
     # --- keeping

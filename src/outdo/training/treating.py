@@ -15,10 +15,10 @@ from rich.console import Console
 from outdo import api
 from outdo.doctor.finding import Change, Direction, Expect, Finding
 from outdo.doctor.history import History
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.doctor.signals import Curve, Shift, known, noise
-from outdo.doctor.words import PLAYBOOK
+from outdo.doctor.signals import Curve, Shift, finite, noise
 from outdo.errors import Halted, RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
@@ -98,7 +98,7 @@ def treat(folder: Path, console: Console, steps: int | None = None, out: Path | 
     base = {**read_manifest(folder).recipe, "output_dir": str(whole)}
     recipe = load_recipe(None, keys, base_of=base)
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is made
-    console.print(f"{finding.code}: {finding.change.words()}", markup=False, soft_wrap=True)
+    console.print(f"{finding.code}: {finding.change.describe()}", markup=False, soft_wrap=True)
     where = f"from step {start}" if found else "from the start (no checkpoint is from before it)"
     console.print(f"running on {where}, in {whole}", markup=False, soft_wrap=True)
     reporter = _Until(console, last)
@@ -184,7 +184,7 @@ def _between(ill: History, treated: History, signal: str) -> Shift:
 
 
 def _level(curve: Curve) -> tuple[float, float]:
-    values = known(curve)
+    values = finite(curve)
     size = max(1, min(len(values), max(5, len(values) // 4)))
     spread = noise(values)
     return float(np.median(values[-size:])), (spread if np.isfinite(spread) else 0.0) * 1.25 / float(np.sqrt(size))
