@@ -1,4 +1,4 @@
-"""Words and a recipe's `sweep:` part to cells."""
+"""Arguments and a recipe's `sweep:` part to cells."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_ablation_recipes(name: str) -> None:
         (["betta=0,1"], "cell betta=0: unknown key 'betta': did you mean 'beta'?"),
         (["beta=0,-1"], "cell beta=-1: beta=-1: input should be greater"),
         (["num_generations=8,12"], "cell num_generations=12: num_generations=12 does not divide"),
-        (["beta=0,0.0"], "are alike"),
+        (["beta=0,0.0"], "are identical"),
         (["beta=0", "seed=1"], "nothing varies"),
         (["beta=0,", "seed=1,2"], "is empty"),
         (["beta=0,1", "kl_coef=0.1"], "given twice"),
@@ -91,13 +91,13 @@ def test_bad_words(words: list[str], part: str) -> None:
         ("sweep: {gird: {}}", [], "unknown part 'gird'"),
         ("sweep: {grid: {beta: 0.1}}", [], "expected a list"),
         ("sweep: {cells: {a: {beta: 0}, b: {betta: 1}}}", [], "cell b: unknown key 'betta'"),
-        ("sweep: {cells: {a: {beta: 0}, b: {beta: 1}}}", ["beta=0"], "is what the cell a sets to 0"),
-        ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are alike"),
-        ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell is lines of"),
-        ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "is none of its settings: a, b"),
-        ("sweep: {prepare: {sft_steps: 1}, grid: {sft_steps: [1, 2]}}", [], "is decided by sweep.prepare"),
-        ("sweep: {columns: kl, grid: {beta: [0, 1]}}", [], "columns is a list of signals"),
-        ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "imitates for no step"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 1}}}", ["beta=0"], "set to 0 by the cell a"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are identical"),
+        ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell must be a mapping"),
+        ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "settings: a, b"),
+        ("sweep: {prepare: {sft_steps: 1}, grid: {sft_steps: [1, 2]}}", [], "sft_steps is set by sweep.prepare"),
+        ("sweep: {columns: kl, grid: {beta: [0, 1]}}", [], "columns must be a list"),
+        ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "set sft_steps or sft_epochs"),
     ],
 )
 def test_bad_sweep_part(tmp_path: Path, text: str, words: list[str], part: str) -> None:
@@ -108,7 +108,7 @@ def test_bad_sweep_part(tmp_path: Path, text: str, words: list[str], part: str) 
 
 
 def test_new_recipe_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of an older version has not all keys of today: the same words find its folder, and go on in it."""
+    """A sweep of an older version has not all keys of today: the same words find its folder, and resume in it."""
     sweep = read_sweep(None, ["beta=0,0.05"])
     now = sweep.cells[0].definition
     then = {key: value for key, value in now.items() if key not in ("save_total_limit", "min_p")}

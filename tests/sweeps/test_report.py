@@ -1,4 +1,4 @@
-"""What is shown: it fits the window, and says where a setting broke."""
+"""Tables fit the window, and show where a setting failed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_page() -> None:
     told = page("Title", "", settings, choose(settings), {}, default=best)
     gap = paired_difference([1.0] * 104 + [0.0] * 96, [1.0] * 128 + [0.0] * 72)
     assert f"| against {best} |" in told and f"| -0.120 [{gap.low:+.3f}, {gap.high:+.3f}], lower |" in told
-    assert "halted; halted at step 9: KL\\|past |" in text and "**Take** num_generations=" in text
+    assert "halted; halted at step 9: KL\\|past |" in text and "**Pick** num_generations=" in text
     assert notes(settings) == ["num_generations=8 beta=0.0: halted; halted at step 9: KL|past"]
 
 
