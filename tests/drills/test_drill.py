@@ -27,12 +27,12 @@ def test_registry(tmp_path: Path) -> None:
         assert drill.shows and len(drill.shows) < 110
         if drill.name != "wrong-checkpoint":
             assert drill.code in PLAYBOOK and drill.signals
-        ill = desk.recipe("ill", drill.ill)  # a misspelt key would be refused here
-        if drill.cure is not None:
-            cured = desk.recipe("ill", {**drill.ill, **drill.cure})
-            assert len(drill.cure) == 1, "one change"
-            assert ill != cured and not drill.cure.keys() & FREE
-    by_the_doctor = [drill.name for drill in DRILLS.values() if drill.cure is None and drill.code]
+        failing = desk.recipe("ill", drill.failing)  # a misspelt key would be refused here
+        if drill.fix is not None:
+            fixed = desk.recipe("ill", {**drill.failing, **drill.fix})
+            assert len(drill.fix) == 1, "one change"
+            assert failing != fixed and not drill.fix.keys() & FREE
+    by_the_doctor = [drill.name for drill in DRILLS.values() if drill.fix is None and drill.code]
     assert {"kl-blowup", "entropy-collapse"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
 
 

@@ -1,4 +1,4 @@
-"""What makes a drill pass, on fixed numbers: above all, that one whose cure does nothing fails."""
+"""What makes a drill pass, on fixed numbers; one whose fix has no effect fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from outdo.doctor.finding import Evidence, Finding
 from outdo.doctor.history import Held, History
 from outdo.drills.drill import Check, Outcome, Signal
-from outdo.drills.judge import named, no_longer, turned
+from outdo.drills.judge import improved, named, no_longer
 
 
 def history(held: tuple[Held, ...] = (), **curves: list[float]) -> History:
@@ -26,9 +26,9 @@ def finding(code: str) -> Finding:
 
 
 def test_no_effect_fails() -> None:
-    ill, same = history(kl_mean=wavy(2.0)), history(kl_mean=wavy(2.0))
-    assert not turned(ill, same, Signal("kl_mean", "down")).held
-    assert "should be lower" in turned(ill, same, Signal("kl_mean", "down")).line
+    failing, same = history(kl_mean=wavy(2.0)), history(kl_mean=wavy(2.0))
+    assert not improved(failing, same, Signal("kl_mean", "down")).held
+    assert "should be lower" in improved(failing, same, Signal("kl_mean", "down")).line
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,26 @@ def test_no_effect_fails() -> None:
     [(2.0, 0.1, "down", True), (2.0, 0.1, "up", False), (0.1, 0.6, "up", True), (0.5, 0.505, "up", False)],
 )
 def test_direction_and_noise(before: float, after: float, way: str, held: bool) -> None:
-    check = turned(history(x=wavy(before)), history(x=wavy(after)), Signal("x", way))  # type: ignore[arg-type]
+    check = improved(history(x=wavy(before)), history(x=wavy(after)), Signal("x", way))  # type: ignore[arg-type]
     assert check.held is held
     assert f"{before:.3g}" in check.line and f"{after:.3g}" in check.line
 
 
 def test_min_change() -> None:
-    ill, cured = history(x=wavy(0.2)), history(x=wavy(0.4))
-    assert turned(ill, cured, Signal("x", "up", 0.15)).held
-    assert not turned(ill, cured, Signal("x", "up", 0.3)).held
+    failing, fixed = history(x=wavy(0.2)), history(x=wavy(0.4))
+    assert improved(failing, fixed, Signal("x", "up", 0.15)).held
+    assert not improved(failing, fixed, Signal("x", "up", 0.3)).held
 
 
 def test_missing_signal() -> None:
-    assert not turned(history(x=wavy(1)), history(y=wavy(0)), Signal("x", "down")).held
-    assert not turned(history(x=wavy(1)), history(x=wavy(0)), Signal("eval_success_rate", "up")).held
+    assert not improved(history(x=wavy(1)), history(y=wavy(0)), Signal("x", "down")).held
+    assert not improved(history(x=wavy(1)), history(x=wavy(0)), Signal("eval_success_rate", "up")).held
 
 
 def test_held_out_error() -> None:
-    ill = history((Held(0, 0.3, 100), Held(20, 0.3, 100)), x=wavy(0))
-    assert turned(ill, history((Held(20, 0.6, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
-    assert not turned(ill, history((Held(20, 0.38, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
+    failing = history((Held(0, 0.3, 100), Held(20, 0.3, 100)), x=wavy(0))
+    assert improved(failing, history((Held(20, 0.6, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
+    assert not improved(failing, history((Held(20, 0.38, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
 
 
 def test_findings() -> None:

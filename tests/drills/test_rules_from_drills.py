@@ -1,4 +1,4 @@
-"""What real ill runs showed of the doctor's rules, as small histories."""
+"""Rules that real failing runs led to, as small histories."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def rows(n: int = 30, seed: int = 0, **ends: tuple[float, float]) -> list[dict[s
     ]
 
 
-def codes(found: list[dict[str, Any]], **recipe: Any) -> list[str]:
-    return [finding.code for finding in diagnose(from_rows(found, recipe=recipe))]
+def codes(rows: list[dict[str, Any]], **recipe: Any) -> list[str]:
+    return [finding.code for finding in diagnose(from_rows(rows, recipe=recipe))]
 
 
 def test_falling_success_is_hacking() -> None:

@@ -17,7 +17,8 @@ from outdo.errors import RunError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.files import disk_errors
-from outdo.runs.manifest import read_manifest
+from outdo.runs.layout import MODEL
+from outdo.runs.manifest import holds_run, read_manifest
 from outdo.training.console import PlainLines
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
@@ -116,7 +117,7 @@ def warmed_up(parent: Path, seed: int, say: Say) -> Path:
     """The model that all drills of a seed start from: made once, gone on with where it was stopped, then found."""
     run = parent / f"drill-warm-{seed}"
     keys = {**WARM_UP, "seed": seed, "output_dir": str(run)}
-    if not (run / "run.json").exists():
+    if not holds_run(run):
         say(f"warm-up: a tiny model imitates a careless teacher, once for all drills, in {run}")
         with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
             return api.sft(load_recipe(None, {}, base_of=keys), reporter=PlainLines(console)).model
@@ -127,4 +128,4 @@ def warmed_up(parent: Path, seed: int, say: Say) -> Path:
         say(f"warm-up: going on with {run}")
         with told_in_part(parent / f"{run.name}.log", "warm-up", say) as console:
             return api.sft(resume=run, reporter=PlainLines(console)).model
-    return run / "model"
+    return run / MODEL
