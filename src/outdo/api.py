@@ -27,7 +27,7 @@ from outdo.training.harvesting import harvesting
 from outdo.training.keeping import Known
 from outdo.training.launch import Job, Result, go_on, start
 from outdo.training.stages import Runner, run_stages
-from outdo.training.trackers import chosen
+from outdo.training.trackers import select_trackers
 
 P = ParamSpec("P")
 Object = str | Callable[..., Any]
@@ -198,7 +198,7 @@ def _name(reward: Object) -> str:
 
 def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
     recipe, reporter, resume = asked.recipe, asked.reporter, asked.resume
-    chosen(recipe.report_to)  # says now that a tracker is not there
+    select_trackers(recipe.report_to)  # refuses one that is not installed
     keep_memory()
     task = asked.task or task_of(recipe)
     recipe = in_steps(recipe, task)

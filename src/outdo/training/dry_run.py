@@ -14,12 +14,12 @@ from outdo.tasks.overlap import told
 from outdo.tasks.task import Task
 from outdo.training.plan import describe, model_shape
 from outdo.training.stages import Stage, read_stages
-from outdo.training.trackers import chosen
+from outdo.training.trackers import select_trackers
 
 
 def plan_of(recipe: Recipe) -> list[str]:
     """The plan, line by line. Raises as the run would: OutdoError's family."""
-    chosen(recipe.report_to)
+    select_trackers(recipe.report_to)
     task = task_of(recipe)
     stages = read_stages(recipe)
     if not stages:

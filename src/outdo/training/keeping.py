@@ -148,7 +148,7 @@ class Keeper(Generic[L]):
         """Updates on what was shown: kept, and told."""
         for row in rows:
             self.run.record_sft(row)
-            self.trackers.taught(row)
+            self.trackers.sft_update(row)
             self.reporter.progress(name, row["step"], steps, f"loss {row['loss']:.3f}")
 
     def _finish(self) -> None:
@@ -172,7 +172,7 @@ class Keeper(Generic[L]):
         with self.undivided():
             for result in found:
                 self.run.record_eval(result.row(step))
-                self.trackers.evaluated(result.row(step))
+                self.trackers.evaluation(result.row(step))
         for result in found:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
             lost = f"  {result.unjudged}" if result.unjudged else ""

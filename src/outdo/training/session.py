@@ -152,7 +152,7 @@ class Session(Keeper[LocalLearner]):
             return
         for finding in watch.step({"step": step, **row}):
             self.run.record_finding(step, finding.row())
-            self.trackers.found(step, finding.code, note(finding).strip())
+            self.trackers.finding(step, finding.code, note(finding).strip())
             self.reporter.note(note(finding))
             if self.recipe.doctor == "halt" and finding.severity == "critical":
                 said = note(finding).strip().removeprefix("doctor: ")

@@ -54,7 +54,7 @@ class Supervised(Keeper[Imitator]):
             row = {"step": step, "held_out_loss": loss, "held_out_tokens": tokens}
             with self.undivided():
                 self.run.record_sft(row)
-            self.trackers.taught(row)
+            self.trackers.sft_update(row)
             self.reporter.note(f"  test: loss {loss:.4f} on {self.unseen.num_examples} examples")
         return self._evaluate(step)
 
