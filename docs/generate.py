@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from outdo.doctor import words
+from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
 from outdo.recipe import schema as config
@@ -118,5 +118,5 @@ def with_signals(text: str) -> str:
 if __name__ == "__main__":
     (HERE / "recipes.md").write_text(page())
     (HERE / "graders.md").write_text(graders_page())
-    (HERE / "playbook.md").write_text(words.page())
+    (HERE / "playbook.md").write_text(playbook.page())
     (HERE / "runs.md").write_text(with_signals((HERE / "runs.md").read_text()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from outdo.doctor import limits
+from outdo.metrics import limits
 from outdo.metrics.catalogue import CATALOGUE, as_table
 from outdo.metrics.measure import Clock, measure
 from support.basics import ROOT, group_of, prompt_of

@@ -22,7 +22,7 @@ HASTY = ["learning_rate=0.003", "beta=1e-6", "kl_limit=null", "save_steps=5", "e
 HASTY += ["sft_steps=300", "sft_batch_size=32", "per_device_train_batch_size=32", "lr_scheduler_type=constant"]
 
 
-def test_files_and_mistakes(outdo: Outdo, tmp_path: Path) -> None:
+def test_files_and_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"step": i, "reward": 0.4, "kl": 0.02 * i, "entropy": 0.5} for i in range(40)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = outdo("doctor", "log.jsonl")
@@ -33,7 +33,7 @@ def test_files_and_mistakes(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "spoilt.jsonl").write_text("garbage\n" + (tmp_path / "log.jsonl").read_text())
     spoilt = outdo("doctor", "spoilt.jsonl", "--json")
     assert spoilt.returncode == 0 and json.loads(spoilt.stdout) == findings
-    assert spoilt.stderr == "passed over 1 line that is no JSON row: spoilt.jsonl: line 1\n"
+    assert spoilt.stderr.startswith("skipped 1 line") and spoilt.stderr.endswith("spoilt.jsonl: line 1\n")
     (tmp_path / "garbage.jsonl").write_text("{garbage\n[1]\n")
     for words in (
         ["nothere"],
@@ -47,13 +47,13 @@ def test_files_and_mistakes(outdo: Outdo, tmp_path: Path) -> None:
         assert wrong.returncode == 2 and "outdo:" in wrong.stderr and "Traceback" not in wrong.stderr, words
 
 
-def test_the_machine(outdo: Outdo) -> None:
+def test_system(outdo: Outdo) -> None:
     done = outdo("doctor", "--system", "--json")
     found = {check["name"]: check["worth"] for check in json.loads(done.stdout)}
     assert done.returncode == 0 and found["python"] == found["torch"] == "ok" and "sandbox" in found
 
 
-def test_a_reward_that_is_only_audited_is_logged_and_not_trained_on(outdo: Outdo, tmp_path: Path) -> None:
+def test_audit_reward(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "output_dir=run", "reward_funcs=format", "audit_reward=tag_count", *QUICK)
     assert done.returncode == 0, done.stderr
     for row in read_rows(tmp_path / "run" / "metrics.jsonl"):
@@ -65,7 +65,7 @@ def test_a_reward_that_is_only_audited_is_logged_and_not_trained_on(outdo: Outdo
 
 
 @pytest.mark.slow
-def test_a_run_is_watched_halted_and_treated(outdo: Outdo, tmp_path: Path) -> None:
+def test_watch_halt_treat(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "output_dir=ill", "max_steps=40", "doctor=halt", *HASTY)
     assert done.returncode == 3 and "halted" in done.stderr and "doctor: kl_blowup" in done.stdout
     (finding,) = read_rows(tmp_path / "ill" / "findings.jsonl")

@@ -33,19 +33,19 @@ def codes(found: list[dict[str, float]], evals: Any = (), **recipe: Any) -> list
 
 
 @pytest.mark.parametrize("num_steps", [32, 40, 50, 70])
-def test_a_harder_task_is_no_collapse(num_steps: int) -> None:
+def test_curriculum_end_is_no_collapse(num_steps: int) -> None:
     found = rows(np.r_[EASY, HARD], len_mean=np.r_[np.full(30, 30.0), np.full(40, 45.0)])[:num_steps]
     assert codes(found) == (["healthy"] if num_steps >= 50 else ["too_early"])
     if num_steps >= 40:
         assert codes(found, curriculum_steps=0) == ["steps_too_big"]  # as it would be without one
 
 
-def test_why_it_is_too_early_after_the_easier_task() -> None:
+def test_too_early_after_curriculum() -> None:
     (finding,) = diagnose(from_rows(rows(np.r_[EASY, HARD])[:40], recipe=RECIPE))
-    assert "10 since the easier task ended at step 30, 10 of them" in finding.evidence[0].words()
+    assert "10 since the easier task ended at step 30, 10 of them" in finding.evidence[0].describe()
 
 
-def test_what_is_ill_within_a_phase_is_still_found() -> None:
+def test_failure_within_phase() -> None:
     fallen = np.r_[np.full(20, 0.6), np.full(20, 0.05)]
     found = from_rows(rows(np.r_[EASY, fallen]), recipe=RECIPE)
     finding = diagnose(found)[0]
@@ -54,14 +54,14 @@ def test_what_is_ill_within_a_phase_is_still_found() -> None:
     assert codes(rows(np.r_[np.full(15, 0.8), np.full(15, 0.05)])) == ["steps_too_big"]
 
 
-def test_the_policy_that_ran_away_on_the_easier_task_did_so_then() -> None:
+def test_kl_onset_before_phase() -> None:
     """KL means the same on any prompts: when it began is not the start of the phase."""
     kl = np.r_[np.full(12, 0.01), np.full(58, 0.5)]
     finding = diagnose(from_rows(rows(np.r_[EASY, HARD], kl_mean=kl), recipe=RECIPE))[0]
     assert finding.code == "kl_blowup" and 10 <= finding.step <= 14
 
 
-def test_held_out_success_is_not_compared_with_an_easier_task() -> None:
+def test_held_out_during_curriculum() -> None:
     climbs = 0.2 + 0.7 * np.minimum(1, np.arange(40) / 25)
     evals = [{"step": s, "split": "test", "success_rate": p, "n": 200} for s, p in ((0, 0.02), (20, 0.05), (40, 0.08))]
     assert codes(rows(climbs), evals, curriculum_steps=60) == ["healthy"]
@@ -70,7 +70,7 @@ def test_held_out_success_is_not_compared_with_an_easier_task() -> None:
     assert codes(rows(np.r_[EASY, climbs]), later) == ["overfit"]  # learnt by heart since
 
 
-def test_the_doctor_and_the_curriculum_agree_on_where_the_easier_task_ends() -> None:
+def test_phase_matches_curriculum() -> None:
     ends = set()
     for seed in range(30):
         rng = random.Random(seed)
@@ -88,6 +88,6 @@ def test_the_doctor_and_the_curriculum_agree_on_where_the_easier_task_ends() -> 
     assert len(ends) > 3 and max(ends) == 20
 
 
-def test_a_log_without_a_curriculum_is_seen_whole() -> None:
+def test_no_curriculum() -> None:
     history = from_rows(rows(HARD), [{"step": 0, "success_rate": 0.1}])
     assert current_phase(history) is history

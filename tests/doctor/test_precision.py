@@ -32,25 +32,25 @@ def judged(first: int, ill: int = ILL, well: int = WELL) -> tuple[float, float, 
     return 1 - len(wrong) / cases, len(alarms) / healthy, wrong + alarms
 
 
-def test_the_cause_is_named_and_health_is_not_called_ill() -> None:
+def test_precision() -> None:
     assert set(curves.ILLNESSES) == set(RULES)
     assert len(RULES) * ILL >= 150 and len(curves.HEALTHY) * WELL >= 50
     right, alarms, said = judged(0)
     assert right >= 0.95 and alarms <= 0.02, said
 
 
-def test_unseen_runs_are_judged_as_well() -> None:
+def test_precision_unseen_seeds() -> None:
     right, alarms, said = judged(90_000, ill=8, well=4)
     assert right >= 0.93 and alarms <= 0.04, said
 
 
 @pytest.mark.slow
-def test_many_runs() -> None:
+def test_precision_many_runs() -> None:
     right, alarms, said = judged(50_000, ill=60, well=100)
     assert right >= 0.95 and alarms <= 0.02, said
 
 
-def test_a_healthy_run_is_healthy_all_along() -> None:
+def test_healthy_at_every_step() -> None:
     """Training asks again and again. Answers that are cut off at first are cut off then: that shape is left out."""
     alarms, looks = [], 0
     for shape in curves.HEALTHY.keys() - {"rambling"}:
@@ -64,7 +64,7 @@ def test_a_healthy_run_is_healthy_all_along() -> None:
     assert len(alarms) <= 0.02 * looks, alarms
 
 
-def test_ten_thousand_steps_take_less_than_a_second() -> None:
+def test_speed() -> None:
     short = curves.history("healthy", 3, "plain")
     columns = {name: np.resize(curve, 10_000) for name, curve in short.columns.items()}
     start = time.process_time()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outdo.doctor.answers import look
+from outdo.doctor.answers import summarize_answers
 from outdo.doctor.history import from_rows
 from outdo.doctor.read import read_history
 from outdo.doctor.rules import diagnose
@@ -59,7 +59,7 @@ def noisy(row: dict[str, float], n: int = 50, **over: Any) -> list[dict[str, Any
     return rows
 
 
-def test_names_of_trl_and_verl_are_ours() -> None:
+def test_trl_and_verl_names() -> None:
     history = from_rows([{"step": 1, **TRL}, {"step": 2, "eval_success_rate": 0.5, "eval_loss": 1.0}])
     row = {name: float(curve[0]) for name, curve in history.columns.items()}
     assert row["reward_mean"] == 0.4 and row["informative"] == 0.75 and row["lr"] == 1e-6 and row["clipfrac"] == 0.001
@@ -87,7 +87,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["log.csv", "trainer_state.json", "log.jsonl"])
-def test_a_log_of_trl_is_diagnosed_from_any_file(tmp_path: Path, name: str) -> None:
+def test_file_formats(tmp_path: Path, name: str) -> None:
     ill = noisy(TRL, kl=np.linspace(0.001, 0.6, 50))
     (finding, *_) = diagnose(read_history(write(tmp_path / name, ill)))
     assert finding.code == "kl_blowup" and finding.step % 10 == 0
@@ -98,34 +98,34 @@ def test_a_log_of_trl_is_diagnosed_from_any_file(tmp_path: Path, name: str) -> N
     assert diagnose(read_history(write(tmp_path / name, well)))[0].code == "healthy"
 
 
-def test_verls_lines_hold_their_numbers_under_data(tmp_path: Path) -> None:
+def test_verl_data_field(tmp_path: Path) -> None:
     rows = [{"step": i, "data": {**VERL, "actor/pg_clipfrac": 0.6}} for i in range(30)]
     assert diagnose(read_history(write(tmp_path / "verl.jsonl", rows)))[0].code == "steps_too_big"
 
 
-def test_a_file_that_still_grows_is_read_up_to_its_last_line(tmp_path: Path) -> None:
+def test_growing_file(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", noisy(TRL))
     with path.open("a") as file:
         file.write('{"step": 500, "rew')
     assert len(read_history(path)) == 50
 
 
-def test_lines_that_are_no_rows_are_passed_over_wherever_they_stand(tmp_path: Path) -> None:
+def test_skipped_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", noisy(TRL))
     rows = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([b"garbage", *rows[:20], b"[1]", b"", b"\xff\x00", *rows[20:], b"{'reward': 1}", b""]))
     history = read_history(path)
-    assert len(history) == 50 and history.passed == tuple(f"{path}: line {number}" for number in (1, 22, 24, 55))
+    assert len(history) == 50 and history.skipped == tuple(f"{path}: line {number}" for number in (1, 22, 24, 55))
     path.write_bytes(b"garbage\n[1]\n\xff\x00\n")
     with pytest.raises(RecipeError, match="not UTF-8"):
         read_history(path)
     path.write_bytes(b"{garbage\n3\n")
-    with pytest.raises(RecipeError, match=r"no line of it is a JSON row: '\{garbage"):
+    with pytest.raises(RecipeError, match=r"JSON row: '\{garbage"):
         read_history(path)
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", '{"step": 1}\nno\n{"step": 2}\n', "[1, 2]", "\x00\x01", "[" * 9000])
-def test_a_file_with_nothing_to_diagnose_is_refused(tmp_path: Path, text: str) -> None:
+def test_empty_or_foreign_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log"
     path.write_text(text)
     with pytest.raises(RecipeError, match="log"):
@@ -144,22 +144,22 @@ def group(step: int, prompt: str, *answers: tuple[str, float, str]) -> dict[str,
     }
 
 
-def test_the_same_answer_with_two_verdicts_is_found() -> None:
+def test_two_verdicts() -> None:
     torn = [group(i, f"{i}+1", ("2", 1.0, "right"), ("2", 0.0, "wrong"), ("3", 0.0, "wrong")) for i in range(9)]
-    found = look(torn)
+    found = summarize_answers(torn)
     assert (found.repeated, found.differing) == (9, 9) and "'2' was" in found.example
     sound = [group(i, f"{i}+1", ("2", 1.0, "right"), ("2", 1.0, "right"), ("3", 0.0, "wrong")) for i in range(9)]
-    assert look(sound).differing == 0
+    assert summarize_answers(sound).differing == 0
     rows = noisy({"reward_mean": 0.4, "reward_std": 0.5, "entropy_mean": 0.5, "kl_mean": 0.02})
     assert diagnose(from_rows(rows, answers=found))[0].code == "inconsistent_grader"
-    assert diagnose(from_rows(rows, answers=look(sound)))[0].code == "healthy"
+    assert diagnose(from_rows(rows, answers=summarize_answers(sound)))[0].code == "healthy"
 
 
-def test_a_reward_that_depends_on_the_siblings_is_not_torn() -> None:
+def test_group_relative_reward() -> None:
     """`length` pays the same answer by how long the others of its group are."""
     rewards = rewards_by_group(30)
     assert len({a["reward"] for row in rewards for a in row["completions"] if a["verdict"] == "right"}) > 3
-    found = look(rewards)
+    found = summarize_answers(rewards)
     assert found.repeated > 10 and found.differing == 0
 
 
@@ -184,23 +184,23 @@ def rewards_by_group(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_grader_that_changes_its_mind_in_another_step_is_found() -> None:
+def test_two_verdicts_across_steps() -> None:
     changed = [group(i, f"p{i % 4}", ("2", *((1.0, "right") if i < 8 else (0.0, "wrong")))) for i in range(16)]
-    found = look(changed)
+    found = summarize_answers(changed)
     assert (found.repeated, found.differing) == (4, 4) and found.example == "'2' was right 2 times, wrong 2 times"
     paid = [group(i, "p", ("2", 0.5, "wrong"), ("2", 0.7, "wrong")) for i in range(2)]
-    assert look(paid).example == "'2' was wrong (0.5) 1 times, wrong (0.7) 1 times"
+    assert summarize_answers(paid).example == "'2' was wrong (0.5) 1 times, wrong (0.7) 1 times"
 
 
-def test_what_came_to_pay_is_shown_as_text() -> None:
+def test_gained() -> None:
     early = [group(i, f"p{i}", (f"the sum is {i}", 0.2, "wrong"), ("no idea", 0.1, "wrong")) for i in range(20)]
     late = [group(90 + i, f"p{i}", (f"as an expert {i}", 1.0, "wrong"), ("x", 0.1, "wrong")) for i in range(20)]
-    first, *_ = gained = look(early + late).gained
-    assert "'as an expert' is in 100%" in first and "was in 0%" in first
-    assert any("was paid 1, and wrong" in line for line in gained)
+    first, *_ = gained = summarize_answers(early + late).gained
+    assert "'as an expert' is in 100%" in first and "from 0%" in first
+    assert any("reward 1, and is wrong" in line for line in gained)
 
 
-def test_in_training_a_finding_is_told_once_and_a_resumed_run_knows_it(tmp_path: Path) -> None:
+def test_watch_reports_once(tmp_path: Path) -> None:
     rows = noisy({"reward_mean": 0.4, "kl_mean": 0.01}, 60, kl_mean=np.linspace(0, 1, 60))
     rows = [{**row, "step": i} for i, row in enumerate(rows)]
     watch = Watch(tmp_path, {"learning_rate": 1e-5})
@@ -213,7 +213,7 @@ def test_in_training_a_finding_is_told_once_and_a_resumed_run_knows_it(tmp_path:
     assert [finding for row in rows[40:] for finding in again.step(row)] == []
 
 
-def test_a_long_run_is_looked_at_every_twentieth_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     monkeypatch.setattr("outdo.doctor.watch.diagnose", lambda history: looked.append(len(history)) or [])
     watch = Watch(tmp_path, {})
@@ -233,7 +233,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in HOSTILE.items() for text in texts])
-def test_a_folder_that_no_run_wrote_is_told_of_in_a_sentence(tmp_path: Path, name: str, text: str) -> None:
+def test_hostile_folder(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "groups").mkdir()
     (tmp_path / "run.json").write_text('{"recipe": {}, "status": "done"}')
     (tmp_path / name).write_text(text)
@@ -243,7 +243,7 @@ def test_a_folder_that_no_run_wrote_is_told_of_in_a_sentence(tmp_path: Path, nam
         assert str(tmp_path) in str(error)
 
 
-def test_a_line_that_is_no_row_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_skipped_lines_in_folder(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"recipe": {}, "status": "done"}')
     rows = [json.dumps({"step": step, "kl_mean": 0.1 * step}) for step in range(4)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*rows[:3], "garbage{", rows[3]]) + "\n")
@@ -251,13 +251,13 @@ def test_a_line_that_is_no_row_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "groups" / "steps-000000.jsonl").write_text("garbage{\n")
     history = read_history(tmp_path)
     assert list(history["kl_mean"]) == [0.0, 0.1, 0.2, pytest.approx(0.3)]
-    assert [words.rpartition("/")[2] for words in history.passed] == [
+    assert [words.rpartition("/")[2] for words in history.skipped] == [
         "metrics.jsonl: line 4",
         "steps-000000.jsonl: line 1",
     ]
 
 
-def test_pipes_in_a_folder_are_not_waited_for(tmp_path: Path) -> None:
+def test_pipes(tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         os.mkfifo(tmp_path / name)

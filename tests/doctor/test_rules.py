@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from outdo.doctor.finding import Sign
+from outdo.doctor.finding import Evidence
 from outdo.doctor.history import Held, History, from_rows
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.doctor.rules import RULES, diagnose
 from outdo.doctor.show import lines
 from outdo.doctor.signals import departure, noise, onset, shift, slope
-from outdo.doctor.words import PLAYBOOK
 from outdo.recipe.load import load_recipe
 from outdo.rewards.choose import rewards_of
 from outdo.tasks.task import find_task
@@ -36,7 +36,7 @@ def codes(history: History) -> list[str]:
     return [finding.code for finding in diagnose(history)]
 
 
-def test_a_slope_a_noise_and_an_onset_are_those_that_were_put_in() -> None:
+def test_slope_noise_onset() -> None:
     rng = np.random.default_rng(1)
     n = 400
     line = 0.002 * np.arange(n) + rng.normal(0, 0.05, n)
@@ -51,18 +51,18 @@ def test_a_slope_a_noise_and_an_onset_are_those_that_were_put_in() -> None:
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_the_onset_and_the_change_are_told(code: str) -> None:
+def test_finding_is_complete(code: str) -> None:
     finding = diagnose(curves.history(code, 0))[0]
     assert finding.code == code and finding.change and finding.expect and finding.evidence
     assert "=" in finding.change.pair() and finding.page.endswith(f"#{code}")
     assert set(finding.row()) == {"code", "severity", "step", "evidence", "change", "expect", "page"}
 
 
-def test_every_code_is_in_the_playbook() -> None:
+def test_playbook_is_complete() -> None:
     assert {*RULES, "healthy", "too_early"} == set(PLAYBOOK) and len(RULES) >= 12
 
 
-def test_the_change_starts_from_the_runs_own_recipe() -> None:
+def test_change_uses_recipe() -> None:
     ill = with_(flat(), kl_mean=np.linspace(0, 0.8, 60))
     finding = diagnose(replace(ill, recipe={"learning_rate": 4e-5, "beta": 0.01}))[0]
     assert (finding.change.key, finding.change.old, finding.change.new) == ("learning_rate", 4e-5, 1e-5)  # type: ignore[union-attr]
@@ -71,7 +71,7 @@ def test_the_change_starts_from_the_runs_own_recipe() -> None:
     assert finding.change.pair() == "beta=0.04" and 300 < finding.step < 380  # type: ignore[union-attr]
 
 
-def test_the_cause_comes_before_what_follows_from_it() -> None:
+def test_cause_hides_effects() -> None:
     both = with_(flat(), kl_mean=np.linspace(0, 0.8, 60), entropy_mean=np.linspace(0.5, 0.01, 60))
     assert codes(both) == ["kl_blowup"]
     assert codes(with_(flat(), entropy_mean=np.r_[np.linspace(0.5, 0.01, 40), np.full(20, 0.01)])) == [
@@ -82,7 +82,7 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
     assert codes(with_(flat(), reward_mean=np.linspace(0.4, 1.0, 60))) == ["reward_hacking"]
 
 
-def test_alike_and_sure_answers_that_are_right_are_no_collapse() -> None:
+def test_solved_is_no_collapse() -> None:
     learnt = 0.3 + 0.65 * (1 - np.exp(-np.arange(60) / 10))
     sure = with_(
         flat(),
@@ -94,7 +94,7 @@ def test_alike_and_sure_answers_that_are_right_are_no_collapse() -> None:
     assert codes(sure) == ["healthy"]
 
 
-def test_a_strict_reward_outweighs_a_success_that_is_gamed_too() -> None:
+def test_audit_reward_overrides_success() -> None:
     up = np.linspace(0.3, 0.9, 60)
     assert codes(with_(flat(), reward_mean=up, success_rate=up)) == ["healthy"]
     assert codes(with_(flat(audit_reward_mean=0.3), reward_mean=up, success_rate=up)) == ["reward_hacking"]
@@ -113,7 +113,7 @@ def paid(success: float | np.ndarray, weights: list[float] | None = None, **part
     return replace(with_(flat(), success_rate=true, reward_mean=reward, **columns), recipe=recipe)
 
 
-def test_a_penalty_that_is_avoided_is_no_hacking() -> None:
+def test_avoided_penalty() -> None:
     assert codes(paid(0.5, overlong=AVOIDED)) == ["healthy"]
     assert codes(paid(0.5, [0.5], overlong=AVOIDED)) == ["healthy"]
     assert codes(paid(0.5, [-1.0], words=-AVOIDED)) == ["healthy"]  # its weight makes it one
@@ -121,7 +121,7 @@ def test_a_penalty_that_is_avoided_is_no_hacking() -> None:
     assert codes(other) == ["healthy"]  # of another trainer
 
 
-def test_what_pays_is_hacking_beside_a_penalty_too() -> None:
+def test_hacking_beside_penalty() -> None:
     up = np.linspace(0.2, 0.7, 60)
     for weights in (None, [0.1, 1.0]):
         (finding,) = diagnose(paid(0.5, weights, overlong=AVOIDED, format=up))
@@ -133,11 +133,11 @@ def test_what_pays_is_hacking_beside_a_penalty_too() -> None:
     assert codes(paid(0.5, [0.1, 1.0], overlong=large, format=up)) == ["reward_hacking"]
 
 
-def test_the_truth_given_up_to_avoid_a_penalty_is_hacking() -> None:
+def test_success_lost_for_penalty() -> None:
     assert codes(paid(np.linspace(0.6, 0.45, 60), overlong=AVOIDED)) == ["reward_hacking"]
 
 
-def test_held_out_success_that_falls_is_beyond_its_error() -> None:
+def test_overfit_beyond_error() -> None:
     up = np.linspace(0.3, 0.55, 60)
     run = with_(flat(), reward_mean=up, success_rate=up)
     small, large = ((Held(0, 0.3, n), Held(30, 0.45, n), Held(59, 0.33, n)) for n in (20, 400))
@@ -145,14 +145,14 @@ def test_held_out_success_that_falls_is_beyond_its_error() -> None:
     assert codes(replace(run, held=large)) == ["overfit"]
 
 
-def test_a_run_that_learnt_all_is_not_dead() -> None:
+def test_solved_is_not_dead() -> None:
     learnt = 1 - 0.6 * np.exp(-np.arange(100) / 10)
     done = with_(flat(100), success_rate=learnt, reward_mean=learnt, all_right=learnt**8, informative=1 - learnt**8)
     assert codes(done) == ["healthy"]
     assert codes(flat(100, success_rate=1.0, reward_mean=1.0, all_right=1.0, informative=0.0)) == ["dead_all_right"]
 
 
-def test_a_reward_that_pays_all_alike_is_dead_whatever_is_right() -> None:
+def test_flat_full_reward() -> None:
     shares = {"all_right": 0.02, "all_wrong": 0.3, "informative": 0.06, "success_rate": 0.3, "reward/numeric": 0.3}
     (finding,) = diagnose(flat(60, reward_mean=0.98, **{"reward/format": 0.98}, **shares))
     assert finding.code == "dead_all_right" and finding.change and finding.change.pair() == "reward_gate=numeric"
@@ -161,16 +161,16 @@ def test_a_reward_that_pays_all_alike_is_dead_whatever_is_right() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 10, 19])
-def test_a_short_run_is_too_early_not_guessed_at(n: int) -> None:
+def test_too_early(n: int) -> None:
     assert codes(flat(n)) == ["too_early"]
 
 
-def test_what_is_plain_is_said_early() -> None:
+def test_obvious_failures_early() -> None:
     assert codes(flat(10, success_rate=0.0, reward_mean=0.0, all_wrong=1.0, informative=0.0)) == ["dead_all_wrong"]
     assert codes(flat(10, grader_broken=0.5)) == ["broken_grader"]
 
 
-def test_a_rule_without_its_signals_abstains() -> None:
+def test_missing_signals() -> None:
     for code in curves.ILLNESSES:
         history = curves.history(code, 1)
         for name in history.columns:
@@ -181,7 +181,7 @@ def test_a_rule_without_its_signals_abstains() -> None:
     assert codes(empty) == ["too_early"]
 
 
-def test_holes_in_the_curves_are_no_evidence() -> None:
+def test_gaps_in_curves() -> None:
     """A part of a run without a value must not be taken for one that moved, and what is said is a number."""
     rng = np.random.default_rng(3)
     names = [*flat().columns, "truncated", "all_wrong", "group_diversity", "clipfrac", "audit_reward_mean"]
@@ -199,13 +199,13 @@ def test_holes_in_the_curves_are_no_evidence() -> None:
     assert "reward_hacking" not in codes(stopped)
 
 
-def test_a_success_that_was_logged_at_first_only_is_no_crash() -> None:
+def test_success_logged_early_only() -> None:
     early = np.r_[np.full(23, 0.4), np.full(47, np.nan)]
     run = with_(flat(70), success_rate=early, len_mean=np.linspace(100, 300, 70))
     assert codes(replace(run, columns={k: v for k, v in run.columns.items() if k != "reward_mean"}))
 
 
-def test_an_evaluation_before_the_first_row_counts() -> None:
+def test_eval_before_first_row() -> None:
     """Where only every tenth step is logged, the first evaluation is before the first of them."""
     up = np.linspace(0.3, 0.9, 40)
     held = (Held(0, 0.4, 400), Held(400, 0.38, 400))
@@ -214,7 +214,7 @@ def test_an_evaluation_before_the_first_row_counts() -> None:
     assert finding.code == "reward_hacking" and finding.expect and finding.expect.signal == "eval_success_rate"
 
 
-def test_the_change_is_one_that_the_recipe_can_have() -> None:
+def test_change_is_valid() -> None:
     up = np.linspace(0.3, 0.9, 60)
     hacked = with_(flat(audit_reward_mean=0.3), reward_mean=up, success_rate=up)
     recipe = {"reward_funcs": ["format", "tag_count"], "reward_weights": [1.0, 0.5], "audit_reward": "numeric"}
@@ -231,12 +231,14 @@ def test_the_change_is_one_that_the_recipe_can_have() -> None:
     assert finding.change and finding.change.pair() == "entropy_coef=0.08"
 
 
-def test_why_it_is_too_early_is_told_rightly() -> None:
+def test_too_early_note() -> None:
     (finding,) = diagnose(from_rows([{"step": i, "entropy_mean": 0.5} for i in range(50)]))
-    assert finding.code == "too_early" and "50, 0 of them with reward_mean" in finding.evidence[0].words()
+    assert finding.code == "too_early" and "50, 0 of them with reward_mean" in finding.evidence[0].describe()
 
 
-def test_what_is_shown_moves_no_cursor() -> None:
-    finding = replace(diagnose(with_(flat(), kl_mean=np.linspace(0, 1, 60)))[0], evidence=(Sign("a\x1b[2J", 0.1, 0.2),))
+def test_no_control_characters() -> None:
+    finding = replace(
+        diagnose(with_(flat(), kl_mean=np.linspace(0, 1, 60)))[0], evidence=(Evidence("a\x1b[2J", 0.1, 0.2),)
+    )
     shown = "".join(lines(finding, 80))
     assert "\x1b" not in shown and "0.1 → 0.2" in shown

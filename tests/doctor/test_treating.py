@@ -37,7 +37,7 @@ def written(folder: Path, kl: np.ndarray, held: dict[int, float] | None = None, 
     return folder
 
 
-def test_a_shorter_run_of_the_same_is_no_cure(tmp_path: Path) -> None:
+def test_shorter_run_is_no_fix(tmp_path: Path) -> None:
     grows = 0.01 * np.arange(60)
     ill = run_history(written(tmp_path / "ill", grows))
     (finding,) = diagnose(ill)
@@ -48,7 +48,7 @@ def test_a_shorter_run_of_the_same_is_no_cure(tmp_path: Path) -> None:
     assert treated.answered and treated.failing == pytest.approx(8 * treated.treated) and treated.now == "healthy"
 
 
-def test_held_out_success_is_measured_where_the_treatment_ends(tmp_path: Path) -> None:
+def test_held_out_at_end(tmp_path: Path) -> None:
     flat = np.full(60, 0.01)
     folder = written(tmp_path / "ill", flat, {0: 0.6, 30: 0.7, 60: 0.4}, beta=0.02)
     change, expect = Change("beta", 0.02, 0.08), Expect("eval_success_rate", "up", 40)
@@ -62,7 +62,7 @@ def test_held_out_success_is_measured_where_the_treatment_ends(tmp_path: Path) -
     assert not never.answered and never.row()["after"] is None and json.dumps(never.row(), allow_nan=False)
 
 
-def test_a_copy_has_all_that_its_checkpoint_counts_on(tmp_path: Path) -> None:
+def test_copy_can_resume(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "ill", load_recipe().model_dump(mode="json"), {})
     run.record_step(0, {"reward_mean": 0.5}, [])
     run.record_finding(0, {"code": "truncation"})
@@ -83,7 +83,7 @@ def test_a_copy_has_all_that_its_checkpoint_counts_on(tmp_path: Path) -> None:
         ({}, "nothing to treat"),
     ],
 )
-def test_what_cannot_be_treated_leaves_nothing_behind(tmp_path: Path, keys: dict[str, object], said: str) -> None:
+def test_untreatable_leaves_nothing(tmp_path: Path, keys: dict[str, object], said: str) -> None:
     kl = 0.01 * np.arange(60) if keys else np.full(60, 0.01)
     folder = written(tmp_path / "ill", kl, **keys)
     with pytest.raises(OutdoError, match=said):

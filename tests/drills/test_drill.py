@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outdo.doctor.words import PLAYBOOK
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
 from outdo.training.resume import FREE
@@ -20,23 +20,23 @@ NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "thinking-tax
 NAMES += ["no-clip", "wrong-checkpoint"]
 
 
-def test_every_drill_is_there_and_whole(tmp_path: Path) -> None:
+def test_registry(tmp_path: Path) -> None:
     assert list(DRILLS) == NAMES
     desk = Desk(tmp_path, tmp_path, 0, lambda line: None)
     for drill in DRILLS.values():
         assert drill.shows and len(drill.shows) < 110
         if drill.name != "wrong-checkpoint":
             assert drill.code in PLAYBOOK and drill.signals
-        ill = desk.recipe("ill", drill.ill)  # a misspelt key would be refused here
-        if drill.cure is not None:
-            cured = desk.recipe("ill", {**drill.ill, **drill.cure})
-            assert len(drill.cure) == 1, "one change"
-            assert ill != cured and not drill.cure.keys() & FREE
-    by_the_doctor = [drill.name for drill in DRILLS.values() if drill.cure is None and drill.code]
+        failing = desk.recipe("ill", drill.failing)  # a misspelt key would be refused here
+        if drill.fix is not None:
+            fixed = desk.recipe("ill", {**drill.failing, **drill.fix})
+            assert len(drill.fix) == 1, "one change"
+            assert failing != fixed and not drill.fix.keys() & FREE
+    by_the_doctor = [drill.name for drill in DRILLS.values() if drill.fix is None and drill.code]
     assert {"kl-blowup", "entropy-collapse"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
 
 
-def test_a_list_and_a_wrong_name(outdo: Outdo) -> None:
+def test_list_and_wrong_name(outdo: Outdo) -> None:
     listed = outdo("drill")
     assert listed.returncode == 0 and all(name in listed.stdout for name in NAMES)
     assert json.loads(outdo("drill", "--json").stdout).keys() == DRILLS.keys()
@@ -45,7 +45,7 @@ def test_a_list_and_a_wrong_name(outdo: Outdo) -> None:
 
 
 @pytest.mark.slow
-def test_a_drill_is_done(outdo: Outdo, tmp_path: Path) -> None:
+def test_kl_blowup(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("drill", "kl-blowup", "--json", "--out", "drills")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)

@@ -1,14 +1,14 @@
-"""What makes a drill pass, on fixed numbers: above all, that one whose cure does nothing fails."""
+"""What makes a drill pass, on fixed numbers; one whose fix has no effect fails."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from outdo.doctor.finding import Finding, Sign
+from outdo.doctor.finding import Evidence, Finding
 from outdo.doctor.history import Held, History
 from outdo.drills.drill import Check, Outcome, Signal
-from outdo.drills.judge import named, no_longer, turned
+from outdo.drills.judge import improved, named, no_longer
 
 
 def history(held: tuple[Held, ...] = (), **curves: list[float]) -> History:
@@ -22,45 +22,43 @@ def wavy(level: float, n: int = 20, wave: float = 0.02) -> list[float]:
 
 
 def finding(code: str) -> Finding:
-    return Finding(code, "critical", 3, (Sign("kl_mean", 0.01, 2.0),))
+    return Finding(code, "critical", 3, (Evidence("kl_mean", 0.01, 2.0),))
 
 
-def test_a_cure_that_does_nothing_fails() -> None:
-    ill, same = history(kl_mean=wavy(2.0)), history(kl_mean=wavy(2.0))
-    assert not turned(ill, same, Signal("kl_mean", "down")).held
-    assert "should be lower" in turned(ill, same, Signal("kl_mean", "down")).line
+def test_no_effect_fails() -> None:
+    failing, same = history(kl_mean=wavy(2.0)), history(kl_mean=wavy(2.0))
+    assert not improved(failing, same, Signal("kl_mean", "down")).held
+    assert "should be lower" in improved(failing, same, Signal("kl_mean", "down")).line
 
 
 @pytest.mark.parametrize(
     ("before", "after", "way", "held"),
     [(2.0, 0.1, "down", True), (2.0, 0.1, "up", False), (0.1, 0.6, "up", True), (0.5, 0.505, "up", False)],
 )
-def test_a_signal_must_turn_the_right_way_and_beyond_its_noise(
-    before: float, after: float, way: str, held: bool
-) -> None:
-    check = turned(history(x=wavy(before)), history(x=wavy(after)), Signal("x", way))  # type: ignore[arg-type]
+def test_direction_and_noise(before: float, after: float, way: str, held: bool) -> None:
+    check = improved(history(x=wavy(before)), history(x=wavy(after)), Signal("x", way))  # type: ignore[arg-type]
     assert check.held is held
     assert f"{before:.3g}" in check.line and f"{after:.3g}" in check.line
 
 
-def test_a_turn_may_be_asked_to_be_large() -> None:
-    ill, cured = history(x=wavy(0.2)), history(x=wavy(0.4))
-    assert turned(ill, cured, Signal("x", "up", 0.15)).held
-    assert not turned(ill, cured, Signal("x", "up", 0.3)).held
+def test_min_change() -> None:
+    failing, fixed = history(x=wavy(0.2)), history(x=wavy(0.4))
+    assert improved(failing, fixed, Signal("x", "up", 0.15)).held
+    assert not improved(failing, fixed, Signal("x", "up", 0.3)).held
 
 
-def test_a_signal_that_was_not_measured_has_not_turned() -> None:
-    assert not turned(history(x=wavy(1)), history(y=wavy(0)), Signal("x", "down")).held
-    assert not turned(history(x=wavy(1)), history(x=wavy(0)), Signal("eval_success_rate", "up")).held
+def test_missing_signal() -> None:
+    assert not improved(history(x=wavy(1)), history(y=wavy(0)), Signal("x", "down")).held
+    assert not improved(history(x=wavy(1)), history(x=wavy(0)), Signal("eval_success_rate", "up")).held
 
 
-def test_held_out_success_needs_more_than_its_own_error() -> None:
-    ill = history((Held(0, 0.3, 100), Held(20, 0.3, 100)), x=wavy(0))
-    assert turned(ill, history((Held(20, 0.6, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
-    assert not turned(ill, history((Held(20, 0.38, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
+def test_held_out_error() -> None:
+    failing = history((Held(0, 0.3, 100), Held(20, 0.3, 100)), x=wavy(0))
+    assert improved(failing, history((Held(20, 0.6, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
+    assert not improved(failing, history((Held(20, 0.38, 100),), x=wavy(0)), Signal("eval_success_rate", "up")).held
 
 
-def test_the_doctor_must_say_it_and_nothing_beside_it() -> None:
+def test_findings() -> None:
     assert named([finding("kl_blowup")], "kl_blowup").held
     assert not named([finding("kl_blowup"), finding("overfit")], "kl_blowup").held
     assert not named([finding("overfit")], "kl_blowup").held
@@ -68,7 +66,7 @@ def test_the_doctor_must_say_it_and_nothing_beside_it() -> None:
     assert not no_longer([finding("overfit"), finding("kl_blowup")], "kl_blowup").held
 
 
-def test_a_drill_passes_where_all_was_shown() -> None:
+def test_outcome() -> None:
     assert Outcome((Check("", True), Check("", True))).passed
     assert not Outcome((Check("", True), Check("", False))).passed
     assert not Outcome(()).passed

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from outdo.doctor.history import Held, History
-from outdo.doctor.names import LOST
+from outdo.doctor.names import NON_FINITE
 
 LENGTHS = (40, 60, 90, 150, 300, 700, 2000)
 
@@ -316,7 +316,7 @@ def history(code: str, seed: int, shape: str = "") -> History:
     for name in ("grad_norm", "kl_mean", "entropy_mean") if p.lost else ():
         if name in kept:
             kept[name][-p.lost :] = np.nan
-            kept[LOST + name] = np.where(np.isnan(kept[name]), 1.0, np.nan)
+            kept[NON_FINITE + name] = np.where(np.isnan(kept[name]), 1.0, np.nan)
     return History(tuple(range(p.n)), kept, evaluated(p))
 
 

@@ -1,4 +1,4 @@
-"""Words and a recipe's `sweep:` part to cells."""
+"""Arguments and a recipe's `sweep:` part to cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outdo.sweeps.grid import changed_keys, listed, nested, read_sweep
 from support.basics import ROOT
 
 
-def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
+def test_listed_and_nested() -> None:
     assert listed("4,8") == ["4", "8"]
     assert listed("[1.0,0.1],[1.0,5]") == ["[1.0,0.1]", "[1.0,5]"]
     assert listed("{a: [1,2], b: 3}") == ["{a: [1,2], b: 3}"]
@@ -25,7 +25,7 @@ def test_commas_in_brackets_and_quotes_are_part_of_a_value() -> None:
     }
 
 
-def test_a_grid_is_every_combination_times_seeds() -> None:
+def test_grid() -> None:
     sweep = read_sweep(None, ["group_size=4,8", "beta=0,0.05", "seed=0,1,2", "max_steps=7"])
     assert len(sweep.cells) == 12 and sweep.varied == ("num_generations", "beta")
     assert sweep.cells[0].setting == "num_generations=4 beta=0" and sweep.cells[0].name.endswith("-seed-0")
@@ -37,12 +37,12 @@ def test_a_grid_is_every_combination_times_seeds() -> None:
     assert sweep.default == ""  # the default's beta is 0.01
 
 
-def test_the_setting_that_changes_nothing_is_the_default() -> None:
+def test_default_setting() -> None:
     assert read_sweep(None, ["beta=0,0.01", "seed=3,4"]).default == "beta=0.01"
     assert read_sweep(None, ["task_args.digits=1,2"]).cells[1].recipe.task_args == {"ops": "+", "digits": 2}
 
 
-def test_variants_are_those_of_their_own_recipes() -> None:
+def test_variant_recipes() -> None:
     sweep = read_sweep(str(ROOT / "recipes" / "ablation_variants.yaml"), [])
     assert len(sweep.cells) == 24 and sweep.default == "GRPO" and sweep.prepare and sweep.prepare.sft_steps == 500
     files = {"Dr. GRPO": "dr_grpo", "REINFORCE++": "reinforce_pp"}
@@ -57,7 +57,7 @@ def test_variants_are_those_of_their_own_recipes() -> None:
 
 
 @pytest.mark.parametrize("name", ["group_size", "format_weight"])
-def test_the_other_ablations_are_whole(name: str) -> None:
+def test_ablation_recipes(name: str) -> None:
     sweep = read_sweep(str(ROOT / "recipes" / f"ablation_{name}.yaml"), ["seed=0"])
     assert len(sweep.cells) == 4 and sweep.prepare
     if name == "format_weight":
@@ -70,7 +70,7 @@ def test_the_other_ablations_are_whole(name: str) -> None:
         (["betta=0,1"], "cell betta=0: unknown key 'betta': did you mean 'beta'?"),
         (["beta=0,-1"], "cell beta=-1: beta=-1: input should be greater"),
         (["num_generations=8,12"], "cell num_generations=12: num_generations=12 does not divide"),
-        (["beta=0,0.0"], "are alike"),
+        (["beta=0,0.0"], "are identical"),
         (["beta=0", "seed=1"], "nothing varies"),
         (["beta=0,", "seed=1,2"], "is empty"),
         (["beta=0,1", "kl_coef=0.1"], "given twice"),
@@ -79,7 +79,7 @@ def test_the_other_ablations_are_whole(name: str) -> None:
         (["seed=" + ",".join(map(str, range(40))), "max_steps=" + ",".join(map(str, range(1, 40)))], "1,560 cells"),
     ],
 )
-def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str) -> None:
+def test_bad_words(words: list[str], part: str) -> None:
     with pytest.raises(RecipeError) as error:
         read_sweep(None, words)
     assert part in str(error.value)
@@ -91,24 +91,24 @@ def test_bad_words_are_refused_before_anything_runs(words: list[str], part: str)
         ("sweep: {gird: {}}", [], "unknown part 'gird'"),
         ("sweep: {grid: {beta: 0.1}}", [], "expected a list"),
         ("sweep: {cells: {a: {beta: 0}, b: {betta: 1}}}", [], "cell b: unknown key 'betta'"),
-        ("sweep: {cells: {a: {beta: 0}, b: {beta: 1}}}", ["beta=0"], "is what the cell a sets to 0"),
-        ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are alike"),
-        ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell is lines of"),
-        ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "is none of its settings: a, b"),
-        ("sweep: {prepare: {sft_steps: 1}, grid: {sft_steps: [1, 2]}}", [], "is decided by sweep.prepare"),
-        ("sweep: {columns: kl, grid: {beta: [0, 1]}}", [], "columns is a list of signals"),
-        ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "imitates for no step"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 1}}}", ["beta=0"], "set to 0 by the cell a"),
+        ("sweep: {cells: {a: {beta: 0}, b: {beta: 0}}}", [], "are identical"),
+        ("sweep: {cells: {a: {beta: 0}, b: 3}}", [], "a cell must be a mapping"),
+        ("sweep: {default: c, cells: {a: {beta: 0}, b: {beta: 1}}}", [], "settings: a, b"),
+        ("sweep: {prepare: {sft_steps: 1}, grid: {sft_steps: [1, 2]}}", [], "sft_steps is set by sweep.prepare"),
+        ("sweep: {columns: kl, grid: {beta: [0, 1]}}", [], "columns must be a list"),
+        ("sweep: {prepare: {beta: 0}, grid: {beta: [0, 1]}}", [], "set sft_steps or sft_epochs"),
     ],
 )
-def test_a_bad_part_is_refused(tmp_path: Path, text: str, words: list[str], part: str) -> None:
+def test_bad_sweep_part(tmp_path: Path, text: str, words: list[str], part: str) -> None:
     (tmp_path / "r.yaml").write_text(text)
     with pytest.raises(RecipeError) as error:
         read_sweep(str(tmp_path / "r.yaml"), words)
     assert part in str(error.value)
 
 
-def test_a_key_that_came_later_makes_no_other_sweep_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of an older version has not all keys of today: the same words find its folder, and go on in it."""
+def test_new_recipe_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep of an older version has not all keys of today: the same words find its folder, and resume in it."""
     sweep = read_sweep(None, ["beta=0,0.05"])
     now = sweep.cells[0].definition
     then = {key: value for key, value in now.items() if key not in ("save_total_limit", "min_p")}

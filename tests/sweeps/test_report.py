@@ -1,4 +1,4 @@
-"""What is shown: it fits the window, and says where a setting broke."""
+"""Tables fit the window, and show where a setting failed."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def shown(what: Any, width: int) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "there", "gone"), [(120, ["gain", "seconds"], []), (60, ["KL"], ["gain", "seconds"])]
 )
-def test_a_table_leaves_out_what_does_not_fit(width: int, there: list[str], gone: list[str]) -> None:
+def test_table_width(width: int, there: list[str], gone: list[str]) -> None:
     lines = shown(table(settings_of(grid()), width), width)
     assert all(len(line) <= width for line in lines) and len(lines) == 7  # nothing is folded
     assert all(name in lines[0] for name in there) and not any(name in lines[0] for name in gone)
     assert "0.520 [0.45, 0.59]" in lines[1] and lines[4].split()[2] == "–"
 
 
-def test_a_heat_map_in_text_has_every_cell_in_its_place() -> None:
+def test_heat_map() -> None:
     lines = [line.split() for line in shown(heat_map(settings_of(grid()), ("num_generations", "beta")), 60)]
     assert lines[0] == ["0.0", "0.05", "0.2"]
     assert lines[1][0] == "4" and [word for word in lines[1] if word.startswith("0.")] == ["0.520", "0.570", "0.620"]
     assert lines[2] == ["8", "halted", "▒▒", "0.590", "██", "0.640"]
 
 
-def test_the_page_tells_gain_and_where_it_broke() -> None:
+def test_page() -> None:
     settings = settings_of(grid())
     text = page("Title", "About.", settings, choose(settings), {"made by": "`outdo sweep`"}, "p.png", ["grad_norm"])
     assert "| num_generations=4 beta=0.0 | 0.520 [0.45, 0.59] | +0.32 |" in text and "against" not in text
@@ -59,11 +59,11 @@ def test_the_page_tells_gain_and_where_it_broke() -> None:
     told = page("Title", "", settings, choose(settings), {}, default=best)
     gap = paired_difference([1.0] * 104 + [0.0] * 96, [1.0] * 128 + [0.0] * 72)
     assert f"| against {best} |" in told and f"| -0.120 [{gap.low:+.3f}, {gap.high:+.3f}], lower |" in told
-    assert "halted; halted at step 9: KL\\|past |" in text and "**Take** num_generations=" in text
+    assert "halted; halted at step 9: KL\\|past |" in text and "**Pick** num_generations=" in text
     assert notes(settings) == ["num_generations=8 beta=0.0: halted; halted at step 9: KL|past"]
 
 
-def test_pictures_are_drawn_of_one_key_and_of_two(tmp_path: Path) -> None:
+def test_pictures(tmp_path: Path) -> None:
     settings = settings_of(grid())
     for name, varied in (("heat.png", ("num_generations", "beta")), ("points.svg", ())):
         assert draw(settings, varied, "Title", tmp_path / name).stat().st_size > 5000

@@ -1,4 +1,4 @@
-"""Trackers: what the real tools keep of a run, that they are told nothing twice, and that none can hurt a run."""
+"""Trackers: what the real tools store of a run, that nothing is sent twice, and that none can harm a run."""
 
 from __future__ import annotations
 
@@ -18,42 +18,46 @@ import pytest
 from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.runs.manifest import holds_run
 from outdo.runs.writer import RunWriter
 from outdo.training import tools, trackers
-from outdo.training.trackers import TRACKERS, Tracker, Trackers, chosen, of_eval, of_step, samples
+from outdo.training.trackers import (
+    TRACKERS,
+    Tracker,
+    Trackers,
+    eval_values,
+    sample_answers,
+    select_trackers,
+    step_values,
+)
 from support.folders import group, numbers
 from support.harness import Bench, same
 
 RECIPE = Recipe(max_steps=4, run_name="a run: «one»", project="my project", reward_funcs=["numeric"])
 EVAL = {"split": "test/a", "n": 10, "success_rate": 0.5, "low": 0.2, "high": 0.8, "pass@10": 0.75, "problems": "ab"}
-Told = Callable[[], list[tuple[str, int, float]]]  # what a tool has: name, step and value
 
 
-def follow(folder: Path, names: Sequence[str], steps: range, whole: bool = True) -> list[str]:
-    """A run, or its going on: what was said."""
-    said: list[str] = []
+def follow(folder: Path, names: Sequence[str], steps: range, completed: bool = True) -> list[str]:
+    """Tracks a run, new or resumed; returns the messages."""
+    messages: list[str] = []
     recipe = RECIPE.model_copy(update={"report_to": list(names)})
-    is_new = not (folder / "run.json").exists()
-    run = (
-        RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "grpo"})
-        if is_new
-        else RunWriter.reopen(folder)
-    )
-    told = Trackers.of(run, recipe, said.append)
+    keys = recipe.model_dump(mode="json")
+    run = RunWriter.reopen(folder) if holds_run(folder) else RunWriter.create(folder, keys, {"kind": "grpo"})
+    tracked = Trackers.of(run, recipe, messages.append)
     for step in range(2):
-        told.taught({"step": step, "loss": 2.0 - step, "lr": 1e-3})
-    told.evaluated({"step": 0, **EVAL})
+        tracked.sft_update({"step": step, "loss": 2.0 - step, "lr": 1e-3})
+    tracked.evaluation({"step": 0, **EVAL})
     for step in steps:
-        told.step(step, numbers(step, step / 10, kl_mean=None), [group("1+1", ["<b>`2`</b>", "no"], [1.0, 0.0])])
-    told.found(1, "kl_blowup", "doctor: kl_blowup since step 1 (kl_mean 0.01 → 0.5); try beta=0.04")
-    told.evaluated({"step": steps.stop, **EVAL})
-    told.close(whole)
+        tracked.step(step, numbers(step, step / 10, kl_mean=None), [group("1+1", ["<b>`2`</b>", "no"], [1.0, 0.0])])
+    tracked.finding(1, "kl_blowup", "doctor: kl_blowup since step 1 (kl_mean 0.01 → 0.5); try beta=0.04")
+    tracked.evaluation({"step": steps.stop, **EVAL})
+    tracked.close(completed)
     run.close()
-    return said
+    return messages
 
 
 def check(found: list[tuple[str, int, float]]) -> None:
-    """Four steps, of which the second and third were done twice, each told once."""
+    """Four steps, the second and third of which were computed twice, each sent once."""
     rewards = sorted((step, value) for name, step, value in found if name == "train/reward_mean")
     assert [step for step, _ in rewards] == [1, 2, 3, 4]
     assert [value for _, value in rewards] == pytest.approx([0.0, 0.1, 0.2, 0.3])
@@ -61,13 +65,13 @@ def check(found: list[tuple[str, int, float]]) -> None:
     assert sorted((s, v) for n, s, v in found if n == "eval/test/a/pass_at_10") == [(0, 0.75), (3, 0.75), (4, 0.75)]
     names = {name for name, _, _ in found}
     assert {"time/rollout", "train/reward/numeric", "eval/test/a/success_rate"} <= names
-    assert not {name for name in names if "kl_mean" in name}, "what was not measured is not told"
+    assert not {name for name in names if "kl_mean" in name}, "what was not measured is not sent"
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine may be busy."""
-    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
+    monkeypatch.setattr(trackers, "CLOSE_TIMEOUT", 120.0)
 
 
 def needs(*packages: str) -> Any:
@@ -79,7 +83,7 @@ def needs(*packages: str) -> Any:
 
 
 @needs("tensorboard")
-def test_tensorboard_keeps_a_run(tmp_path: Path, patient: None) -> None:
+def test_tensorboard(tmp_path: Path, patient: None) -> None:
     assert follow(tmp_path / "run", ["tensorboard"], range(3)) == []
     assert follow(tmp_path / "run", ["tensorboard"], range(1, 4)) == []
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -95,18 +99,16 @@ def test_tensorboard_keeps_a_run(tmp_path: Path, patient: None) -> None:
 
 @pytest.mark.slow
 @needs("wandb")
-def test_wandb_keeps_a_run_offline_and_asks_nothing(
-    tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_offline(tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    said = follow(tmp_path / "run", ["wandb"], range(3), whole=False)
-    assert len(said) == 1 and "no key or no network" in said[0] and "wandb sync" in said[0]
+    messages = follow(tmp_path / "run", ["wandb"], range(3), completed=False)
+    assert len(messages) == 1 and "no key or no network" in messages[0] and "wandb sync" in messages[0]
     follow(tmp_path / "run", ["wandb"], range(1, 4))
     files = sorted((tmp_path / "run/wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2 and len({path.name for path in files}) == 1, "two sessions of one run"
-    records = [record for path in files for record in whole_records(path)]
+    records = [record for path in files for record in complete_records(path)]
     found = []
     for record in records:
         if record.WhichOneof("record_type") == "history":
@@ -120,8 +122,8 @@ def test_wandb_keeps_a_run_offline_and_asks_nothing(
     assert any("kl_blowup" in run.tags for run in runs) and any("try beta=0.04" in run.notes for run in runs)
 
 
-def whole_records(path: Path) -> list[Any]:
-    """wandb's own process writes the file, and may still do so when it says that a run is finished."""
+def complete_records(path: Path) -> list[Any]:
+    """wandb's own process writes the file, and may still do so after a run is finished."""
     end = time.monotonic() + 60
     while True:
         records = list(wandb_records(path))
@@ -154,10 +156,10 @@ def wandb_records(path: Path) -> Iterator[Any]:
 
 @pytest.mark.slow
 @needs("mlflow", "sqlalchemy")
-def test_mlflow_keeps_a_run(tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow(tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    assert follow(tmp_path / "run", ["mlflow"], range(3), whole=False) == []
+    assert follow(tmp_path / "run", ["mlflow"], range(3), completed=False) == []
     assert follow(tmp_path / "run", ["mlflow"], range(1, 4)) == []
     from mlflow import MlflowClient
 
@@ -176,17 +178,17 @@ def test_mlflow_keeps_a_run(tmp_path: Path, patient: None, monkeypatch: pytest.M
 
 @pytest.mark.slow
 @needs("trackio")
-def test_trackio_keeps_a_run(tmp_path: Path) -> None:
+def test_trackio(tmp_path: Path) -> None:
     """In a process of its own: trackio reads its variables when it is imported."""
     here = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
     code = f"""
 import sys
 from pathlib import Path
 import test_trackers as t
-t.trackers.PATIENCE = 120
+t.trackers.CLOSE_TIMEOUT = 120
 folder = Path({str(tmp_path)!r}) / "run"
-said = t.follow(folder, ["trackio"], range(3), whole=False) + t.follow(folder, ["trackio"], range(1, 4))
-assert said == [], said
+messages = t.follow(folder, ["trackio"], range(3), completed=False) + t.follow(folder, ["trackio"], range(1, 4))
+assert messages == [], messages
 import trackio
 from trackio.sqlite_storage import SQLiteStorage
 (run,) = trackio.Api().runs("my project")
@@ -205,13 +207,13 @@ assert len(tables) == 4 and "<b>`2`</b>" in str(tables[0]), tables
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-# --- a run is never hurt
+# --- a run is never harmed
 
 
 @needs("tensorboard")
 @pytest.mark.slow
-def test_a_run_is_the_same_with_a_tracker_and_goes_on_in_it(bench: Bench, steady: Path) -> None:
-    """Killed in its fifth step, after the checkpoint of its fourth; the fifth is done again, and told once."""
+def test_tracked_run_is_identical(bench: Bench, steady: Path) -> None:
+    """Killed in its fifth step, after the checkpoint of its fourth; the fifth is computed again, and sent once."""
     fault = {"point": "record", "nth": 6, "action": "kill"}
     words = ("report_to=tensorboard",)
     statuses = [bench.train("tracked", *words, faults=[fault]), bench.train("tracked", *words)]
@@ -226,12 +228,12 @@ def test_a_run_is_the_same_with_a_tracker_and_goes_on_in_it(bench: Bench, steady
     assert "recipe" in read.Tags()["tensors"] and "sft/loss" in read.Tags()["scalars"]
 
 
-class Sick:
-    """A tool that does as it is told to: fails or hangs where it is opened, told, or closed."""
+class FaultyTool:
+    """Fails or hangs where it is opened, used, or closed."""
 
     where: ClassVar[str] = ""
     how: ClassVar[str] = ""
-    told: ClassVar[list[int]]
+    steps: ClassVar[list[int]]
     go: ClassVar[threading.Event]
 
     def __init__(self, subject: tools.Subject) -> None:
@@ -239,14 +241,14 @@ class Sick:
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         self._do("numbers")
-        self.told.append(step)
+        self.steps.append(step)
 
     def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
-    def finding(self, step: int, code: str, words: str) -> None: ...
+    def finding(self, step: int, code: str, text: str) -> None: ...
 
-    def end(self, is_whole: bool) -> None:
-        self._do("end")
+    def close(self, completed: bool) -> None:
+        self._do("close")
 
     def _do(self, where: str) -> None:
         if where == self.where:
@@ -261,57 +263,55 @@ class Sick:
 
 
 @pytest.fixture
-def sick(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Sick]]:
-    class Case(Sick):
-        told: ClassVar[list[int]] = []
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyTool]]:
+    class Case(FaultyTool):
+        steps: ClassVar[list[int]] = []
         go: ClassVar[threading.Event] = threading.Event()
 
-    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", "sick", Case))
-    monkeypatch.setattr(trackers, "PATIENCE", 0.4)
+    monkeypatch.setitem(TRACKERS, "wandb", Tracker("json", "faulty", Case))
+    monkeypatch.setattr(trackers, "CLOSE_TIMEOUT", 0.4)
     yield Case
     Case.go.set()
 
 
-@pytest.mark.parametrize("where", ["open", "numbers", "end"])
+@pytest.mark.parametrize("where", ["open", "numbers", "close"])
 @pytest.mark.parametrize("how", ["raise", "exit"])
-def test_a_tool_that_fails_is_said_once_and_left_out(sick: type[Sick], tmp_path: Path, where: str, how: str) -> None:
-    sick.where, sick.how = where, how
-    said = follow(tmp_path / "run", ["wandb"], range(50))
-    assert len(said) == 1 and "wandb failed and is left out" in said[0] and "\n" not in said[0]
+def test_failing_tool(faulty: type[FaultyTool], tmp_path: Path, where: str, how: str) -> None:
+    faulty.where, faulty.how = where, how
+    messages = follow(tmp_path / "run", ["wandb"], range(50))
+    assert len(messages) == 1 and "wandb failed and is disabled" in messages[0] and "\n" not in messages[0]
 
 
-@pytest.mark.parametrize("where", ["open", "numbers", "end"])
-def test_a_tool_that_hangs_is_left_behind(
-    sick: type[Sick], tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trackers, "ROOM", 20)
-    sick.where, sick.how = where, "hang"
+@pytest.mark.parametrize("where", ["open", "numbers", "close"])
+def test_hanging_tool(faulty: type[FaultyTool], tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "QUEUE_SIZE", 20)
+    faulty.where, faulty.how = where, "hang"
     start = time.monotonic()
-    said = follow(tmp_path / "run", ["wandb"], range(50 if where != "end" else 5))
+    messages = follow(tmp_path / "run", ["wandb"], range(50 if where != "close" else 5))
     assert time.monotonic() - start < 5
-    behind = ["20 rows behind" in line for line in said]
-    assert sum(behind) == (where != "end") and sum("left behind" in line for line in said) == 1 and len(said) <= 2
+    behind = sum("20 rows behind" in line for line in messages)
+    assert behind == (where != "close") and "is abandoned" in messages[-1] and len(messages) == behind + 1
 
 
-def test_a_tool_that_is_slow_is_waited_for_as_long_as_it_gets_on(sick: type[Sick], tmp_path: Path) -> None:
-    sick.where, sick.how = "numbers", "slow"
+def test_slow_tool(faulty: type[FaultyTool], tmp_path: Path) -> None:
+    faulty.where, faulty.how = "numbers", "slow"
     assert follow(tmp_path / "run", ["wandb"], range(20)) == []
-    assert len(sick.told) == 24, "more than its patience, and all told"
+    assert len(faulty.steps) == 24, "longer than the timeout, and all sent"
 
 
-def test_what_a_run_had_before_it_was_tracked_is_told_when_it_goes_on(sick: type[Sick], tmp_path: Path) -> None:
+def test_stored_rows_are_sent(faulty: type[FaultyTool], tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE.model_dump(mode="json"), {})
     for step in range(3):
         run.record_step(step, numbers(step), [])
     run.close()
     follow(tmp_path / "run", ["wandb"], range(2, 5))
-    assert sick.told == [1, 2, 3, 1, 2, 0, 4, 5, 5], "three steps of its files; then the warm-up and the rest"
+    assert faulty.steps == [1, 2, 3, 1, 2, 0, 4, 5, 5], "three steps of its files; then the warm-up and the rest"
 
 
-# --- what is asked for, and what is told
+# --- which trackers, and what is sent
 
 
-def test_which_trackers_are_meant() -> None:
+def test_report_to() -> None:
     for value, meant in (
         ("none", []),
         (None, []),
@@ -327,16 +327,15 @@ def test_which_trackers_are_meant() -> None:
     assert load_recipe(None, {"wandb_project": "mine", "run_name": "x"}).project == "mine"
 
 
-def test_one_that_is_not_installed_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None if name in ("wandb", "mlflow") else True)
-    assert chosen(["all"]) == ["tensorboard", "trackio"] and chosen(["trackio", "trackio"]) == ["trackio"]
+    assert select_trackers(["all"]) == ["tensorboard", "trackio"]
+    assert select_trackers(["trackio", "trackio"]) == ["trackio"]
     with pytest.raises(RecipeError, match="wandb is not installed: pip install wandb mlflow"):
-        chosen(["tensorboard", "wandb", "mlflow"])
+        select_trackers(["tensorboard", "wandb", "mlflow"])
 
 
-def test_a_run_is_refused_before_it_starts(
-    outdo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_unknown_tracker(outdo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     for words in (("train", "--dry-run"), ("train",), ("sft",)):
         done = outdo(*words, "report_to=comet_ml")
         assert done.returncode == 2 and "'tensorboard', 'wandb'" in done.stderr and "Traceback" not in done.stderr
@@ -345,15 +344,15 @@ def test_a_run_is_refused_before_it_starts(
 
 def test_names_and_samples() -> None:
     row = {"reward_mean": 0.5, "reward/a:b": 1, "kl_mean": None, "time/step": 2.0, "loss": float("nan")}
-    assert of_step(row) == {"train/reward_mean": 0.5, "train/reward/a_b": 1.0, "time/step": 2.0}
-    assert of_eval({"step": 3, **EVAL})["eval/test/a/pass_at_10"] == 0.75
+    assert step_values(row) == {"train/reward_mean": 0.5, "train/reward/a_b": 1.0, "time/step": 2.0}
+    assert eval_values({"step": 3, **EVAL})["eval/test/a/pass_at_10"] == 0.75
     groups = [group(f"{i}", ["x" * 5000, "no", "mid", "?"], [1.0, 0.0, 0.5, None]) for i in range(9)]
-    rows = samples(groups)
+    rows = sample_answers(groups)
     assert len(rows) == 8 and [row["reward"] for row in rows[:2]] == [1.0, 0.0] and len(rows[0]["answer"]) == 1000
     assert tools.fenced("a ```` b").startswith("`````\n")
 
 
-def test_wandb_is_online_only_with_a_key_and_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wandb_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert tools.wandb_mode({"WANDB_MODE": "online"}) == "online" and tools.wandb_mode({}) == "offline"
     assert tools.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": "http://127.0.0.1:9"}) == "offline"
@@ -364,7 +363,7 @@ def test_wandb_is_online_only_with_a_key_and_a_server(monkeypatch: pytest.Monkey
         assert tools.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": there}) == "online"
 
 
-def test_nothing_is_imported_or_written_where_nothing_is_asked_for(tmp_path: Path) -> None:
+def test_no_trackers(tmp_path: Path) -> None:
     assert follow(tmp_path / "run", [], range(2)) == []
     assert not (tmp_path / "run/trackers").exists()
     assert "tracked" not in json.loads((tmp_path / "run/run.json").read_text())

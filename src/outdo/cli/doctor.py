@@ -1,4 +1,4 @@
-"""`outdo doctor`: what is wrong with a run, with another trainer's curves, or with this machine."""
+"""`outdo doctor`: diagnoses a run, another trainer's curves, or this machine."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from rich.console import Console
 from outdo.cli.app import app
 from outdo.errors import RecipeError
 
-MARKS = {"ok": "green", "missing": "yellow", "bad": "bold red"}
+STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
 
 @app.command()
 def doctor(
     target: Annotated[Path | None, typer.Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of findings.")] = False,
-    system: Annotated[bool, typer.Option("--system", help="Look at this machine instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Check this machine instead.")] = False,
     treat: Annotated[
-        bool, typer.Option("--treat", help="Make the change, run on from before it began, and see.")
+        bool, typer.Option("--treat", help="Apply the change, resume from before the onset, and test it.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=5, help="To run on for; default: as many as are expected.")] = None,
+    steps: Annotated[int | None, typer.Option(min=5, help="Steps with the change; default: as expected.")] = None,
     into: Annotated[
-        Path | None, typer.Option("--out", help="The treated run's folder; default: beside the run.")
+        Path | None, typer.Option("--out", help="Folder of the treated run; default: beside the run.")
     ] = None,
 ) -> None:
-    """Name what is wrong with a run, from its curves and answers: evidence, one change, and what should answer.
+    """Diagnose a run from its curves and answers: the evidence, one change, and the signal that should respond.
 
-    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or what it printed;
-    so may the folder of a TRL run. Exit status 0 where it could be diagnosed, ill or not. With --treat: 0 where the
-    expected signal answered to the change, 1 where not.
+    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or console output;
+    the folder of a TRL run works too. Exit status 0 if the run could be diagnosed, healthy or not. With --treat: 0 if
+    the expected signal responded to the change, 1 if not.
 
     \b
       outdo doctor runs/NAME
@@ -45,7 +45,7 @@ def doctor(
     if system == (target is not None) or (system and treat):
         raise RecipeError("outdo doctor takes a run's folder or a file of metrics, or --system alone")
     if not treat and (steps or into):
-        raise RecipeError("--steps and --out are for a treatment: they go with --treat")
+        raise RecipeError("--steps and --out need --treat")
     out = Console(highlight=False)
     if target is None:
         _system(out, as_json)
@@ -59,8 +59,8 @@ def doctor(
 
     history = read_history(target)
     findings = diagnose(history)
-    if history.passed:
-        print(describe_skipped(history.passed), file=sys.stderr)
+    if history.skipped:
+        print(describe_skipped(history.skipped), file=sys.stderr)
     if as_json:
         print(json.dumps([finding.row() for finding in findings], indent=2))
         return
@@ -69,7 +69,7 @@ def doctor(
 
 
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
-    """Whether the expected signal answered."""
+    """Whether the expected signal responded."""
     from outdo.cli.train import report_interrupt
     from outdo.training.console import PlainLines
     from outdo.training.treat import treat
@@ -81,8 +81,8 @@ def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Pa
         return done.answered
     out.print(f"\n{done.finding.code}, treated for {done.steps} steps", style="bold", markup=False)
     out.print(f"  change    {done.finding.change.pair() if done.finding.change else ''}", markup=False, soft_wrap=True)
-    out.print(f"  {done.signal}: {done.failing:.4g} where it failed → {done.treated:.4g} treated", markup=False)
-    out.print(f"  answered  {'yes' if done.answered else 'no'}", markup=False)
+    out.print(f"  {done.signal}: {done.failing:.4g} untreated → {done.treated:.4g} treated", markup=False)
+    out.print(f"  responded {'yes' if done.answered else 'no'}", markup=False)
     out.print(f"  doctor    {done.now}", markup=False, soft_wrap=True)
     return done.answered
 
@@ -95,7 +95,7 @@ def _system(out: Console, as_json: bool) -> None:
         print(json.dumps([check.row() for check in checks], indent=2))
         return
     for check in checks:
-        out.print(f"[{MARKS[check.worth]}]{check.worth:<8}[/]{check.name:<14}", end="")
-        out.print(check.found, markup=False, soft_wrap=True)
-        if check.do:
-            out.print(f"{'':<22}{check.do}", markup=False, soft_wrap=True)
+        out.print(f"[{STYLES[check.status]}]{check.status:<8}[/]{check.name:<14}", end="")
+        out.print(check.detail, markup=False, soft_wrap=True)
+        if check.fix:
+            out.print(f"{'':<22}{check.fix}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`outdo drill`: illnesses on purpose."""
+"""`outdo drill`: runs that fail on purpose, to test the doctor."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ if TYPE_CHECKING:
 
 @app.command()
 def drill(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME … | all]", help="None: list them.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME … | all]", help="Default: list them.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the warm-up and of every run.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Each has a folder drill-NAME in this one.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="The results as JSON.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Parent of the folders drill-NAME.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Make a small run ill on purpose, see that the doctor names it, change one thing, and see it cured.
+    """Make a small run fail on purpose, and check that the doctor names the failure and that one change fixes it.
 
-    Each takes about a minute of one core. Exit status 0 where all pass, 1 where one does not.
+    Each takes about a minute of one core. Exit status 0 if all pass, 1 if one does not.
 
     \b
       outdo drill
       outdo drill kl-blowup
       outdo drill all --seed 1
     """
-    one_thread()  # else a drill would be another one on a machine with other cores
+    one_thread()  # else results would depend on the number of cores
     from outdo.drills.registry import DRILLS, find_drills
 
     console = Console(highlight=False, stderr=as_json)
 
-    def say(line: str) -> None:
+    def notify(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
     if not names:
         if as_json:
-            print(json.dumps({name: known.shows for name, known in DRILLS.items()}, indent=2))
+            print(json.dumps({name: drill.shows for name, drill in DRILLS.items()}, indent=2))
             return
-        for name, known in DRILLS.items():
-            say(f"{name:<18}{known.shows}")
+        for name, drill in DRILLS.items():
+            notify(f"{name:<18}{drill.shows}")
         return
     chosen = find_drills(names)
     from outdo.drills.perform import perform
 
-    done: list[Performed] = []
+    results: list[Performed] = []
     with report_interrupt():
-        for each in perform(chosen, out, seed, say):
-            done.append(each)
+        for each in perform(chosen, out, seed, notify):
+            results.append(each)
             _show(each, console)
     if as_json:
-        print(json.dumps([each.row() for each in done], indent=2, default=str))
-    elif len(done) > 1:
-        _summary(done, console)
-    raise typer.Exit(0 if all(each.outcome.passed for each in done) else 1)
+        print(json.dumps([each.row() for each in results], indent=2, default=str))
+    elif len(results) > 1:
+        _summary(results, console)
+    raise typer.Exit(0 if all(each.outcome.passed for each in results) else 1)
 
 
 def _show(done: Performed, console: Console) -> None:
@@ -73,11 +73,12 @@ def _show(done: Performed, console: Console) -> None:
     console.print(f"{done.drill.name}  {done.seconds:.0f} s  {where}", markup=False, soft_wrap=True)
 
 
-def _summary(done: list[Performed], console: Console) -> None:
+def _summary(results: list[Performed], console: Console) -> None:
     console.print()
-    for each in done:
+    for each in results:
         word = "PASS" if each.outcome.passed else "FAIL"
-        told = f"{word}  {each.drill.name:<18}{each.seconds:5.0f} s {each.cpu_seconds:5.0f} s of CPU"
-        console.print(told, markup=False, soft_wrap=True)
-    passed = sum(each.outcome.passed for each in done)
-    console.print(f"{passed} of {len(done)} drills pass, in {sum(each.seconds for each in done) / 60:.1f} minutes")
+        line = f"{word}  {each.drill.name:<18}{each.seconds:5.0f} s {each.cpu_seconds:5.0f} s of CPU"
+        console.print(line, markup=False, soft_wrap=True)
+    passed = sum(each.outcome.passed for each in results)
+    minutes = sum(each.seconds for each in results) / 60
+    console.print(f"{passed} of {len(results)} drills pass, in {minutes:.1f} minutes")

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 @app.command()
 def sweep(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=a,b,c …]")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Its folder; default: runs/sweep-NAME.")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Cells that run at once; they share the cores.")] = 1,
-    only: Annotated[list[str] | None, typer.Option(help="Run this setting or cell alone; may be given again.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the result as a page, with its picture beside it.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default: runs/sweep-NAME.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Cells that run at once and share the cores.")] = 1,
+    only: Annotated[list[str] | None, typer.Option(help="Run only this setting or cell; repeatable.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the result as Markdown, with a picture.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
-    """Train every combination of the listed values, and say which to take.
+    """Train every combination of the listed values, and report which to pick.
 
-    The same command again goes on where it was stopped. A list in brackets is one value.
+    The same command resumes a sweep that was stopped. A list in brackets is one value.
 
     \b
       outdo sweep num_generations=4,8,16 beta=0,0.05,0.2 seed=0,1,2
@@ -50,71 +50,62 @@ def sweep(
     path, pairs = split_words(words or [])
     console = Console(highlight=False, stderr=as_json)
 
-    def say(line: str) -> None:
+    def notify(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
     if report:
         refuse_folder(report, "--report")
-    found = read_sweep(path, pairs, say)
-    _refuse_unknown(found, only or [])
-    folder = out or Path("runs") / f"sweep-{Path(path).stem if path else 'default'}-{found.fingerprint}"
+    sweep = read_sweep(path, pairs, notify)
+    _refuse_unknown(sweep, only or [])
+    folder = out or Path("runs") / f"sweep-{Path(path).stem if path else 'default'}-{sweep.fingerprint}"
     if dry_run:
-        for cell in found.cells:
-            say(f"cell-{cell.name}  {cell.setting}")
-        say(f"{len(found.cells)} cells, to be made in {folder}")
+        for cell in sweep.cells:
+            notify(f"cell-{cell.name}  {cell.setting}")
+        notify(f"{len(sweep.cells)} cells, to run in {folder}")
         return
-    drive = open_folder(found, folder, start)
-    say(f"{len(found.cells)} cells in {folder}")
-    with report_interrupt(f"the same command goes on with {folder}"):
-        run_cells(drive, parallel, say, only or [])
-    _say_passed([line for lines in drive.passed.values() for line in lines])
+    drive = open_folder(sweep, folder, start)
+    notify(f"{len(sweep.cells)} cells in {folder}")
+    with report_interrupt(f"the same command resumes {folder}"):
+        run_cells(drive, parallel, notify, only or [])
+    _report_skipped([line for lines in drive.skipped.values() for line in lines])
     if report:
         _write_page(drive, report, shlex.join(["outdo", *sys.argv[1:]]))
     if as_json:
-        print((folder / "sweep.json").read_text(encoding="utf-8"), end="")
+        print(json.dumps(drive.summary(), indent=1))
     else:
         _show(drive, console)
     if failed := [name for name, row in drive.rows.items() if row["status"] == "failed"]:
-        raise RunError(
-            f"{len(failed)} of {len(drive.rows)} cells failed, {failed[0]} the first; their logs are beside them"
-        )
+        raise RunError(f"{len(failed)} of {len(drive.rows)} cells failed; see {folder}/cell-{failed[0]}.log")
 
 
-def _say_passed(passed: list[str]) -> None:
+def _report_skipped(skipped: list[str]) -> None:
     from outdo.runs.reader import describe_skipped
 
-    if passed:
-        print(describe_skipped(passed), file=sys.stderr)
+    if skipped:
+        print(describe_skipped(skipped), file=sys.stderr)
 
 
-def _refuse_unknown(found: Sweep, only: list[str]) -> None:
-    """What would fail in every cell, or choose none, is said before the first starts."""
+def _refuse_unknown(sweep: Sweep, only: list[str]) -> None:
+    """Refuses what would fail in every cell, or select none, before the first starts."""
     from outdo.rewards.choose import rewards_of
-    from outdo.sweeps.report import FURTHER
+    from outdo.sweeps.report import EXTRA_COLUMNS
     from outdo.tasks.mixture import task_of
 
-    known = {name for cell in found.cells for name in (cell.name, cell.setting)}
+    names = {name for cell in sweep.cells for name in (cell.name, cell.setting)}
     for name in only:
-        if name not in known:
-            settings = ", ".join(dict.fromkeys(cell.setting for cell in found.cells))
-            raise RecipeError(f"--only {name}: there is no such setting; there are {settings}")
-    for name in found.columns:
-        if name not in FURTHER:
-            raise RecipeError(f"sweep: columns: {name!r} is none of {', '.join(FURTHER)}")
-    seen = set()
-    for cell in found.cells:
-        keys = (
-            "dataset_name",
-            "task_args",
-            "columns",
-            "dataset_mixture",
-            "reward_funcs",
-            "reward_weights",
-            "reward_gate",
-        )
-        told = json.dumps([cell.definition[key] for key in keys], sort_keys=True)
-        if told not in seen:
-            seen.add(told)
+        if name not in names:
+            settings = ", ".join(dict.fromkeys(cell.setting for cell in sweep.cells))
+            raise RecipeError(f"--only {name}: no such setting; the settings are {settings}")
+    for name in sweep.columns:
+        if name not in EXTRA_COLUMNS:
+            raise RecipeError(f"sweep: columns: {name!r} is not one of {', '.join(EXTRA_COLUMNS)}")
+    checked = set()
+    for cell in sweep.cells:
+        task_keys = ("dataset_name", "task_args", "columns", "dataset_mixture")
+        keys = (*task_keys, "reward_funcs", "reward_weights", "reward_gate")
+        values = json.dumps([cell.definition[key] for key in keys], sort_keys=True)
+        if values not in checked:
+            checked.add(values)
             try:
                 rewards_of(cell.recipe, task_of(cell.recipe), {})
             except (RecipeError, ValueError) as error:
@@ -124,6 +115,7 @@ def _refuse_unknown(found: Sweep, only: list[str]) -> None:
 def _show(drive: Drive, console: Console) -> None:
     from outdo.sweeps.analysis import settings_of
     from outdo.sweeps.choice import choose
+    from outdo.sweeps.grid import SWEEP_FILE
     from outdo.sweeps.report import heat_map, notes, table
 
     settings, varied = settings_of(list(drive.rows.values())), drive.sweep.varied
@@ -135,14 +127,14 @@ def _show(drive: Drive, console: Console) -> None:
     for line in notes(settings):
         console.print(line, markup=False, soft_wrap=True)
     choice = choose(settings, drive.sweep.default)
-    console.print(f"\n{'take  ' if choice.name else ''}{choice.why}", markup=False)
-    console.print(f"\nrows      {drive.folder / 'sweep.json'}", markup=False, soft_wrap=True)
+    console.print(f"\n{'pick  ' if choice.name else ''}{choice.why}", markup=False)
+    console.print(f"\nrows      {drive.folder / SWEEP_FILE}", markup=False, soft_wrap=True)
     if picture := _picture(drive, drive.folder / "sweep.png"):
         console.print(f"picture   {picture}", markup=False, soft_wrap=True)
 
 
 def _picture(drive: Drive, path: Path) -> Path | None:
-    """None where matplotlib is not there: the table says the same."""
+    """None where matplotlib is not installed: the table has the same numbers."""
     from outdo.sweeps.analysis import settings_of
     from outdo.sweeps.draw import draw
 
@@ -165,14 +157,14 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
     ended = [row for row in drive.rows.values() if row["status"] in ("done", "halted")]
     recipes = [cell.recipe for cell in drive.sweep.cells]
     lengths, sizes = _listed(r.max_steps for r in recipes), _listed(r.answers_per_step for r in recipes)
-    each = f"{lengths} steps each, {sizes} answers a step"
+    each = f"{lengths} steps each, {sizes} answers per step"
     facts = {
-        "made by": f"`{command}`",
+        "command": f"`{command}`",
         "cells": f"{len(ended)} of {len(drive.rows)} ended; {each}",
-        "success": "of greedy answers to held-out problems, mean over seeds; `gain` is against the model before GRPO",
+        "success": "of greedy answers to held-out problems, mean over seeds; `gain` is over the model before GRPO",
         "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
     }
-    with disk_errors(path, "name another place with --report"):
+    with disk_errors(path, "choose another path with --report"):
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
         text = page(
@@ -190,26 +182,26 @@ def _listed(values: Iterable[int]) -> str:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; the first is what the others are compared with.")],
-    as_json: Annotated[bool, typer.Option("--json", help="The numbers as JSON.")] = False,
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; the others are compared with the first.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Show runs side by side: the keys in which they differ, what each came to, and whether that is more than noise.
+    """Compare runs: the keys in which they differ, the result of each, and whether the difference is more than noise.
 
     \b
       outdo compare runs/ONE runs/TWO
     """
-    from outdo.sweeps import compare as side
+    from outdo.sweeps import compare as compared
 
     if len(runs) < 2:
-        raise RecipeError("there is one run, and nothing to compare it with: name two or more")
-    passed: list[str] = []
-    found = side.read(runs, passed)
-    _say_passed(passed)
+        raise RecipeError("one run has nothing to compare with: name two or more")
+    skipped: list[str] = []
+    sides = compared.read(runs, skipped)
+    _report_skipped(skipped)
     if as_json:
-        print(json.dumps(side.as_json(found), indent=2))
+        print(json.dumps(compared.as_json(sides), indent=2))
         return
     console = Console(highlight=False)
-    for part in side.tables(found, console.width):
+    for part in compared.tables(sides, console.width):
         console.print(part)
-    for line in side.words(found):
+    for line in compared.describe_sides(sides):
         console.print(line, markup=False, soft_wrap=True)

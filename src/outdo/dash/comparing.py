@@ -16,7 +16,7 @@ from outdo.dash.files import Row, as_float, as_int, plain
 from outdo.dash.findings import findings_of
 from outdo.dash.shapes import Compared, Key, RunSummary
 from outdo.dash.summary import total
-from outdo.sweeps.compare import Side, against, differing, is_paired, words
+from outdo.sweeps.compare import Side, against, describe_sides, differing, is_paired
 from outdo.sweeps.rows import LOOKED_AT, NOTHING, SIGNALS, TAIL, held_out, mean_of, outcome, troubles
 
 NOISE_BYTES = 48 << 20  # of answers that are read for the noise of advantages
@@ -41,7 +41,7 @@ def compared(sides: Sequence[tuple[Book, RunSummary]]) -> Compared:
             | {"noise": gap.is_noise, "paired": is_paired(side, first)}
             for side, gap in gaps
         ],
-        notes=words(made),
+        notes=describe_sides(made),
         trouble=trouble,
     )
 

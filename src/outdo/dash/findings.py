@@ -14,10 +14,10 @@ from outdo.dash.book import Book
 from outdo.dash.files import Row, as_float, as_int, plain, text_of
 from outdo.dash.shapes import Change, Expect, Finding, Findings
 from outdo.doctor import finding as said
-from outdo.doctor.answers import FILES, GROUPS, look
+from outdo.doctor.answers import MAX_FILES, MAX_GROUPS, summarize_answers
 from outdo.doctor.history import Answers, History, from_rows
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.doctor.rules import diagnose
-from outdo.doctor.words import PLAYBOOK
 
 LOOKED_AT = 24 << 20  # bytes of answers that are read for it
 
@@ -72,12 +72,12 @@ def _answers(book: Book, trouble: list[str], gained: bool) -> Answers:
     """Groups of the first and the last files, as `outdo doctor` looks at them; a bounded number of bytes."""
     files = book.index.files()
     firsts = list(files)
-    chosen = list(dict.fromkeys([*firsts[:1], *firsts[-FILES + 1 :]]))
+    chosen = list(dict.fromkeys([*firsts[:1], *firsts[-MAX_FILES + 1 :]]))
     places: list[Place] = []
     for first in chosen:
         found = book.index.block(first, files[first]).places()
-        half = GROUPS // 2
-        places += found if len(found) <= GROUPS else [*found[:half], *found[-half:]]
+        half = MAX_GROUPS // 2
+        places += found if len(found) <= MAX_GROUPS else [*found[:half], *found[-half:]]
     rows, spent = [], 0
     with Reader(book.root) as reader:
         for place in places:
@@ -87,7 +87,7 @@ def _answers(book: Book, trouble: list[str], gained: bool) -> Answers:
             with suppress(OSError, ValueError):
                 rows.append(reader.row(place))
     try:
-        return look(rows, gained)
+        return summarize_answers(rows, gained)
     except Exception as error:  # rows that are not as run.py writes them
         trouble.append(f"the answers were not looked at: {type(error).__name__}: {error}"[:300])
         return Answers()
@@ -126,7 +126,7 @@ def _change(row: Any) -> Change | None:
     if not isinstance(row, Mapping) or not isinstance(row.get("key"), str):
         return None
     made = said.Change(text_of(row["key"])[:80], plain(row.get("from")), plain(row.get("to")))
-    told = {"key": made.key, "from": made.old, "to": made.new, "words": made.words(), "override": made.pair()}
+    told = {"key": made.key, "from": made.old, "to": made.new, "words": made.describe(), "override": made.pair()}
     return Change.model_validate(told)
 
 
@@ -135,4 +135,4 @@ def _expect(row: Any) -> Expect | None:
         return None
     steps = as_int(row.get("steps"))
     made = said.Expect(text_of(row.get("signal"))[:80], row["direction"], steps or 0)
-    return Expect(signal=made.signal, direction=made.direction, steps=steps, words=made.words())
+    return Expect(signal=made.signal, direction=made.direction, steps=steps, words=made.describe())

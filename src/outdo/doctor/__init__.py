@@ -1,1 +1,1 @@
-"""From a run's curves to findings."""
+"""Diagnoses a run from its curves and answers."""

@@ -1,107 +1,104 @@
-"""What the answers themselves say: the same one judged both ways, why graders broke, and what came to pay."""
+"""What the answers show: one answer with two verdicts, why graders broke, and what the reward came to pay for."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from outdo.doctor.history import Answers
 from outdo.errors import RunError
+from outdo.runs.layout import group_files
 from outdo.runs.reader import read_rows
 
-GROUPS = 400  # that are looked at of a file, at most; early and late files only
-FILES = 3
-WORDS = 4  # of a phrase
-SHOWN = 90  # characters of an answer
+MAX_GROUPS = 400  # read from each file
+MAX_FILES = 3  # the first and the last ones
+MAX_PHRASE_WORDS = 4
+MAX_TEXT_CHARS = 90  # of an answer that is shown
 
-Row = Mapping[str, Any]
-Key = tuple[str, str, int, str]  # what makes two answers the same
+GroupRow = Mapping[str, Any]
+AnswerKey = tuple[str, str, int, str]  # prompt, text, number of tokens, finish: what makes two answers the same
+PaidAnswer = tuple[str, str, float, str]  # prompt, text, reward, verdict
 
 
-def read_answers(folder: Path, passed: list[str]) -> Answers:
-    """Of a run's groups/, from its first and its last files. Raises RunError where they are not a run's.
+def read_answers(folder: Path, skipped: list[str]) -> Answers:
+    """A run's answers, from its first and its last files. Raises RunError where the rows are not a run's.
 
-    Lines that are no rows are told in `passed`.
+    Lines that are not JSON rows are added to `skipped`.
     """
-    files = sorted(path for path in (folder / "groups").glob("steps-*.jsonl") if path.is_file())
+    files = [path for path in group_files(folder) if path.is_file()]
     if not files:
         return Answers()
-    chosen = list(dict.fromkeys([files[0], *files[-FILES + 1 :]]))
-    rows = [row for path in chosen for row in _some(path, passed)]
+    chosen = list(dict.fromkeys([files[0], *files[-MAX_FILES + 1 :]]))
+    rows = [row for path in chosen for row in _read_ends(path, skipped)]
     try:
-        return look(rows)
+        return summarize_answers(rows)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise RunError(f"{folder / 'groups'}: rows are not as a run writes them ({error!r:.80})") from None
+        raise RunError(f"{files[0].parent}: rows are not as a run writes them ({error!r:.80})") from None
 
 
-def _some(path: Path, passed: list[str]) -> Iterator[Row]:
+def _read_ends(path: Path, skipped: list[str]) -> Iterator[GroupRow]:
     """Rows from the start and the end of a file; all where they are few."""
     with path.open("rb") as file:
         count = sum(1 for _ in file)
-    if count <= GROUPS:
-        yield from read_rows(path, passed)
-        return
-    half = GROUPS // 2
-    for index, row in enumerate(islice(read_rows(path, passed), count)):
-        if index < half or index >= count - half:
+    half = MAX_GROUPS // 2
+    for index, row in enumerate(read_rows(path, skipped)):
+        if count <= MAX_GROUPS or index < half or count - half <= index < count:
             yield row
 
 
-def look(rows: Sequence[Row], gained: bool = True) -> Answers:
-    """What rows of groups/ say, in the order of their steps. What came to pay is the longest to find out."""
+def summarize_answers(rows: Sequence[GroupRow], gained: bool = True) -> Answers:
+    """Rows of groups, in the order of their steps. `gained` takes the longest to compute."""
     repeated, differing, example = _disagreement(rows)
     reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
     broken = reasons.most_common(1)[0][0] if reasons else ""
     return Answers(repeated, differing, example, _cut(broken), _gained(rows) if gained else ())
 
 
-def _disagreement(rows: Sequence[Row]) -> tuple[int, int, str]:
-    """Answers with the same text, length and end to the same prompt, and those of them that were judged both ways.
+def _disagreement(rows: Sequence[GroupRow]) -> tuple[int, int, str]:
+    """The number of answers given more than once, the number of them with different verdicts, and an example.
 
-    Of several groups the verdicts are compared, within one also what was paid: a reward may depend on the siblings.
+    Across groups only verdicts are compared, within a group also rewards: a reward may depend on the siblings.
     """
-    sets: dict[Key, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    by_answer: dict[AnswerKey, dict[int, list[GroupRow]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
         for answer in row["completions"]:
             if answer["verdict"] != "broken":
                 key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"])
-                sets[key][index].append(answer)
-    several = {key: groups for key, groups in sets.items() if sum(map(len, groups.values())) > 1}
-    torn = {key: judged for key, groups in several.items() if (judged := _torn(list(groups.values())))}
+                by_answer[key][index].append(answer)
+    repeated = {key: groups for key, groups in by_answer.items() if sum(map(len, groups.values())) > 1}
+    differing = {key: counts for key, groups in repeated.items() if (counts := _differing(list(groups.values())))}
     example = ""
-    if torn:
-        key = max(torn, key=lambda key: sum(torn[key].values()))
-        ways = ", ".join(f"{way} {count} times" for way, count in torn[key].most_common(3))
-        example = f"{_cut(key[1])!r} was {ways}"
-    return len(several), len(torn), example
+    if differing:
+        key = max(differing, key=lambda key: sum(differing[key].values()))
+        verdicts = ", ".join(f"{verdict} {count} times" for verdict, count in differing[key].most_common(3))
+        example = f"{_cut(key[1])!r} was {verdicts}"
+    return len(repeated), len(differing), example
 
 
-def _torn(groups: Sequence[Sequence[Row]]) -> Counter[str]:
-    """How often the same answer was judged in which way, by the groups that it is in; empty where that is one way."""
+def _differing(groups: Sequence[Sequence[GroupRow]]) -> Counter[str]:
+    """The counts of each verdict of one answer, in the groups that have it; empty where there is only one verdict."""
     verdicts = Counter(answer["verdict"] for group in groups for answer in group)
-    paid = [Counter(f"{answer['verdict']} ({answer['reward']:g})" for answer in group) for group in groups]
-    return next((ways for ways in (verdicts, *paid) if len(ways) > 1), Counter())
+    rewards = [Counter(f"{answer['verdict']} ({answer['reward']:g})" for answer in group) for group in groups]
+    return next((counts for counts in (verdicts, *rewards) if len(counts) > 1), Counter())
 
 
-def _gained(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What the best-paid answers of the last groups have in common that those of the first had not."""
+def _gained(rows: Sequence[GroupRow]) -> tuple[str, ...]:
+    """What the best-paid answers of the last groups have in common that those of the first did not."""
     third = len(rows) // 3
     if not third:
         return ()
-    early, late = _paid(rows[:third]), _paid(rows[-third:])
+    early, late = _best_paid(rows[:third]), _best_paid(rows[-third:])
     if not early or not late:
         return ()
-    found = [*_phrase(early, late), *_form(early, late), *_length(early, late)]
     prompts = {row["prompt_id"]: row["messages"][-1]["content"] for row in rows}
-    shown = [f"to {_cut(prompts[i], 40)!r}: {_cut(t)!r} was paid {r:g}, and {v}" for i, t, r, v in late[:3]]
-    return (*found, *shown)
+    examples = [f"to {_cut(prompts[i], 40)!r}: {_cut(t)!r} got reward {r:g}, and is {v}" for i, t, r, v in late[:3]]
+    return (*_phrase(early, late), *_form(early, late), *_length(early, late), *examples)
 
 
-def _paid(rows: Sequence[Row]) -> list[tuple[str, str, float, str]]:
-    """The better-paid half of the answers, best first, those that are not right before the others."""
+def _best_paid(rows: Sequence[GroupRow]) -> list[PaidAnswer]:
+    """The better-paid half of the answers, best first; with the same reward, those that are not right come first."""
     flat = [
         (row["prompt_id"], a["text"], float(a["reward"]), a["verdict"])
         for row in rows
@@ -112,41 +109,42 @@ def _paid(rows: Sequence[Row]) -> list[tuple[str, str, float, str]]:
     return flat[: max(1, len(flat) // 2)]
 
 
-def _phrase(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
-    """A run of words that many late answers have and few early ones had."""
+def _phrase(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
+    """The phrase that became most common."""
     before, after = (_phrases([text for _, text, *_ in part]) for part in (early, late))
     rise = {phrase: share - before.get(phrase, 0.0) for phrase, share in after.items()}
     best = max(rise, key=lambda phrase: (round(rise[phrase], 2), len(phrase)), default="")
     if not best or rise[best] < 0.3:
         return []
-    return [f"{best!r} is in {after[best]:.0%} of the best-paid late answers, and was in {before.get(best, 0.0):.0%}"]
+    return [f"{best!r} is in {after[best]:.0%} of the best-paid late answers, up from {before.get(best, 0.0):.0%}"]
 
 
 def _phrases(texts: Sequence[str]) -> dict[str, float]:
-    """The share of the texts that have each run of one to a few words."""
+    """The share of the texts that contain each phrase."""
     counts: Counter[str] = Counter()
-    for text in texts[:GROUPS]:
+    for text in texts[:MAX_GROUPS]:
         words = text.split()[:200]
-        counts.update({" ".join(words[i : i + n]) for n in range(1, WORDS + 1) for i in range(len(words) - n + 1)})
-    return {phrase: count / max(1, min(len(texts), GROUPS)) for phrase, count in counts.most_common(2000)}
+        sizes = range(1, MAX_PHRASE_WORDS + 1)
+        counts.update({" ".join(words[i : i + n]) for n in sizes for i in range(len(words) - n + 1)})
+    return {phrase: count / max(1, min(len(texts), MAX_GROUPS)) for phrase, count in counts.most_common(2000)}
 
 
-def _form(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
-    """A mark that came to be written, or written many times over."""
-    found = []
+def _form(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
+    """Tags and marks that became more frequent."""
+    lines = []
     for mark in ("<think>", "<answer>", "\\boxed", "####", "```", "\n"):
         before, after = (sum(text.count(mark) for _, text, *_ in part) / len(part) for part in (early, late))
         if after > 1.5 * before + 0.5:
-            found.append(f"{mark!r} is written {after:.1f} times an answer, and was {before:.1f} times")
-    return found
+            lines.append(f"{mark!r} appears {after:.1f} times per answer, up from {before:.1f}")
+    return lines
 
 
-def _length(early: Sequence[tuple[str, str, float, str]], late: Sequence[tuple[str, str, float, str]]) -> list[str]:
+def _length(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
     before, after = (sum(len(text) for _, text, *_ in part) / len(part) for part in (early, late))
     if 0.67 < after / max(before, 1) < 1.5:
         return []
     return [f"the best-paid answers have {after:.0f} characters, and had {before:.0f}"]
 
 
-def _cut(text: str, size: int = SHOWN) -> str:
+def _cut(text: str, size: int = MAX_TEXT_CHARS) -> str:
     return text if len(text) <= size else f"{text[: size - 1]}…"

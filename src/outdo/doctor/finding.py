@@ -1,4 +1,4 @@
-"""What the doctor says: a name, the numbers behind it, one change, and the signal that should answer."""
+"""What the doctor reports: a code, the evidence, one change of the recipe, and the signal that should respond."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ Direction = Literal["up", "down", "steady"]
 
 
 @dataclass(frozen=True)
-class Sign:
-    """One number of the evidence: a signal before and after, its slope a step, or words where there is no number."""
+class Evidence:
+    """A signal before and after and its slope, or a note where there is no number."""
 
     signal: str
     before: float | None = None
     after: float | None = None
-    slope: float | None = None  # a step
+    slope: float | None = None  # per step
     note: str = ""
 
-    def words(self) -> str:
-        shown = self.signal
+    def describe(self) -> str:
+        text = self.signal
         if self.after is not None:
-            shown += (
-                f" {_short(self.after)}" if self.before is None else f" {_short(self.before)} → {_short(self.after)}"
-            )
+            text += f" {'' if self.before is None else f'{_short(self.before)} → '}{_short(self.after)}"
         if self.slope is not None:
-            shown += f" ({self.slope:+.2g} a step)"
-        return f"{shown}: {self.note}" if self.note and self.after is not None else f"{shown} {self.note}".rstrip()
+            text += f" ({self.slope:+.2g} per step)"
+        return f"{text}: {self.note}" if self.note and self.after is not None else f"{text} {self.note}".rstrip()
 
     def row(self) -> dict[str, Any]:
         return {"signal": self.signal, "before": self.before, "after": self.after, "slope": self.slope} | {
-            "words": self.words()
+            "words": self.describe()
         }
 
 
 @dataclass(frozen=True)
 class Change:
-    """A key of the recipe, what it is now (None: not known) and what to set."""
+    """A key of the recipe, its value now (None: unknown) and the value to set."""
 
     key: str
     old: Any
@@ -48,8 +46,8 @@ class Change:
         """As it is typed on the command line."""
         return f"{self.key}={_typed(self.new)}"
 
-    def words(self) -> str:
-        return f"{self.key}: {_typed(self.old) if self.old is not None else 'as it is'} → {_typed(self.new)}"
+    def describe(self) -> str:
+        return f"{self.key}: {_typed(self.old) if self.old is not None else 'current value'} → {_typed(self.new)}"
 
     def row(self) -> dict[str, Any]:
         return {"key": self.key, "from": self.old, "to": self.new}
@@ -57,15 +55,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Expect:
-    """Which signal should answer to the change, which way, and within how many steps."""
+    """Which signal should respond to the change, in which direction, and within how many steps."""
 
     signal: str
     direction: Direction
     steps: int
 
-    def words(self) -> str:
-        goes = {"up": "rises", "down": "falls", "steady": "holds"}[self.direction]
-        return f"{self.signal} {goes} within {self.steps} steps"
+    def describe(self) -> str:
+        verb = {"up": "rises", "down": "falls", "steady": "holds"}[self.direction]
+        return f"{self.signal} {verb} within {self.steps} steps"
 
     def row(self) -> dict[str, Any]:
         return {"signal": self.signal, "direction": self.direction, "steps": self.steps}
@@ -73,12 +71,12 @@ class Expect:
 
 @dataclass(frozen=True)
 class Finding:
-    """One diagnosis. `step` is when it began; a healthy run has nothing to change."""
+    """One diagnosis. `step` is its onset; a healthy run has no change."""
 
     code: str
     severity: Severity
     step: int
-    evidence: tuple[Sign, ...]
+    evidence: tuple[Evidence, ...]
     change: Change | None = None
     expect: Expect | None = None
 
@@ -91,15 +89,15 @@ class Finding:
             "code": self.code,
             "severity": self.severity,
             "step": self.step,
-            "evidence": [sign.row() for sign in self.evidence],
+            "evidence": [item.row() for item in self.evidence],
             "change": self.change.row() if self.change else None,
             "expect": self.expect.row() if self.expect else None,
             "page": self.page,
         }
 
 
-def changed(recipe: Mapping[str, Any], key: str, new: Any) -> Change:
-    """A change with what the recipe has now; it may be another trainer's, and unknown."""
+def set_key(recipe: Mapping[str, Any], key: str, new: Any) -> Change:
+    """A change with the recipe's value now; another trainer's recipe may be unknown."""
     return Change(key, recipe.get(key), new)
 
 

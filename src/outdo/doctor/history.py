@@ -1,4 +1,4 @@
-"""A run as the rules see it: columns by our metric names, held-out success, the recipe, what its answers say."""
+"""A run as the rules see it: columns under outdo's metric names, held-out success, the recipe, its answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from outdo.doctor.names import KNOWN, LOST, judges, number, our_values
-from outdo.doctor.signals import Curve, known, slope
+from outdo.doctor.names import CORE_SIGNALS, NON_FINITE, canonical_values, finite_number, is_success_part
+from outdo.doctor.signals import Curve, finite, slope
 
-MANY = 1e12  # steps: a larger number is something else, such as a time
-EVAL_SIZE = 200  # problems that an evaluation is taken to have where it does not say
+MAX_STEP = 1e12  # a larger number is something else, such as a time
+EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 
 
 @dataclass(frozen=True)
@@ -26,32 +26,32 @@ class Held:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the answers themselves say, where they are kept."""
+    """What the answers show, where they are available."""
 
-    repeated: int = 0  # sets of answers with the same text to the same prompt
-    differing: int = 0  # of those, sets that were judged in different ways
+    repeated: int = 0  # answers given more than once to the same prompt
+    differing: int = 0  # of those, answers with different verdicts
     example: str = ""  # one of these
-    broken: str = ""  # why most of the broken ones are
-    gained: tuple[str, ...] = ()  # what the answers that gained most have in common, and some of them
+    broken: str = ""  # the most common reason of broken grades
+    gained: tuple[str, ...] = ()  # what the answers that gained most have in common, and examples
 
 
 @dataclass(frozen=True)
 class History:
-    """N steps. A column that nobody logged is not there, and a rule that needs it abstains."""
+    """N steps. A signal that was not logged has no column, and a rule that needs it abstains."""
 
     steps: tuple[int, ...]
     columns: Mapping[str, Curve]
     held: tuple[Held, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
-    passed: tuple[str, ...] = ()  # lines of its files that are no rows
+    skipped: tuple[str, ...] = ()  # lines of its files that are not JSON rows
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def has(self, *names: str, least: int = 4) -> bool:
         """Whether each of these was logged at that many steps."""
-        return all(name in self.columns and len(known(self.columns[name])) >= least for name in names)
+        return all(name in self.columns and len(finite(self.columns[name])) >= least for name in names)
 
     def __getitem__(self, name: str) -> Curve:
         return self.columns[name]
@@ -65,19 +65,19 @@ class History:
         return float(np.median(np.diff(self.steps))) if len(self) > 1 else 1.0
 
     def slope(self, name: str) -> float:
-        """Change a step."""
+        """Change per step."""
         return slope(self[name]) / self.stride
 
     def since(self, index: int) -> History:
-        """The same from a step on."""
+        """The rows from an index on."""
         if not index:
             return self
-        held = tuple(one for one in self.held if index < len(self) and one.step >= self.steps[index])
+        held = tuple(point for point in self.held if index < len(self) and point.step >= self.steps[index])
         columns = {name: curve[index:] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
     def until(self, index: int) -> History:
-        """The same up to a step, and without it."""
+        """The rows before an index."""
         columns = {name: curve[:index] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[:index], columns=columns)
 
@@ -88,12 +88,13 @@ def from_rows(
     recipe: Mapping[str, Any] | None = None,
     answers: Answers | None = None,
 ) -> History:
-    """A history of rows under our names, TRL's or verl's. `evals` are rows of evals.jsonl.
+    """A history from rows under outdo's names, TRL's or verl's, and the rows of a run's evaluations.
 
-    Rows of one step are put together. Where a run went back and logs a step again, what it had logged since is gone.
+    Rows of the same step are merged. Where a run was resumed from an earlier step and logs it again, later steps are
+    dropped.
     """
-    logged = [values for row in rows if (values := our_values(row))]
-    found: dict[int, dict[str, float]] = {}
+    logged = [values for row in rows if (values := canonical_values(row))]
+    by_step: dict[int, dict[str, float]] = {}
     held: list[Held] = []
     for step, values in zip(_steps(logged), logged, strict=True):
         if "eval_success_rate" in values:
@@ -101,60 +102,62 @@ def from_rows(
         signals = {name: value for name, value in values.items() if name != "step" and not name.startswith("eval_")}
         if not signals:
             continue
-        if found.get(step, {}).keys() & signals.keys() & KNOWN:
-            while next(reversed(found)) > step:
-                found.popitem()
-            found[step] = {name: value for name, value in found[step].items() if not name.startswith(LOST)}
-        found[step] = found.get(step, {}) | signals
-    held = [*filter(None, map(_held, _main(evals))), *(held if all(0 <= one.success <= 1 for one in held) else ())]
-    steps = tuple(sorted(found))
+        if by_step.get(step, {}).keys() & signals.keys() & CORE_SIGNALS:
+            while next(reversed(by_step)) > step:
+                by_step.popitem()
+            by_step[step] = {k: value for k, value in by_step[step].items() if not k.startswith(NON_FINITE)}
+        by_step[step] = by_step.get(step, {}) | signals
+    held = [*filter(None, map(_held, _main_split(evals))), *(held if all(0 <= p.success <= 1 for p in held) else ())]
+    steps = tuple(sorted(by_step))
     return History(
         steps,
-        _columns([found[step] for step in steps]),
-        tuple(sorted(held, key=lambda one: one.step)),
+        _columns([by_step[step] for step in steps]),
+        tuple(sorted(held, key=lambda point: point.step)),
         dict(recipe or {}),
         answers or Answers(),
     )
 
 
 def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
-    """Of each row. One that does not say follows the one before; fractions are epochs, and rows are counted instead."""
-    whole = all(values.get("step", 0.0).is_integer() and abs(values.get("step", 0.0)) < MANY for values in logged)
+    """The step of each row. A row without one follows the previous row; fractions are epochs, so rows are counted."""
+    given = [values.get("step", 0.0) for values in logged]
+    are_steps = all(step.is_integer() and abs(step) < MAX_STEP for step in given)
     steps: list[int] = []
     for values in logged:
         last = steps[-1] if steps else -1
-        counts = bool(KNOWN & values.keys()) or not steps
-        steps.append(int(values["step"]) if whole and "step" in values else last + counts)
+        counts = bool(CORE_SIGNALS & values.keys()) or not steps
+        steps.append(int(values["step"]) if are_steps and "step" in values else last + counts)
     return steps
 
 
-def _columns(found: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
-    """A curve for each name. Success is a share, else it is no success; a part of the reward may stand for it."""
-    names = dict.fromkeys(name for values in found for name in values)
-    columns = {name: np.array([values.get(name, np.nan) for values in found], dtype=np.float64) for name in names}
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
+    """A curve for each name. Success outside of 0 to 1 is dropped; a part of the reward may stand in for it."""
+    names = dict.fromkeys(name for values in rows for name in values)
+    columns = {name: np.array([values.get(name, np.nan) for values in rows], dtype=np.float64) for name in names}
     if "success_rate" in columns and not is_share(columns["success_rate"]):
         del columns["success_rate"]
     if "success_rate" not in columns:
-        judge = next((name for name, curve in columns.items() if judges(name) and is_share(curve)), None)
-        return columns if judge is None else {**columns, "success_rate": columns[judge]}
+        part = next((name for name, curve in columns.items() if is_success_part(name) and is_share(curve)), None)
+        return columns if part is None else {**columns, "success_rate": columns[part]}
     return columns
 
 
 def is_share(curve: Curve) -> bool:
-    """Whether all of it is from 0 to 1."""
-    values = known(curve)
+    """Whether all values are from 0 to 1."""
+    values = finite(curve)
     return bool(np.all((values >= 0) & (values <= 1)))
 
 
-def _main(evals: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of the first split that was looked at; another distribution may well be out of reach."""
+def _main_split(evals: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of the first split: another distribution may be out of the model's reach."""
     return [row for row in evals if row.get("split") == evals[0].get("split")]
 
 
 def _held(row: Mapping[str, Any]) -> Held | None:
     """Sampled success where it was measured, because training samples too."""
-    sampled = number(row.get("pass@1"))
-    success = number(row.get("success_rate")) if sampled is None else sampled
+    sampled = finite_number(row.get("pass@1"))
+    success = finite_number(row.get("success_rate")) if sampled is None else sampled
     if success is None or not 0 <= success <= 1:
         return None
-    return Held(int(number(row.get("step")) or 0), success, max(1, int(number(row.get("n")) or EVAL_SIZE)))
+    n = max(1, int(finite_number(row.get("n")) or EVAL_SIZE))
+    return Held(int(finite_number(row.get("step")) or 0), success, n)

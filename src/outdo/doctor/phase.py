@@ -1,4 +1,4 @@
-"""Which rows of a run can be compared: those of a curriculum's easier start, and those of the task itself."""
+"""Which rows of a run are comparable: those of a curriculum's easier start, or those of the task itself."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from outdo.tasks.worn_out import WINDOW, is_worn_out
 
 
 def current_phase(history: History) -> History:
-    """The rows since the easier task ended. While it lasts all rows, and no held-out success, which is of the task.
+    """The rows since the easier task ended. While it lasts: all rows, without held-out success, which is of the task.
 
-    Success falls where a curriculum moves on, lengths and entropy jump: that is its design and no illness.
+    Success drops where a curriculum moves on, and lengths and entropy jump: that is by design, no failure.
     """
     easy = num_easy(history)
     return replace(history, held=()) if easy and easy == len(history) else history.since(easy)
 
 
 def num_easy(history: History) -> int:
-    """Rows of the easier task, by the recipe and the shares that the curriculum went by. Of a history that lacks its
-    first rows it may be too many, never too few."""
-    most = int(history.recipe.get("curriculum_steps") or 0)
-    least = float(history.recipe.get("curriculum_informative") or 0.0)
-    within = int(np.searchsorted(history.steps, most))
+    """The number of rows of the easier task, by the recipe and the informative shares. Where the first rows of a
+    history are missing it may be too many, never too few."""
+    max_steps = int(history.recipe.get("curriculum_steps") or 0)
+    min_share = float(history.recipe.get("curriculum_informative") or 0.0)
+    end = int(np.searchsorted(history.steps, max_steps))
     shares = np.nan_to_num(history.columns.get("informative", np.ones(len(history)))).tolist()
-    windows = ((row, shares[max(0, row - WINDOW) : row]) for row in range(1, within))
-    return next((row for row, window in windows if is_worn_out(window, least)), within)
+    windows = ((row, shares[max(0, row - WINDOW) : row]) for row in range(1, end))
+    return next((row for row, window in windows if is_worn_out(window, min_share)), end)

@@ -1,4 +1,4 @@
-"""Rows out of what a trainer printed: verl's console lines, and the dictionaries of transformers and TRL."""
+"""Rows from a trainer's console output: verl's lines, and the dictionaries that transformers and TRL print."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PAIR = re.compile(r"'([^']+)': '?(-?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))\b")
 
 
 def printed_rows(text: str) -> list[dict[str, Any]]:
-    """A row for each step that was told of; none where the text is something else."""
-    lines = [_line(found) for found in map(LINE.search, text.split("\n")) if found]
-    return lines or [row for found in PAIRS.finditer(text) if (row := dict(PAIR.findall(found[1])))]
+    """A row for each step that was printed; empty where the text is something else."""
+    rows = [_verl_row(match) for match in map(LINE.search, text.split("\n")) if match]
+    return rows or [row for match in PAIRS.finditer(text) if (row := dict(PAIR.findall(match[1])))]
 
 
-def _line(found: re.Match[str]) -> dict[str, Any]:
-    row: dict[str, Any] = {"step": found[1]}
-    for pair in found[2].split(" - "):
+def _verl_row(match: re.Match[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"step": match[1]}
+    for pair in match[2].split(" - "):
         name, _, value = pair.rpartition(":")
         row[name] = WRAPPED.sub(r"\1", value.strip())
     return row

@@ -1,4 +1,4 @@
-"""Rules about what is paid: rewards that are gamed, learnt by heart, flat, broken, or spent on length."""
+"""Rules about the reward: it is gamed, memorized, flat, broken, or spent on length."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import re
 
 import numpy as np
 
-from outdo.doctor import limits as at
-from outdo.doctor.finding import Change, Expect, Finding, Sign, changed
+from outdo.doctor.finding import Change, Evidence, Expect, Finding, set_key
 from outdo.doctor.history import Held, History, is_share
-from outdo.doctor.policy import divides, more_answers, moved, worth
-from outdo.doctor.signals import Curve, Shift, departure, early, edge, known, late, late_mean, onset, shift
+from outdo.doctor.policy import fits_batch, goal_of, larger_groups, movement, movements
+from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late, late_mean, onset, shift
+from outdo.metrics import limits as at
 
-PART = "reward/"  # before the name of a reward, in the signal that is its mean
+PART = "reward/"  # prefix of the signal that is the mean of a reward
 
 
 def reward_hacking(history: History) -> Finding | None:
-    """The reward rises and the truth does not: a strict reward kept out of training, else success, else held-out."""
-    if len(history) < at.ENOUGH or not history.has("reward_mean", least=at.ENOUGH):
+    """The reward rises and the true signal does not: the audited reward, else success, else held-out success."""
+    if not history.has("reward_mean", least=at.TREND_STEPS):
         return None
     half = len(history) // 2
-    spans = [0] if len(history) < 2 * at.ENOUGH else [0, half]
-    for start in spans:
+    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, half]:
         span = history.since(start)
         truth = _truth(span)
         if truth is None:
@@ -30,20 +29,20 @@ def reward_hacking(history: History) -> Finding | None:
         name, true = truth
         paid_N = _paid(span, true)
         paid = shift(paid_N)
-        if not (paid.gain >= at.REWARD_UP and paid.z >= at.SURE):
+        if not (paid.gain >= at.REWARD_RISE and paid.z >= at.Z_STRONG):
             continue
-        if true.gain <= at.FOLLOWS * paid.gain and not (true.z > at.LIKELY and true.gain > at.EARNED):
+        if true.gain <= at.TRUTH_FOLLOWS * paid.gain and not (true.z > at.Z_WEAK and true.gain > at.SUCCESS_GAIN):
             return _hacked(history, start + departure(paid_N), name, true)
     return None
 
 
 def _paid(history: History, true: Shift) -> Curve:
-    """The reward of each step, less the penalties that came to be avoided, unless the truth was given up for that.
+    """The reward of each step without penalties that were learned to be avoided, unless the true signal fell meanwhile.
 
-    Weights are the recipe's; those of another trainer are not known, and taken for 1. What a gate keeps back of a
-    penalty is not known either, and taken out all the same.
+    Weights are the recipe's; of another trainer they are unknown and taken as 1. What a gate withholds of a penalty is
+    unknown too, and is taken out all the same.
     """
-    if true.gain <= -at.FELL and true.z <= -at.SURE:
+    if true.gain <= -at.SUCCESS_DROP and true.z <= -at.Z_STRONG:
         return history["reward_mean"]
     weights = _weights(history)
     costs = [np.minimum(weight * np.nan_to_num(history[key]), 0.0) for key, weight in weights.items()]
@@ -51,23 +50,23 @@ def _paid(history: History, true: Shift) -> Curve:
 
 
 def _weights(history: History) -> dict[str, float]:
-    """What each logged part of the reward counts for."""
+    """The weight of each logged part of the reward."""
     parts = [key for key in history.columns if key.startswith(PART)]
     funcs = history.recipe.get("reward_funcs") or []
     audit = history.recipe.get("audit_reward") or ""
     weights = history.recipe.get("reward_weights") or [1.0] * len(funcs)
     given = {_part(audit): 0.0, **dict(zip(map(_part, funcs), weights, strict=False))}
-    return {key: given.get(key, 0.0 if funcs else 1.0) for key in parts}  # one that is not asked for only judges
+    return {key: given.get(key, 0.0 if funcs else 1.0) for key in parts}  # not in the recipe: not paid
 
 
 def _part(name: str) -> str:
-    """The signal of a reward that is named as in a recipe: package.module:function, or a file."""
+    """The signal of a reward named as in a recipe: package.module:function, or a file."""
     return PART + re.split("[:/]", name)[-1].removesuffix(".json")
 
 
 def _truth(history: History) -> tuple[str, Shift] | None:
     for name in ("audit_reward_mean", "success_rate"):
-        if history.has(name, least=at.FEW):
+        if history.has(name, least=at.LEVEL_STEPS):
             return name, shift(history[name])
     if len(history.held) < 2:
         return None
@@ -78,218 +77,207 @@ def _between(first: Held, last: Held) -> Shift:
     return Shift(first.success, last.success, math.hypot(_error(first), _error(last)))
 
 
-def _error(one: Held) -> float:
-    share = (one.success * one.n + 1) / (one.n + 2)
-    return math.sqrt(share * (1 - share) / one.n)
+def _error(point: Held) -> float:
+    share = (point.success * point.n + 1) / (point.n + 2)
+    return math.sqrt(share * (1 - share) / point.n)
 
 
-def _hacked(history: History, began: int, name: str, true: Shift) -> Finding:
-    signs = [moved(history, "reward_mean"), Sign(name, true.before, true.after, None, "the truth")]
-    above = {key: np.maximum(history[key], 0.0) for key in history.columns if key.startswith(PART) and history.has(key)}
-    parts = {key: shift(curve) for key, curve in above.items()}
-    grown = [key for key, part in parts.items() if part.gain > at.REWARD_UP and part.z > at.SURE]
-    signs += [moved(history, key) for key in grown][:3]
-    signs += [Sign("answers", note=text) for text in history.answers.gained]
+def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:
+    evidence = [movement(history, "reward_mean"), Evidence(name, true.before, true.after, None, "the true signal")]
+    logged = [key for key in history.columns if key.startswith(PART) and history.has(key)]
+    parts = {key: shift(np.maximum(history[key], 0.0)) for key in logged}
+    grown = [key for key, part in parts.items() if part.gain > at.REWARD_RISE and part.z > at.Z_STRONG]
+    evidence += [movement(history, key) for key in grown][:3]
+    evidence += [Evidence("answers", note=text) for text in history.answers.gained]
     return Finding(
         "reward_hacking",
         "critical",
-        history.step_at(began),
-        tuple(signs),
-        _harder(history, grown),
+        history.step_at(index),
+        tuple(evidence),
+        _stricter_reward(history, grown),
         Expect(name, "up", 40),
     )
 
 
-def _harder(history: History, grown: list[str]) -> Change:
-    """Pays the rest only where the strict reward is right; where that is so already, trains on the strict one alone."""
+def _stricter_reward(history: History, grown: list[str]) -> Change:
+    """Gates the other rewards by the strict one; where there is a gate already, trains on the strict one alone."""
     others = [key for key in history.columns if key.startswith(PART) and key not in grown]
     parts = [key.removeprefix(PART) for key in others if not _is_penalty(history[key])]
     strict = [name for name in (history.recipe.get("audit_reward"), *parts) if name] or ["numeric"]
     if history.recipe.get("reward_gate"):
-        return changed(history.recipe, "reward_funcs", strict[:1])
+        return set_key(history.recipe, "reward_funcs", strict[:1])
     return Change("reward_gate", None, strict[0])
 
 
 def _is_penalty(curve: Curve) -> bool:
-    """Whether it takes and never pays, so that nothing is right by it."""
-    values = known(curve)
+    """Whether it is never above 0, so that it cannot tell right from wrong."""
+    values = finite(curve)
     return bool(np.min(values, initial=0.0) < 0 and np.max(values, initial=0.0) <= 0)
 
 
 def overfit(history: History) -> Finding | None:
-    """Training success gets ahead of held-out success, or held-out success falls from its best meanwhile."""
-    if len(history) < at.ENOUGH or len(history.held) < 2 or not history.has(worth(history), least=at.FEW):
+    """Training success outgrows held-out success, or held-out success falls from its best meanwhile."""
+    goal, held = goal_of(history), history.held
+    if len(history) < at.TREND_STEPS or len(held) < 2 or not history.has(goal, least=at.LEVEL_STEPS):
         return None
-    trained = history[worth(history)]
-    values = known(trained)
-    ahead = Shift(float(np.median(values[:5])), late(trained), shift(trained).error)
-    held = history.held
-    whole = _between(held[0], held[-1])
-    best = max(held[:-1], key=lambda one: one.success)
+    trained = history[goal]
+    train = Shift(float(np.median(finite(trained)[:5])), late(trained), shift(trained).error)
+    held_out = _between(held[0], held[-1])
+    best = max(held[:-1], key=lambda point: point.success)
     fall = _between(best, held[-1])
-    knows = worth(history) == "success_rate" and ahead.after >= at.LEARNT and ahead.z > at.SURE
-    gap = knows and ahead.gain - whole.gain >= at.GAP and whole.gain < 0.4 * ahead.gain
+    memorized = goal == "success_rate" and train.after >= at.MEMORIZED and train.z > at.Z_STRONG
+    gap = memorized and train.gain - held_out.gain >= at.OVERFIT_GAP and held_out.gain < 0.4 * train.gain
     since = trained[[step >= best.step for step in history.steps]]
-    holds = len(known(since)) >= at.FEW and shift(since).gain > -at.FELL / 2
-    fell = -fall.gain >= at.FELL and fall.z < -at.LIKELY - 0.5 and holds
+    holds = len(finite(since)) >= at.LEVEL_STEPS and shift(since).gain > -at.SUCCESS_DROP / 2
+    fell = -fall.gain >= at.SUCCESS_DROP and fall.z < -at.Z_WEAK - 0.5 and holds
     if not gap and not fell:
         return None
-    began = best.step if fell else history.step_at(departure(trained))
-    signs = (
-        moved(history, worth(history)),
-        Sign("eval_success_rate", fall.before if fell else whole.before, held[-1].success, None, "on held-out prompts"),
+    step = best.step if fell else history.step_at(departure(trained))
+    before = fall.before if fell else held_out.before
+    evidence = (
+        movement(history, goal),
+        Evidence("eval_success_rate", before, held[-1].success, None, "on held-out prompts"),
     )
-    return Finding("overfit", "warning", began, signs, _shorter(history, began), Expect("eval_success_rate", "up", 40))
+    expect = Expect("eval_success_rate", "up", 40)
+    return Finding("overfit", "warning", step, evidence, _less_overfitting(history, step), expect)
 
 
-def _shorter(history: History, began: int) -> Change:
+def _less_overfitting(history: History, step: int) -> Change:
+    """More prompts, else a larger `beta`, else an earlier end."""
     recipe = history.recipe
     args = recipe.get("task_args") or {}
     if isinstance(args, dict) and isinstance(args.get("size"), int):
         return Change("task_args.size", args["size"], 10 * args["size"])
     if recipe.get("beta"):
-        return changed(recipe, "beta", 4 * recipe["beta"])
-    return changed(recipe, "max_steps", max(1, began))
+        return set_key(recipe, "beta", 4 * recipe["beta"])
+    return set_key(recipe, "max_steps", max(1, step))
 
 
 def thinking_tax(history: History) -> Finding | None:
-    """Longer answers that bring nothing, over the whole run or since some point of it."""
-    if len(history) < at.ENOUGH or not history.has("len_mean", worth(history), least=at.ENOUGH):
+    """Longer answers without more success, over the whole run or its last two thirds."""
+    if not history.has("len_mean", goal_of(history), least=at.TREND_STEPS):
         return None
     third = len(history) // 3
-    for start in [0] if len(history) < 2 * at.ENOUGH else [0, third]:
+    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, third]:
         span = history.since(start)
-        length, gain = shift(span["len_mean"]), shift(span[worth(history)])
-        grown = length.ratio >= at.LONGER and length.z > at.SURE
-        nothing = gain.gain + gain.error < 2 * at.EARNED  # and the noise would have let it be seen
-        if grown and (nothing or (length.ratio > at.MUCH_LONGER and gain.gain < at.EARNED)):
+        length, gain = shift(span["len_mean"]), shift(span[goal_of(history)])
+        grown = length.ratio >= at.LENGTH_GROWN and length.z > at.Z_STRONG
+        no_gain = gain.gain + gain.error < 2 * at.SUCCESS_GAIN  # and the noise would not hide one
+        if grown and (no_gain or (length.ratio > at.LENGTH_GROWN_MUCH and gain.gain < at.SUCCESS_GAIN)):
             return _taxed(history, start + departure(span["len_mean"]))
     return None
 
 
-def _taxed(history: History, began: int) -> Finding:
-    recipe, signs = history.recipe, [moved(history, "len_mean")]
-    signs += [
-        moved(history, name)
-        for name in ("reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
-        if history.has(name)
-    ]
-    judges = [key.removeprefix(PART) for key in history.columns if key.startswith(PART)]
-    paid = [key for key in judges if _grew(history, PART + key)]
-    honest = [key for key in judges if key not in paid]
+def _taxed(history: History, index: int) -> Finding:
+    recipe = history.recipe
+    signals = ("len_mean", "reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
+    parts = [key.removeprefix(PART) for key in history.columns if key.startswith(PART)]
+    grown = [key for key in parts if _grew(history, PART + key)]
+    steady = [key for key in parts if key not in grown]
     change = None
-    if honest and not recipe.get("reward_gate") and (paid or recipe.get("reward_weights")):
-        change = Change("reward_gate", None, honest[0])
-    elif not recipe.get("reward_weights"):  # else a reward more would need a weight more
+    if steady and not recipe.get("reward_gate") and (grown or recipe.get("reward_weights")):
+        change = Change("reward_gate", None, steady[0])
+    elif not recipe.get("reward_weights"):  # else one more reward would need one more weight
         funcs = list(recipe.get("reward_funcs") or [])
-        names = funcs or [key for key in honest if key != "length"] or ["numeric"]
+        names = funcs or [key for key in steady if key != "length"] or ["numeric"]
         change = Change("reward_funcs", funcs or None, [*names, "length"])
-    return Finding(
-        "thinking_tax", "warning", history.step_at(began), tuple(signs), change, Expect("len_mean", "down", 40)
-    )
+    evidence, expect = tuple(movements(history, *signals)), Expect("len_mean", "down", 40)
+    return Finding("thinking_tax", "warning", history.step_at(index), evidence, change, expect)
 
 
 def _grew(history: History, name: str) -> bool:
     part = shift(history[name]) if history.has(name) else None
-    return part is not None and part.gain > 0.05 and part.z > at.SURE
+    return part is not None and part.gain > 0.05 and part.z > at.Z_STRONG
 
 
 def is_much_longer(history: History) -> bool:
-    """Whether length grew so much that it is what pays."""
-    return history.has("len_mean") and shift(history["len_mean"]).ratio >= at.MUCH_LONGER
+    """Whether length grew so much that the reward must pay for it."""
+    return history.has("len_mean") and shift(history["len_mean"]).ratio >= at.LENGTH_GROWN_MUCH
 
 
 def _is_flat(history: History) -> bool:
-    """Whether hardly a group at the end has any spread."""
-    return history.has("informative", least=at.FEW) and late_mean(history["informative"]) <= 1 - at.DEAD
+    """Whether hardly any group at the end has spread."""
+    return history.has("informative", least=at.LEVEL_STEPS) and late_mean(history["informative"]) <= 1 - at.NO_SPREAD
 
 
-def _is_wrong(history: History) -> bool:
-    """Whether the groups at the end are without spread because all is wrong."""
-    if history.has("all_wrong", least=at.FEW):
-        return late_mean(history["all_wrong"]) >= at.DEAD
-    return _is_flat(history) and history.has(worth(history)) and late(history[worth(history)]) <= 0.05
+def _is_all_wrong(history: History) -> bool:
+    """Whether the groups at the end have no spread because all answers are wrong."""
+    if history.has("all_wrong", least=at.LEVEL_STEPS):
+        return late_mean(history["all_wrong"]) >= at.NO_SPREAD
+    return _is_flat(history) and history.has(goal_of(history)) and late(history[goal_of(history)]) <= 0.05
 
 
-def _is_paid(history: History) -> bool:
-    """Whether the groups at the end are without spread because all is paid in full, right or not."""
-    paid = "reward_mean" if history.has("reward_mean") and is_share(history["reward_mean"]) else worth(history)
-    return _is_flat(history) and history.has(paid) and late(history[paid]) >= at.FULL and not _is_wrong(history)
+def _is_all_paid(history: History) -> bool:
+    """Whether the groups at the end have no spread because all answers get the full reward, right or not."""
+    paid = "reward_mean" if history.has("reward_mean") and is_share(history["reward_mean"]) else goal_of(history)
+    is_full = history.has(paid) and late(history[paid]) >= at.FULL_REWARD
+    return _is_flat(history) and is_full and not _is_all_wrong(history)
 
 
 def dead_all_wrong(history: History) -> Finding | None:
-    if len(history) < at.FEW or not _is_wrong(history):
+    if not _is_all_wrong(history):
         return None
     name = "all_wrong" if history.has("all_wrong") else "informative"
-    goal, recipe = worth(history), history.recipe
+    goal, recipe = goal_of(history), history.recipe
     chance = late_mean(history[goal]) if goal == "success_rate" and history.has(goal) else 0.0
-    now = int(recipe.get("num_generations") or 8)
-    size = next((g for g in (16, 32, 64) if 1 - (1 - min(chance, 1.0)) ** g >= 0.3 and divides(g, recipe)), 0)
-    if size > now:
-        change = changed(recipe, "num_generations", size)
+    current = int(recipe.get("num_generations") or 8)
+    size = next((g for g in (16, 32, 64) if 1 - (1 - min(chance, 1.0)) ** g >= 0.3 and fits_batch(g, recipe)), 0)
+    if size > current:
+        change = set_key(recipe, "num_generations", size)
     else:
-        change = changed(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
-    signs = [moved(history, key) for key in (name, goal) if history.has(key)]
-    began = onset(history[name], 0.8 if name == "all_wrong" else 0.2, above=name == "all_wrong")
-    return Finding(
-        "dead_all_wrong", "critical", history.step_at(began), tuple(signs), change, Expect("informative", "up", 20)
-    )
+        change = set_key(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
+    index = onset(history[name], 0.8 if name == "all_wrong" else 0.2, above=name == "all_wrong")
+    evidence, expect = tuple(movements(history, name, goal)), Expect("informative", "up", 20)
+    return Finding("dead_all_wrong", "critical", history.step_at(index), evidence, change, expect)
 
 
 def dead_all_right(history: History) -> Finding | None:
-    """All right, or all paid alike, from the start. A run that learnt its way there is done, not ill."""
-    right = history.has("all_right", least=at.FEW) and late_mean(history["all_right"]) >= at.DEAD
-    if len(history) < at.FEW or not (right or _is_paid(history)):
+    """All right, or all with the same reward, from the start. A run that learned to get there is done, not failing."""
+    right = history.has("all_right", least=at.LEVEL_STEPS) and late_mean(history["all_right"]) >= at.NO_SPREAD
+    if not (right or _is_all_paid(history)):
         return None
     name = "all_right" if right else "informative"
-    first = float(np.mean(known(history[name])[: max(at.FEW, len(history) // 20)]))
-    if (first if right else 1 - first) < at.DEAD_FROM_START:
+    first = float(np.mean(finite(history[name])[: max(at.LEVEL_STEPS, len(history) // 20)]))
+    if (first if right else 1 - first) < at.NO_SPREAD_AT_START:
         return None
-    shown = dict.fromkeys((name, "reward_mean", worth(history)) if not right else (name, worth(history)))
-    signs = [moved(history, key) for key in shown if history.has(key)]
-    return Finding(
-        "dead_all_right",
-        "critical",
-        history.step_at(0),
-        tuple(signs),
-        _livelier(history),
-        Expect("informative", "up", 20),
-    )
+    names = dict.fromkeys((name, goal_of(history)) if right else (name, "reward_mean", goal_of(history)))
+    evidence, expect = tuple(movements(history, *names)), Expect("informative", "up", 20)
+    return Finding("dead_all_right", "critical", history.step_at(0), evidence, _restore_spread(history), expect)
 
 
-def _livelier(history: History) -> Change:
-    """A reward that tells right from wrong where this one does not; else harder prompts."""
+def _restore_spread(history: History) -> Change:
+    """A reward that tells right from wrong where this one does not, else harder prompts."""
     if history.has("success_rate") and late(history["success_rate"]) < at.SOLVED:
-        full = [key for key in history.columns if key.startswith(PART) and late(history[key]) >= at.FULL]
-        return _harder(history, full)
+        full = [key for key in history.columns if key.startswith(PART) and late(history[key]) >= at.FULL_REWARD]
+        return _stricter_reward(history, full)
     args = history.recipe.get("task_args") or {}
     if isinstance(args, dict) and isinstance(args.get("digits"), int):
         return Change("task_args.digits", args["digits"], args["digits"] + 1)
-    return changed(history.recipe, "dynamic_sampling", True)
+    return set_key(history.recipe, "dynamic_sampling", True)
 
 
 def inconsistent_grader(history: History) -> Finding | None:
     answers = history.answers
-    signs: list[Sign] = []
-    if answers.differing >= at.DISAGREE_SETS and answers.differing > at.DISAGREE * answers.repeated:
-        note = f"{answers.differing} of {answers.repeated} answers that were given more than once were judged both ways"
-        signs = [Sign("answers", note=note), Sign("answers", note=answers.example)]
-    elif history.has("grader_disagreement", least=at.FEW):
-        shares = known(history["grader_disagreement"])
-        often = float(np.mean(shares > 0))
-        if float(np.mean(shares[-edge(len(shares)) :])) > at.DISAGREE and often > 0.1:
-            signs = [Sign("grader_disagreement", None, float(np.mean(shares)), None, "same answer, other verdict")]
-    if not signs:
+    evidence: list[Evidence] = []
+    if answers.differing >= at.DISAGREEMENT_SETS and answers.differing > at.DISAGREEMENT * answers.repeated:
+        note = f"{answers.differing} of {answers.repeated} repeated answers have different verdicts"
+        evidence = [Evidence("answers", note=note), Evidence("answers", note=answers.example)]
+    elif history.has("grader_disagreement", least=at.LEVEL_STEPS):
+        shares = finite(history["grader_disagreement"])
+        frequency = float(np.mean(shares > 0))
+        if float(np.mean(shares[-edge_size(len(shares)) :])) > at.DISAGREEMENT and frequency > 0.1:
+            evidence = [Evidence("grader_disagreement", None, float(np.mean(shares)), None, "repeated answers")]
+    if not evidence:
         return None
-    began = 0
+    index = 0
     if history.has("grader_disagreement"):
-        began = int(np.argmax(np.nan_to_num(history["grader_disagreement"]) > 0))
+        index = int(np.argmax(np.nan_to_num(history["grader_disagreement"]) > 0))
     return Finding(
         "inconsistent_grader",
         "critical",
-        history.step_at(began),
-        tuple(signs),
-        more_answers(history.recipe),
+        history.step_at(index),
+        tuple(evidence),
+        larger_groups(history.recipe),
         Expect("reward_mean", "up", 40),
     )
 
@@ -301,33 +289,33 @@ def broken_grader(history: History) -> Finding | None:
     if share <= at.BROKEN:
         return None
     seconds = float(history.recipe.get("reward_timeout") or 10.0)
-    signs = [Sign("grader_broken", early(history["grader_broken"]), share, history.slope("grader_broken"))]
+    evidence = [Evidence("grader_broken", early(history["grader_broken"]), share, history.slope("grader_broken"))]
     if history.answers.broken:
-        signs.append(Sign("answers", note=f"the commonest reason: {history.answers.broken}"))
+        evidence.append(Evidence("answers", note=f"the most common reason: {history.answers.broken}"))
     return Finding(
         "broken_grader",
         "critical" if share > at.BROKEN_CRITICAL else "warning",
         history.step_at(onset(history["grader_broken"], at.BROKEN)),
-        tuple(signs),
-        changed(history.recipe, "reward_timeout", 3 * seconds),
+        tuple(evidence),
+        set_key(history.recipe, "reward_timeout", 3 * seconds),
         Expect("grader_broken", "down", 5),
     )
 
 
 def truncation(history: History) -> Finding | None:
-    if len(history) < at.FEW or not history.has("truncated", least=at.FEW):
+    if not history.has("truncated", least=at.LEVEL_STEPS):
         return None
     share = history["truncated"]
-    heals = shift(share[len(history) // 2 :]) if len(history) >= 2 * at.FEW else None
-    if late_mean(share) <= at.TRUNCATED or (heals and heals.gain < -0.03 and heals.z < -at.LIKELY):
+    recovery = shift(share[len(history) // 2 :]) if len(history) >= 2 * at.LEVEL_STEPS else None
+    if late_mean(share) <= at.TRUNCATED or (recovery and recovery.gain < -0.03 and recovery.z < -at.Z_WEAK):
         return None
-    room = int(history.recipe.get("max_completion_length") or 256)
-    signs = [moved(history, name) for name in ("truncated", "len_mean", worth(history)) if history.has(name)]
+    limit = int(history.recipe.get("max_completion_length") or 256)
+    evidence = movements(history, "truncated", "len_mean", goal_of(history))
     return Finding(
         "truncation",
         "warning",
         history.step_at(onset(history["truncated"], at.TRUNCATED)),
-        tuple(signs),
-        changed(history.recipe, "max_completion_length", 2 * room),
+        tuple(evidence),
+        set_key(history.recipe, "max_completion_length", 2 * limit),
         Expect("truncated", "down", 10),
     )

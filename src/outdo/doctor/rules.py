@@ -1,4 +1,4 @@
-"""Every rule, and what comes first: the cause before what follows from it."""
+"""All rules, and their order: causes come first, and hide their effects."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from outdo.doctor import limits as at
 from outdo.doctor import policy, reward
-from outdo.doctor.finding import Finding, Sign
+from outdo.doctor.finding import Evidence, Finding
 from outdo.doctor.history import History
 from outdo.doctor.phase import current_phase
 from outdo.doctor.signals import departure
+from outdo.metrics import limits as at
 
 Rule = Callable[[History], Finding | None]
 
@@ -34,67 +34,66 @@ RULES: dict[str, Rule] = {
     "steps_too_small": policy.steps_too_small,
 }
 
-# Levels that mean the same on any prompts: these rules see all rows, the others those of the current phase.
-ON_ANY_PROMPTS = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
+# Their levels mean the same on any prompts: these rules see all rows, the others those of the current phase.
+ANY_PHASE = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
 
-CORNERED = ("entropy_collapse", "mode_collapse")  # a policy that has nowhere left to go
-IDLE = ("noisy_advantage", "steps_too_small")  # nothing is learnt, for want of a better reason
+COLLAPSED = ("entropy_collapse", "mode_collapse")
+STALLED = ("noisy_advantage", "steps_too_small")  # reported where nothing else explains why nothing is learned
 
-# A cause -> what follows from it, and is left out beside it.
-EXPLAINS: dict[str, tuple[str, ...]] = {
-    "broken_grader": ("dead_all_wrong", *CORNERED, *IDLE),
-    "inconsistent_grader": ("reward_hacking", *IDLE),
-    "sampler_mismatch": ("steps_too_big", "kl_blowup", "not_finite", *CORNERED, *IDLE),
-    "steps_too_big": ("kl_blowup", "not_finite", "dead_all_wrong", "truncation", "thinking_tax", *CORNERED, *IDLE),
-    "reward_hacking": ("kl_blowup", "overfit", "thinking_tax", "dead_all_wrong", *CORNERED, *IDLE),
-    "kl_blowup": ("not_finite", "dead_all_wrong", "truncation", "thinking_tax", *CORNERED, *IDLE),
-    "not_finite": ("dead_all_wrong", "truncation", "thinking_tax", "overfit", *CORNERED, *IDLE),
-    "thinking_tax": ("truncation", *IDLE),
-    "truncation": ("dead_all_wrong", *IDLE),
-    "overfit": ("dead_all_right", *CORNERED, *IDLE),
-    "entropy_collapse": ("mode_collapse", "dead_all_wrong", *IDLE),
-    "mode_collapse": IDLE,
-    "dead_all_wrong": IDLE,
-    "dead_all_right": (*CORNERED, *IDLE),
+# A cause -> its effects, which are not reported beside it.
+EFFECTS: dict[str, tuple[str, ...]] = {
+    "broken_grader": ("dead_all_wrong", *COLLAPSED, *STALLED),
+    "inconsistent_grader": ("reward_hacking", *STALLED),
+    "sampler_mismatch": ("steps_too_big", "kl_blowup", "not_finite", *COLLAPSED, *STALLED),
+    "steps_too_big": ("kl_blowup", "not_finite", "dead_all_wrong", "truncation", "thinking_tax", *COLLAPSED, *STALLED),
+    "reward_hacking": ("kl_blowup", "overfit", "thinking_tax", "dead_all_wrong", *COLLAPSED, *STALLED),
+    "kl_blowup": ("not_finite", "dead_all_wrong", "truncation", "thinking_tax", *COLLAPSED, *STALLED),
+    "not_finite": ("dead_all_wrong", "truncation", "thinking_tax", "overfit", *COLLAPSED, *STALLED),
+    "thinking_tax": ("truncation", *STALLED),
+    "truncation": ("dead_all_wrong", *STALLED),
+    "overfit": ("dead_all_right", *COLLAPSED, *STALLED),
+    "entropy_collapse": ("mode_collapse", "dead_all_wrong", *STALLED),
+    "mode_collapse": STALLED,
+    "dead_all_wrong": STALLED,
+    "dead_all_right": (*COLLAPSED, *STALLED),
     "noisy_advantage": ("steps_too_small",),
 }
-WEIGHT = {"critical": 0, "warning": 1, "info": 2}
+SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 
 
 def diagnose(history: History) -> list[Finding]:
-    """What is wrong, the cause first; `healthy` or `too_early` alone where nothing is."""
+    """The failures, most severe first; only `healthy` or `too_early` where there are none."""
     phase = current_phase(history)
-    seen = {code: history if code in ON_ANY_PROMPTS else phase for code in RULES}
-    found = {code: finding for code, rule in RULES.items() if (finding := rule(seen[code]))}
-    effects = {effect for cause in found for effect in _explained(cause, found, phase)}
-    causes = [finding for code, finding in found.items() if code not in effects]
+    inputs = {code: history if code in ANY_PHASE else phase for code in RULES}
+    findings = {code: finding for code, rule in RULES.items() if (finding := rule(inputs[code]))}
+    effects = {effect for cause in findings for effect in _effects(cause, findings, phase)}
+    causes = [finding for code, finding in findings.items() if code not in effects]
     if causes:
-        return sorted(causes, key=lambda finding: WEIGHT[finding.severity])  # else as the rules stand
-    return [_verdict(phase, begun_anew=len(phase) < len(history))]
+        return sorted(causes, key=lambda finding: SEVERITIES[finding.severity])  # stable: else by the order of RULES
+    return [_verdict(phase, after_curriculum=len(phase) < len(history))]
 
 
-def _explained(cause: str, found: dict[str, Finding], history: History) -> tuple[str, ...]:
-    """What follows from a cause here. Two rules see the same thing from two sides: which is the cause depends."""
-    both_ways = {"reward_hacking", "thinking_tax"} <= found.keys()
-    if both_ways and reward.is_much_longer(history):  # length is what pays
-        return ("reward_hacking", *EXPLAINS["thinking_tax"]) if cause == "thinking_tax" else _without(cause)
-    if {"steps_too_big", "kl_blowup"} <= found.keys() and not policy.has_big_strides(history):
+def _effects(cause: str, findings: dict[str, Finding], history: History) -> tuple[str, ...]:
+    """The effects of a cause in this run. Where two rules see one failure, the curves decide which is the cause."""
+    if {"reward_hacking", "thinking_tax"} <= findings.keys() and reward.is_much_longer(history):  # length is rewarded
+        return ("reward_hacking", *EFFECTS["thinking_tax"]) if cause == "thinking_tax" else _without(cause)
+    if {"steps_too_big", "kl_blowup"} <= findings.keys() and not policy.has_large_updates(history):
         if cause == "kl_blowup":
-            return ("steps_too_big", *EXPLAINS["kl_blowup"])
-        return _without(cause, "kl_blowup") if cause == "steps_too_big" else EXPLAINS.get(cause, ())
-    return EXPLAINS.get(cause, ())
+            return ("steps_too_big", *EFFECTS["kl_blowup"])
+        return _without(cause, "kl_blowup") if cause == "steps_too_big" else EFFECTS.get(cause, ())
+    return EFFECTS.get(cause, ())
 
 
 def _without(cause: str, code: str = "thinking_tax") -> tuple[str, ...]:
-    return tuple(effect for effect in EXPLAINS.get(cause, ()) if effect != code)
+    return tuple(effect for effect in EFFECTS.get(cause, ()) if effect != code)
 
 
-def _verdict(history: History, begun_anew: bool) -> Finding:
-    goal = policy.worth(history)
-    signs = tuple(policy.moved(history, name) for name in (goal, "kl_mean", "entropy_mean") if history.has(name))
-    if len(history) < at.ENOUGH or not history.has(goal, least=at.ENOUGH):
-        there = int(np.isfinite(history[goal]).sum()) if goal in history.columns else 0
-        since = f" since the easier task ended at step {history.step_at(0)}" if begun_anew else ""
-        note = f"{len(history)}{since}, {there} of them with {goal}: it takes {at.ENOUGH} to say"
-        return Finding("too_early", "info", history.step_at(len(history)), (Sign("steps", note=note), *signs))
-    return Finding("healthy", "info", history.step_at(departure(history[goal])), signs)
+def _verdict(history: History, after_curriculum: bool) -> Finding:
+    goal = policy.goal_of(history)
+    evidence = tuple(policy.movements(history, goal, "kl_mean", "entropy_mean"))
+    if not history.has(goal, least=at.TREND_STEPS):
+        logged = int(np.isfinite(history[goal]).sum()) if goal in history.columns else 0
+        since = f" since the easier task ended at step {history.step_at(0)}" if after_curriculum else ""
+        note = f"{len(history)}{since}, {logged} of them with {goal}: {at.TREND_STEPS} are needed"
+        return Finding("too_early", "info", history.step_at(len(history)), (Evidence("steps", note=note), *evidence))
+    return Finding("healthy", "info", history.step_at(departure(history[goal])), evidence)

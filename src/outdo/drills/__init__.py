@@ -1,1 +1,1 @@
-"""Illnesses on purpose: a real run is made ill, the doctor names it, one change cures it, the signal shows it."""
+"""Drills: a real run fails on purpose, the doctor names the failure mode, one change fixes it, the signal shows it."""

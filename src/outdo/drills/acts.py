@@ -1,4 +1,4 @@
-"""What drills do: fall ill and be cured, or ship the wrong weights and be caught."""
+"""What drills do: a run fails and is fixed, or wrong weights are shipped and detected."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
 from outdo.drills.desk import Desk, ShowProgress
 from outdo.drills.draw import draw, draw_shares
-from outdo.drills.drill import Check, Drill, Keys, Marked, Outcome, Panel
-from outdo.drills.judge import named, no_longer, turned
+from outdo.drills.drill import Check, Drill, Keys, Mark, Outcome, Panel
+from outdo.drills.judge import improved, named, no_longer
 from outdo.errors import RunError
 from outdo.evals.report import Result, change, compare, share
 from outdo.evals.suite import Settings, examine, quizzes, with_model
@@ -24,95 +24,99 @@ from outdo.rewards.audit import audit
 from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
 from outdo.runs.files import disk_errors
+from outdo.runs.layout import CHECKPOINTS, MODEL
 from outdo.tasks.task import find_task
 from outdo.training.treat import treat
 
 
-def ill_and_cured(drill: Drill, desk: Desk) -> Outcome:
-    """A run is made ill, the doctor looks at its folder, one change is made, and the signals must turn round."""
-    checks = [refused(drill.refused, desk)] if drill.refused else []
-    desk.say(f"  ill: {told(drill.ill)}")
-    ill = desk.train("ill", drill.ill)
-    history = run_history(ill)
+def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
+    """A run fails, the doctor diagnoses its folder, one change is made, and the signals must improve."""
+    checks = [audit_refuses(drill.refused, desk)] if drill.refused else []
+    desk.say(f"  failing run: {format_keys(drill.failing)}")
+    failing = desk.train("ill", drill.failing)
+    history = run_history(failing)
     findings = diagnose(history)
     checks.append(named(findings, drill.code))
     desk.say(f"  {checks[-1].line}")
     facts: dict[str, Any] = {"findings": [finding.row() for finding in findings]}
-    if drill.cure is None and findings[0].change is None:
-        return Outcome((*checks, Check("the doctor has no change to make", False)), facts)
-    cured, start = _cured(drill, desk, ill, findings[0])
-    treated = run_history(cured)
-    treated = treated.since(int(np.searchsorted(treated.steps, start)))
-    after = diagnose(treated)
-    checks += [turned(history, treated, signal) for signal in drill.signals]
+    if drill.fix is None and findings[0].change is None:
+        return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
+    fixed, start = _apply_fix(drill, desk, failing, findings[0])
+    fixed_history = run_history(fixed)
+    fixed_history = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
+    after = diagnose(fixed_history)
+    checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))
-    checks += [drill.more(ill, cured)] if drill.more else []
-    facts |= {"cured": [finding.row() for finding in after], "change": _change(drill, findings[0]), "start": start}
-    seen = (Marked(findings[0].step, f"the doctor: {findings[0].code}"),)
-    changed = (Marked(start, "changed here"),) if start else ()
-    panels = Panel("ill", ill, seen), Panel(f"cured: {_change(drill, findings[0])}", cured, changed)
-    with suppress(RunError):  # the lines say the same where there is no matplotlib
+    checks += [drill.extra_check(failing, fixed)] if drill.extra_check else []
+    change = _describe_fix(drill, findings[0])
+    facts |= {"cured": [finding.row() for finding in after], "change": change, "start": start}
+    onset = (Mark(findings[0].step, f"the doctor: {findings[0].code}"),)
+    resumed = (Mark(start, "changed here"),) if start else ()
+    panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
+    with suppress(RunError):  # without matplotlib there is no picture
         picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
         return Outcome(tuple(checks), facts, picture)
     return Outcome(tuple(checks), facts)
 
 
-def _cured(drill: Drill, desk: Desk, ill: Path, finding: Finding) -> tuple[Path, int]:
-    """The run with the change, and the step that it was made at: the doctor's from before it began, another's anew."""
-    if drill.cure is not None:
-        desk.say(f"  change: {told(drill.cure)}")
-        return desk.train("cured", {**drill.ill, **drill.cure}), 0
-    desk.say(f"  change, the doctor's own: {finding.change.pair() if finding.change else ''}")
+def _apply_fix(drill: Drill, desk: Desk, failing: Path, finding: Finding) -> tuple[Path, int]:
+    """The run with the change, and the step it starts from: the doctor's change resumes from before the onset, the
+    drill's own starts from scratch."""
+    if drill.fix is not None:
+        desk.say(f"  change: {format_keys(drill.fix)}")
+        return desk.train("cured", {**drill.failing, **drill.fix}), 0
+    desk.say(f"  change, by the doctor: {finding.change.pair() if finding.change else ''}")
     with desk.logged("cured") as reporter:
-        done = treat(ill, reporter, drill.steps, desk.folder / "cured", [ShowProgress("cured", desk.say)])
-    return done.folder, done.start
+        progress = [ShowProgress("cured", desk.say)]
+        treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
+    return treatment.folder, treatment.start
 
 
-def _change(drill: Drill, finding: Finding) -> str:
-    if drill.cure is not None:
-        return told(drill.cure)
+def _describe_fix(drill: Drill, finding: Finding) -> str:
+    if drill.fix is not None:
+        return format_keys(drill.fix)
     return finding.change.pair() if finding.change else ""
 
 
-def told(keys: Keys) -> str:
-    """Keys as they are typed, without where the drills' own functions live."""
-    return " ".join(f"{key}={_typed(value)}" for key, value in keys.items())
+def format_keys(keys: Keys) -> str:
+    """Keys as they are typed, without the module of the drills' own functions."""
+    return " ".join(f"{key}={_format_value(value)}" for key, value in keys.items())
 
 
-def _typed(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_typed, value))}]"
+        return f"[{','.join(map(_format_value, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_typed(inner)}" for key, inner in value.items()) + "}"
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return shown.removeprefix("outdo.drills.rewards:").removeprefix("outdo.drills.tasks:")
+        return "{" + ", ".join(f"{key}: {_format_value(inner)}" for key, inner in value.items()) + "}"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text.removeprefix("outdo.drills.rewards:").removeprefix("outdo.drills.tasks:")
 
 
-def refused(name: str, desk: Desk) -> Check:
-    """`outdo audit` finds out, before any training, that the reward is not fit for it."""
+def audit_refuses(name: str, desk: Desk) -> Check:
+    """`outdo audit` refuses the reward before any training."""
     prompts = list(islice(find_task("arithmetic", {"ops": "+"}).prompts("train", desk.seed), 20))
-    found = audit(find_rewards([name], [], name, max_completion_length=32), prompts)
+    report = audit(find_rewards([name], [], name, max_completion_length=32), prompts)
     short = name.rpartition(":")[2]
-    if found.fit:
-        return Check(f"the audit should refuse the reward {short}, and finds it fit", False)
-    line = f"the audit would have refused the reward {short}: {found.failures[0].words}"
+    if report.fit:
+        return Check(f"the audit should refuse the reward {short}, but accepts it", False)
+    line = f"the audit refuses the reward {short}: {report.failures[0].words}"
     desk.say(f"  {line}")
     return Check(line, True)
 
 
 def wrong_weights(drill: Drill, desk: Desk) -> Outcome:
-    """The weights from before training are shipped in place of the trained ones; problems answered by both tell."""
-    desk.say(f"  train: {told(drill.ill)}")
-    run = desk.train("run", drill.ill)
+    """The weights from before training are shipped instead of the trained ones; a paired evaluation detects it."""
+    desk.say(f"  train: {format_keys(drill.failing)}")
+    run = desk.train("run", drill.failing)
     shipped = {name: desk.folder / name for name in ("shipped-wrong", "shipped-right")}
-    sources = run / "checkpoints" / checkpoint.name_of(0), run / "model"
+    sources = run / CHECKPOINTS / checkpoint.name_of(0), run / MODEL
     for folder, source in zip(shipped.values(), sources, strict=True):
         with disk_errors(folder):
             shutil.copytree(source, folder)
     desk.say("  evaluate: the run's own model, and both that were shipped, on the same held-out problems")
     settings = Settings(size=200, samples=0, max_completion_length=32, seed=desk.seed)
     asked = quizzes(["arithmetic"], ["test"], settings.size, task_args={"ops": "+"})
-    names = [str(run / "model"), *map(str, shipped.values())]
+    names = [str(run / MODEL), *map(str, shipped.values())]
     trained, wrong, right = (
         with_model(name, settings, lambda policy, name=name: examine(name, policy, asked, settings)[0])  # type: ignore[misc]
         for name in names

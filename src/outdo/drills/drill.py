@@ -1,4 +1,4 @@
-"""What a drill is, and what comes of one. A drill is data; what it does is a function that takes it."""
+"""What a drill is, and its outcome. A drill is data; what it does is a function of it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Signal:
-    """A curve, and which way it must have gone once the run is cured. The end of one run is held against the other's.
+    """A curve, and its direction from the end of the failing run to the end of the fixed one.
 
-    `least` is how far apart the two must be, in the signal's own units, beside being further than noise.
+    `least` is the minimum difference in the signal's own units, beside exceeding noise.
     """
 
-    name: str  # of metrics.jsonl, or eval_success_rate
+    name: str  # a metric, or eval_success_rate
     way: Way
     least: float = 0.0
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a drill has to show, in a line, and whether it did."""
+    """One thing that a drill must show, in one line, and whether it did."""
 
     line: str
     held: bool
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A step that a picture points at."""
+class Mark:
+    """A step that is marked in a picture."""
 
     step: int
-    words: str
+    text: str
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One run in a picture: its folder, and what is marked in it."""
+    """One run in a picture."""
 
     title: str
     run: Path
-    marks: tuple[Marked, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a drill found. `facts` are the same numbers for a program."""
+    """The result of a drill. `facts` are the same numbers for a program."""
 
     checks: tuple[Check, ...]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Drill:
-    """An illness, how it is made, and what cures it."""
+    """A failure mode, the keys that cause it, and what fixes it."""
 
     name: str
-    shows: str  # in a line
-    ill: Keys  # keys of the ill run, over those that all drills share
-    code: str  # what the doctor must say, first and alone
-    signals: tuple[Signal, ...]  # what must have turned round; the first is the telling one, and drawn
+    shows: str  # in one line
+    failing: Keys  # keys of the failing run, over those that all drills share
+    code: str  # the doctor's only finding
+    signals: tuple[Signal, ...]  # that must improve; the first is the main one, and drawn
     act: Callable[[Drill, Desk], Outcome]  # what it does
-    cure: Keys | None = None  # the one change; None: the doctor's own
-    steps: int = 30  # to run on for with the doctor's change
+    fix: Keys | None = None  # the one change; None: the doctor's own
+    steps: int = 30  # to train with the doctor's change
     refused: str = ""  # a reward of it that the audit must refuse
-    more: Callable[[Path, Path], Check] | None = None  # something else to be shown of the ill and the cured run
+    extra_check: Callable[[Path, Path], Check] | None = None  # of the failing and the fixed run

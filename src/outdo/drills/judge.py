@@ -1,4 +1,4 @@
-"""Whether a drill has shown what it is for: pure, over histories and findings."""
+"""The checks of a drill: pure, over histories and findings."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from outdo.training.treat import answer
 
 
 def named(findings: Sequence[Finding], code: str) -> Check:
-    """The doctor said this, and nothing beside it."""
-    said = [finding.code for finding in findings]
-    if said == [code]:
+    """The doctor's only finding is this code."""
+    codes = [finding.code for finding in findings]
+    if codes == [code]:
         finding = findings[0]
-        return Check(f"the doctor names {code}, since step {finding.step}: {finding.evidence[0].words()}", True)
-    return Check(f"the doctor should name {code} and nothing else, and says {', '.join(said)}", False)
+        return Check(f"the doctor names {code}, since step {finding.step}: {finding.evidence[0].describe()}", True)
+    return Check(f"the doctor should name only {code}, and names {', '.join(codes)}", False)
 
 
 def no_longer(findings: Sequence[Finding], code: str) -> Check:
-    said = [finding.code for finding in findings]
-    return Check(f"of the cured run the doctor says {', '.join(said)}", code not in said)
+    codes = [finding.code for finding in findings]
+    return Check(f"of the fixed run the doctor says {', '.join(codes)}", code not in codes)
 
 
-def turned(ill: History, cured: History, signal: Signal) -> Check:
-    """The signal is better at the end of the cured run than at the end of the ill one, beyond noise."""
-    move, answered = answer(ill, cured, signal.name, signal.way)
-    far = abs(move.gain) >= signal.least
-    goes = "higher" if signal.way == "up" else "lower"
-    words = f"{signal.name} {move.before:.3g} ill → {move.after:.3g} cured"
-    if answered and far:
-        return Check(words, True)
+def improved(failing: History, fixed: History, signal: Signal) -> Check:
+    """The signal is better at the end of the fixed run than at the end of the failing one, beyond noise."""
+    move, responded = answer(failing, fixed, signal.name, signal.way)
+    direction = "higher" if signal.way == "up" else "lower"
+    text = f"{signal.name} {move.before:.3g} failing → {move.after:.3g} fixed"
+    if responded and abs(move.gain) >= signal.least:
+        return Check(text, True)
     least = f" by {signal.least:g}" if signal.least else ""
-    return Check(f"{words}; it should be {goes}{least}, beyond its noise of {move.error:.2g}", False)
+    return Check(f"{text}; it should be {direction}{least}, beyond its noise of {move.error:.2g}", False)

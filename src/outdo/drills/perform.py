@@ -1,4 +1,4 @@
-"""Drills one after the other, from one warmed-up model; each result is kept in its folder."""
+"""Runs drills one after the other, from one warmed-up model; each result is saved in its folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from outdo.drills.desk import Desk, warmed_up
 from outdo.drills.drill import Drill, Outcome, Say
 from outdo.errors import RunError
-from outdo.runs.files import disk_errors
+from outdo.runs.files import disk_errors, write_atomic
 
 
 @dataclass(frozen=True)
 class Performed:
-    """A drill that was done. Its seconds are the drill's own: the warm-up is shared."""
+    """A finished drill. Its seconds exclude the warm-up, which is shared."""
 
     drill: Drill
     folder: Path
@@ -42,29 +42,29 @@ class Performed:
         }
 
 
-def perform(drills: Sequence[Drill], parent: Path, seed: int, say: Say) -> Iterator[Performed]:
-    """Does each, and yields it as soon as it is done."""
-    warm = warmed_up(parent, seed, say)
+def perform(drills: Sequence[Drill], parent: Path, seed: int, notify: Say) -> Iterator[Performed]:
+    """Yields each drill as soon as it is finished."""
+    warm = warmed_up(parent, seed, notify)
     for number, drill in enumerate(drills, 1):
-        say(f"\n[{number}/{len(drills)}] {drill.name}: {drill.shows}")
-        folder = _new(parent, f"drill-{drill.name}")
-        start, cpu = time.monotonic(), _cpu()
-        outcome = drill.act(drill, Desk(folder, warm, seed, say))
-        done = Performed(drill, folder, outcome, seed, time.monotonic() - start, _cpu() - cpu)
+        notify(f"\n[{number}/{len(drills)}] {drill.name}: {drill.shows}")
+        folder = _new_folder(parent, f"drill-{drill.name}")
+        start, cpu = time.monotonic(), _cpu_seconds()
+        outcome = drill.act(drill, Desk(folder, warm, seed, notify))
+        done = Performed(drill, folder, outcome, seed, time.monotonic() - start, _cpu_seconds() - cpu)
         path = folder / "drill.json"
         with disk_errors(path):
-            path.write_text(json.dumps(done.row(), indent=2, default=str) + "\n", encoding="utf-8")
+            write_atomic(path, json.dumps(done.row(), indent=2, default=str) + "\n")
         yield done
 
 
-def _cpu() -> float:
-    """Of this process and of those it had: graders run in others."""
+def _cpu_seconds() -> float:
+    """Of this process and its children, in which graders run."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _new(parent: Path, name: str) -> Path:
-    """A folder that was not there: what an earlier drill left is kept."""
+def _new_folder(parent: Path, name: str) -> Path:
+    """A new folder: that of an earlier drill is kept."""
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         folder = parent / (name + suffix)
         with disk_errors(folder):

@@ -1,8 +1,8 @@
-"""Every drill. To add one, write what differs as a function and add its entry here."""
+"""All drills. To add one, add its entry here, and a function for what is new."""
 
 from __future__ import annotations
 
-from outdo.drills.acts import ill_and_cured, wrong_weights
+from outdo.drills.acts import fail_and_fix, wrong_weights
 from outdo.drills.drill import Drill, Signal
 from outdo.drills.regrade import no_longer_paid
 from outdo.errors import RecipeError, did_you_mean
@@ -12,7 +12,7 @@ _OWN = "outdo.drills.rewards:"
 _ALL = (
     Drill(
         "reward-hack",
-        "a grader that compares the wrong way is exploited; gated by the strict one, reward follows success",
+        "a grader with the wrong comparison is exploited; gated by the strict one, reward follows success",
         {
             "reward_funcs": [_OWN + "at_least"],
             "num_generations": 4,
@@ -23,14 +23,14 @@ _ALL = (
         },
         "reward_hacking",
         (Signal("success_rate", "up", 0.15), Signal("reward_mean", "down")),
-        ill_and_cured,
+        fail_and_fix,
         steps=24,
         refused=_OWN + "at_least",
-        more=no_longer_paid,
+        extra_check=no_longer_paid,
     ),
     Drill(
         "sparse",
-        "the model is never right, so nothing is learnt; paid for part of the way, it learns",
+        "the model is never right, so nothing is learned; with a reward for partial progress it learns",
         {
             "task_args": {"ops": "+", "between": [9000, 9999]},
             "reward_funcs": ["numeric", _OWN + "digits"],
@@ -43,21 +43,21 @@ _ALL = (
         },
         "dead_all_wrong",
         (Signal("informative", "up", 0.2), Signal("reward/digits", "up", 0.08)),
-        ill_and_cured,
-        cure={"reward_weights": [1.0, 1.0]},
+        fail_and_fix,
+        fix={"reward_weights": [1.0, 1.0]},
     ),
     Drill(
         "kl-blowup",
-        "the rate is too high and nothing holds the policy back; tamed",
+        "the learning rate is too high and the KL term too weak; lowered, KL stays small",
         {"learning_rate": 1.5e-3, "beta": 1e-6, "max_steps": 20},
         "kl_blowup",
         (Signal("kl_mean", "down", 0.5),),
-        ill_and_cured,
+        fail_and_fix,
         steps=20,
     ),
     Drill(
         "entropy-collapse",
-        "the temperature is let down to nothing, and so are the other tries; kept up, there is spread to learn from",
+        "the temperature decays to zero, and exploration with it; without decay, groups have spread again",
         {
             "temperature_end": 0.02,
             "learning_rate": 1e-6,
@@ -68,12 +68,12 @@ _ALL = (
         },
         "entropy_collapse",
         (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
-        ill_and_cured,
+        fail_and_fix,
         steps=20,
     ),
     Drill(
         "thinking-tax",
-        "length is paid, and answers grow and get no better; paid only where the answer is right, they do not",
+        "length is rewarded, so answers grow but do not improve; gated on correctness, they stay short",
         {
             "reward_funcs": [_OWN + "wordy"],
             "max_completion_length": 64,
@@ -83,13 +83,13 @@ _ALL = (
         },
         "thinking_tax",
         (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
-        ill_and_cured,
+        fail_and_fix,
         refused=_OWN + "wordy",
-        cure={"reward_gate": "numeric"},
+        fix={"reward_gate": "numeric"},
     ),
     Drill(
         "overfit",
-        "six prompts are learnt by heart, and held-out success falls behind; with ten times as many it follows",
+        "six prompts are memorized, and held-out success falls behind; with ten times as many it follows",
         {
             "dataset_name": "outdo.drills.tasks:few_sums",
             "task_args": {"size": 6},
@@ -102,12 +102,12 @@ _ALL = (
         },
         "overfit",
         (Signal("eval_success_rate", "up"),),
-        ill_and_cured,
+        fail_and_fix,
         steps=30,
     ),
     Drill(
         "noisy-grader",
-        "a grader turns every other verdict round; mended, the same answer has one verdict, and more is learnt",
+        "a grader flips half of its verdicts; fixed, the same answer has one verdict, and more is learned",
         {
             "reward_funcs": ["numeric", _OWN + "moody"],
             "reward_weights": [0.0, 1.0],
@@ -119,13 +119,13 @@ _ALL = (
         },
         "inconsistent_grader",
         (Signal("grader_disagreement", "down"), Signal("eval_success_rate", "up", 0.1)),
-        ill_and_cured,
-        cure={"reward_weights": [1.0, 0.0]},
+        fail_and_fix,
+        fix={"reward_weights": [1.0, 0.0]},
         refused=_OWN + "moody",
     ),
     Drill(
         "no-clip",
-        "the ratio is not clipped and the updates of a step go too far; clipped, success holds",
+        "the ratio is not clipped, so the updates of a step are too large; clipped, success holds",
         {
             "epsilon": 10.0,
             "num_iterations": 16,
@@ -137,12 +137,12 @@ _ALL = (
         },
         "steps_too_big",
         (Signal("success_rate", "up", 0.1), Signal("eval_success_rate", "up")),
-        ill_and_cured,
-        cure={"epsilon": 0.2},
+        fail_and_fix,
+        fix={"epsilon": 0.2},
     ),
     Drill(
         "wrong-checkpoint",
-        "the weights from before training are shipped, and an evaluation on the same problems catches it",
+        "the weights from before training are shipped, and an evaluation on the same problems detects it",
         {"learning_rate": 1.5e-4, "beta": 0.01, "max_steps": 24},
         "",
         (Signal("success_rate", "up"),),
@@ -162,6 +162,6 @@ def find_drills(names: list[str]) -> list[Drill]:
         elif name in DRILLS:
             chosen[name] = DRILLS[name]
         else:
-            meant = did_you_mean(name, [*DRILLS, "all"], "did you mean {!r}? ")
-            raise RecipeError(f"there is no drill {name!r}: {meant}There are {', '.join(DRILLS)}, and all")
+            hint = did_you_mean(name, [*DRILLS, "all"], "did you mean {!r}? ")
+            raise RecipeError(f"there is no drill {name!r}: {hint}The drills are {', '.join(DRILLS)}, and all")
     return list(chosen.values())

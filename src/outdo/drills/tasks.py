@@ -10,15 +10,15 @@ from outdo.tasks import arithmetic
 from outdo.tasks.task import task
 from outdo.types import Prompt
 
-FIRST = seed_of("few", 242)  # the first six of this seed's problems all need a carry, which the model knows least
+TRAIN_SEED = seed_of("few", 242)  # the first six problems of this seed all need a carry, which is hardest for the model
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
 def few_sums(split: str, seed: int, size: int = 6) -> Iterator[Prompt]:
-    """Sums of two digits. Only `size` of them are for training, over and over; those that are held out are many."""
+    """Sums of two digits: `size` of them for training, repeated; many that are held out."""
     if split != "train":
         yield from arithmetic.prompts(split, seed, ops="+")
         return
-    chosen = list(islice(arithmetic.prompts(split, FIRST, ops="+"), size))
+    chosen = list(islice(arithmetic.prompts(split, TRAIN_SEED, ops="+"), size))
     while True:
         yield from chosen

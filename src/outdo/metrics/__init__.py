@@ -1,1 +1,1 @@
-"""Signals computed from groups, and what each means."""
+"""Metrics computed from groups, what each means, and the thresholds of the doctor."""

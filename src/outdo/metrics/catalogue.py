@@ -1,7 +1,7 @@
-"""Every signal of metrics.jsonl in words: what it means, what good looks like, what to do when it is bad.
+"""Every metric of a run: what it means, what good looks like, what to do when it is bad.
 
-One catalogue for the dashboard's charts, the report's, and the table in docs/runs.md, which is written from it. Bands
-are drawn where the doctor draws its lines (diagnose/limits.py); a signal without a level of its own has none.
+The charts of the dashboard and of the report and the table in docs/runs.md are generated from it. Bands use the
+doctor's thresholds (limits.py); a signal without an absolute threshold has none.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outdo.doctor import limits as at
+from outdo.metrics import limits as at
 
 Section = Literal["reward", "policy", "groups", "length", "machine", "optimizer"]
-Band = tuple[float | None, float | None]  # None: without end on that side
+Band = tuple[float | None, float | None]  # None: unbounded on that side
 
 
 @dataclass(frozen=True)
 class Signal:
-    """One chart. A name that ends in /* stands for every signal that begins so."""
+    """One chart. A name that ends in /* stands for every signal with that prefix."""
 
     name: str
     title: str
-    what: str  # its meaning, in a line
+    what: str  # its meaning, in one line
     good: str
     bad: str  # and what to do
     section: Section
@@ -40,55 +40,54 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "reward_mean",
         "Reward",
-        "raw reward, its mean and spread over a step's answers; and that of the reward that `audit_reward` names, "
-        "which is not trained on",
-        "rises, then flat; the audited one follows",
-        "rises while held-out success or the audited reward does not: it is gamed, tighten the grader",
+        "mean and spread of the raw reward over a step's answers; and the mean of the untrained `audit_reward`",
+        "rises, then flat; the audit reward follows",
+        "rises while held-out success or the audit reward does not: reward hacking, tighten the grader",
         "reward",
         also=("reward_std", "audit_reward_mean"),
     ),
     Signal(
         "success_rate",
         "Success",
-        "share of answers that the verifier calls right",
+        "share of answers that are right by the verifier",
         "follows the reward",
-        "reward up, success flat: the reward is gamed; change it, not the learning rate",
+        "reward up, success flat: reward hacking; change the reward, not the learning rate",
         "reward",
     ),
     Signal(
         "reward/*",
         "Reward by part",
-        "the mean of each reward function, before its weight",
+        "mean of each reward function, before its weight",
         "the part that counts rises",
-        "a part that is easy to have rises alone: gate it (`reward_gate`), or leave it out",
+        "only an easy part rises: gate it (`reward_gate`), or remove it",
         "reward",
     ),
     Signal(
         "grader_broken",
-        "Answers without a verdict",
-        "share of answers that no reward could judge",
+        "Broken grades",
+        "share of answers that could not be graded",
         "0",
-        "read `reason` in `groups/`; give slow graders more time (`reward_timeout`), mend the others",
+        "read `reason` in `groups/`; give slow graders more time (`reward_timeout`), fix the others",
         "reward",
         bad_band=(at.BROKEN, None),
     ),
     Signal(
         "grader_disagreement",
-        "Judged both ways",
-        "of the answers that a group has more than once, the share judged both ways; null without such",
+        "Grader disagreement",
+        "of the answers that a group has more than once, the share with different verdicts; null if there are none",
         "0",
         "fix the grader",
         "reward",
-        bad_band=(at.DISAGREE, None),
+        bad_band=(at.DISAGREEMENT, None),
     ),
     Signal(
         "kl_mean",
         "KL to the start",
-        "KL to the starting model, a token; null with `beta: 0`",
-        "small, slow, under 0.05",
+        "KL to the starting model, per token; null with `beta: 0`",
+        "small, grows slowly, under 0.05",
         f"past {at.KL_LIMIT}: raise `beta`, lower `learning_rate`, fewer `num_iterations`",
         "policy",
-        unit="nats a token",
+        unit="nats per token",
         good_band=(0.0, at.KL_LIMIT / 2),
         bad_band=(at.KL_LIMIT, None),
     ),
@@ -97,48 +96,48 @@ CATALOGUE: tuple[Signal, ...] = (
         "Entropy",
         "mean −log p of the sampled tokens",
         "moderate",
-        "to 0: raise `temperature`, `entropy_coef`; ease off",
+        "falls to 0: raise `temperature` or `entropy_coef`, lower `learning_rate`",
         "policy",
-        unit="nats a token",
-        bad_band=(None, at.ENTROPY_NONE),
+        unit="nats per token",
+        bad_band=(None, at.ENTROPY_ZERO),
     ),
     Signal(
         "clipfrac",
         "Clipped tokens",
-        "share of tokens whose gradient the clip took",
+        "share of tokens whose ratio was clipped, so that they have no gradient",
         "low",
-        "near 1: steps too big. 0 is normal with one update a step",
+        "near 1: updates too large. 0 is normal with one update per step",
         "policy",
-        good_band=(0.0, at.CLIP_BIG / 2),
-        bad_band=(at.CLIP_BIG, None),
+        good_band=(0.0, at.CLIP_HIGH / 2),
+        bad_band=(at.CLIP_HIGH, None),
     ),
     Signal(
         "ratio_mean",
-        "Ratio of new to old",
-        "how many times likelier the updates made the tokens they learnt from, on the mean",
+        "Importance ratio",
+        "mean ratio of the tokens' probabilities, new policy to old",
         "near 1",
         "far from 1: lower `learning_rate`, fewer `num_iterations`",
         "policy",
-        good_band=(1 - at.RATIO_BIG / 2, 1 + at.RATIO_BIG / 2),
-        bad_band=(1 + at.RATIO_BIG, None),
+        good_band=(1 - at.RATIO_OFF / 2, 1 + at.RATIO_OFF / 2),
+        bad_band=(1 + at.RATIO_OFF, None),
     ),
     Signal(
         "step_kl",
         "KL of a step",
-        "k3 between the policy that sampled and the one of the later updates of the same step; null with one update",
-        f"under {at.STEP_KL_BIG / 2:g}",
-        f"past {at.STEP_KL_BIG:g}: lower `learning_rate` or `epsilon`, fewer `num_iterations`",
+        "KL (k3) between the policy that sampled and the one of later updates of the same step; null with one update",
+        f"under {at.STEP_KL_HIGH / 2:g}",
+        f"past {at.STEP_KL_HIGH:g}: lower `learning_rate` or `epsilon`, fewer `num_iterations`",
         "policy",
-        unit="nats a token",
-        good_band=(0.0, at.STEP_KL_BIG / 2),
-        bad_band=(at.STEP_KL_BIG, None),
+        unit="nats per token",
+        good_band=(0.0, at.STEP_KL_HIGH / 2),
+        bad_band=(at.STEP_KL_HIGH, None),
     ),
     Signal(
         "mismatch_kl",
-        "Sampler against learner",
-        "k3 between sampler and learner before the first update",
+        "Sampler mismatch",
+        "KL (k3) between sampler and learner before the first update",
         "under 1e-3",
-        "the sampler does not have the learner's weights or numerics: one model, one precision (`dtype`, `sampler`)",
+        "the sampler has other weights or numerics: use one model and one precision (`dtype`, `sampler`)",
         "policy",
         good_band=(0.0, 1e-3),
         bad_band=(at.MISMATCH_KL, None),
@@ -146,10 +145,10 @@ CATALOGUE: tuple[Signal, ...] = (
     ),
     Signal(
         "mismatch_ratio_std",
-        "Sampler against learner, by token",
-        "how far the ratio of the two strays from 1",
+        "Sampler mismatch by token",
+        "root mean square distance from 1 of the probability ratio, learner to sampler",
         "under 0.1",
-        "the same; `importance_sampling` weighs what is left",
+        "the same; `importance_sampling` corrects the remaining difference",
         "policy",
         good_band=(0.0, at.MISMATCH_RATIO / 2),
         bad_band=(at.MISMATCH_RATIO, None),
@@ -157,21 +156,21 @@ CATALOGUE: tuple[Signal, ...] = (
     ),
     Signal(
         "informative",
-        "Groups that teach",
-        "share of groups with any spread, and why the others have none: all right, all wrong",
+        "Informative groups",
+        "share of groups with spread; of those without: all right, all wrong",
         "well above 0",
-        "to 0: harder or easier prompts, larger `num_generations`, longer warm-up",
+        "falls to 0: use harder or easier prompts, larger `num_generations`, a longer SFT warm-up",
         "groups",
         also=("all_right", "all_wrong"),
         good_band=(0.3, 1.0),
-        bad_band=(None, 1 - at.DEAD),
+        bad_band=(None, 1 - at.NO_SPREAD),
     ),
     Signal(
         "group_diversity",
         "Distinct answers",
-        "distinct answers / G",
-        "holds, or falls as answers come to be right",
-        "falls and success does not rise: raise `temperature`",
+        "distinct answers / group size",
+        "steady, or falls as success rises",
+        "falls while success does not rise: raise `temperature`",
         "groups",
     ),
     Signal(
@@ -179,16 +178,16 @@ CATALOGUE: tuple[Signal, ...] = (
         "Advantages",
         "spread and mean of the advantages",
         "mean 0, spread steady",
-        f"spread to 0: rewards too flat, raise `num_generations`; past {at.ADV_HUGE:g}: too noisy, more answers a step",
+        f"spread falls to 0: flat rewards, raise `num_generations`; past {at.ADV_STD_HIGH:g}: more answers per step",
         "groups",
         also=("adv_mean",),
-        bad_band=(at.ADV_HUGE, None),
+        bad_band=(at.ADV_STD_HIGH, None),
     ),
     Signal(
         "len_mean",
         "Length",
-        "tokens of an answer, and of its thinking part",
-        "steady or earned",
+        "tokens per answer, and of its reasoning",
+        "steady, or grows with success",
         "longer for the same reward: penalise length (`overlong`), gate on correctness",
         "length",
         also=("reasoning_tokens_mean",),
@@ -196,8 +195,8 @@ CATALOGUE: tuple[Signal, ...] = (
     ),
     Signal(
         "truncated",
-        "Cut answers",
-        "share of answers cut at the limit",
+        "Truncated answers",
+        "share of answers truncated at the length limit",
         "near 0",
         f"past {at.TRUNCATED}: raise `max_completion_length`",
         "length",
@@ -207,7 +206,7 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "grad_norm",
         "Gradient norm",
-        "length of the gradient before it is clipped",
+        "norm of the gradient before clipping",
         "steady",
         f"grows {at.GRAD_GROWN:g} times: lower `learning_rate`",
         "optimizer",
@@ -216,7 +215,7 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "loss",
         "Loss",
-        "what is minimised; it is near 0 by construction and does not measure learning",
+        "the objective; near 0 by construction, so it does not measure progress",
         "finite",
         "look at the reward instead",
         "optimizer",
@@ -224,23 +223,23 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "lr",
         "Learning rate",
-        "the rate of the step",
-        "as the recipe says",
-        "halved by the guard: KL passed `kl_limit`",
+        "learning rate of the step",
+        "as in the recipe",
+        "halved by the KL guard: KL exceeded `kl_limit`",
         "optimizer",
     ),
     Signal(
         "beta",
-        "Weight of KL",
-        "the coefficient of the KL term",
-        "as the recipe says",
-        "doubled by the guard, or adaptive: KL is past its target",
+        "KL coefficient",
+        "coefficient of the KL term",
+        "as in the recipe",
+        "doubled by the KL guard, or adaptive: KL exceeds its target",
         "optimizer",
     ),
     Signal(
         "skipped_updates",
         "Skipped updates",
-        "updates skipped because their gradient was not finite",
+        "updates skipped because their gradient was NaN or infinite",
         "0",
         "three in a row halt the run: lower `learning_rate`, check `dtype`",
         "optimizer",
@@ -249,9 +248,9 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "tokens_per_s",
         "Speed",
-        "sampled tokens a second of the whole step",
+        "sampled tokens per second, over the whole step",
         "steady",
-        "falls: answers grow longer, or something else takes the machine",
+        "falls: answers grow longer, or another process uses the machine",
         "machine",
         unit="tokens/s",
     ),
@@ -259,7 +258,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "tokens",
         "Tokens",
         "sampled tokens of the step",
-        "steady or earned",
+        "steady, or grows with success",
         "grows: see length",
         "machine",
         unit="tokens",
@@ -267,18 +266,18 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "memory",
         "Memory",
-        "bytes in use at most so far: by tensors on a GPU, else by the process",
+        "peak memory so far: of tensors on a GPU, else of the process",
         "steady",
-        "near what there is: smaller `tokens_per_micro_batch`, `gradient_checkpointing`, `use_peft`",
+        "near the limit: use smaller `tokens_per_micro_batch`, `gradient_checkpointing`, `use_peft`",
         "machine",
         unit="bytes",
     ),
     Signal(
         "time/*",
-        "Time of a step",
-        "seconds by phase (`time/grade` is within `time/rollout`; `time/save` is the checkpoint before the step)",
+        "Time per step",
+        "seconds by phase (`time/rollout` includes `time/grade`; `time/save` is the checkpoint before the step)",
         "steady",
-        "grading takes long: a quicker reward; rollout: shorter answers (`max_completion_length`), more rows at once",
+        "slow grading: use a faster reward; slow rollout: shorter answers (`max_completion_length`), larger batches",
         "machine",
         unit="s",
     ),

@@ -1,4 +1,4 @@
-"""Every signal of a step, computed from its groups and what the learner reported. Names are those of metrics.jsonl."""
+"""The metrics of a step, computed from its groups and the learner's statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THINKING = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
 
 class Clock:
-    """Where the time of a step goes: `with clock("update"): …`"""
+    """Measures the phases of a step: `with clock("update"): …`"""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -38,10 +38,10 @@ class Clock:
 def measure(
     groups: Sequence[Group], trained: Sequence[Group], learned: Mapping[str, float], clock: Clock, audit: str = ""
 ) -> Metrics:
-    """The signals of one step. `groups` are all that were sampled, `trained` those that were kept and have advantages;
-    `audit` names a reward that is only looked at.
+    """The metrics of one step. `groups` are all sampled groups, `trained` those that were kept and have advantages;
+    `audit` names a reward that is not trained on.
 
-    None stands for what was not measured: KL without a reference, a mean over nothing.
+    None is a value that was not measured: KL without a reference, a mean over nothing.
     """
     answers = [completion for group in groups for completion in group.trajectories]
     grades = [grade for group in groups for grade in group.grades]
@@ -88,20 +88,20 @@ def measure(
 
 
 def _disagreement(groups: Sequence[Group]) -> float | None:
-    """Of the answers that a group has more than once, the share that was judged in different ways; None: all differ."""
-    alike: dict[tuple[str, int, str, int], set[tuple[str, float | None]]] = {}
-    times: dict[tuple[str, int, str, int], int] = {}
+    """Of the answers that a group has more than once, the share with different verdicts; None if there are none."""
+    verdicts: dict[tuple[str, int, str, int], set[tuple[str, float | None]]] = {}
+    counts: dict[tuple[str, int, str, int], int] = {}
     for index, group in enumerate(groups):
         for answer, grade in zip(group.trajectories, group.grades, strict=True):
             if grade.verdict != "broken":
                 key = (answer.text, len(answer.token_ids), answer.finish, index)
-                alike.setdefault(key, set()).add((grade.verdict, grade.reward))
-                times[key] = times.get(key, 0) + 1
-    return _mean([len(alike[key]) > 1 for key, count in times.items() if count > 1])
+                verdicts.setdefault(key, set()).add((grade.verdict, grade.reward))
+                counts[key] = counts.get(key, 0) + 1
+    return _mean([len(verdicts[key]) > 1 for key, count in counts.items() if count > 1])
 
 
 def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
-    """The share of groups that teach something; of all groups, those that cannot because all were right, or wrong."""
+    """The share of groups with spread, and the shares without because all answers are right, or all wrong."""
     flat = [{grade.verdict for grade in group.grades} - {"broken"} for group in groups if not group.has_spread]
     count = max(len(groups), 1)
     return {
@@ -112,7 +112,7 @@ def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
 
 
 def _reasoning_tokens(answer: Trajectory) -> float:
-    """Tokens of the thinking part, by its share of the text's characters."""
+    """Tokens of the reasoning, estimated by its share of the characters."""
     thought = sum(map(len, _THINKING.findall(answer.text)))
     return answer.num_tokens * thought / max(len(answer.text), 1)
 

@@ -1,7 +1,7 @@
-"""Rows to settings: means over seeds with intervals, and whether two settings differ.
+"""Rows to settings: means over seeds with 95% intervals, and whether two settings differ.
 
-A seed is the unit where there are several, since answers of one run share its luck. An interval is never narrower than
-what the held-out problems allow: three seeds that agree by chance do not make a certainty. All are 95%.
+Where there are several seeds, the seed is the unit, since answers of one run are not independent. An interval is never
+narrower than the held-out problems allow: three seeds may agree by chance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from outdo.evals.estimate import Difference, mean_interval, paired_difference
 
-Row = Mapping[str, Any]
+CellRow = Mapping[str, Any]
 Interval = tuple[float, float]
 
 # Student's t at 97.5%, by degrees of freedom.
@@ -22,7 +22,7 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.2
 
 
 def t_quantile(freedom: int) -> float:
-    """97.5% of Student's t; past the table by its expansion around the normal's, right to three digits there."""
+    """97.5% of Student's t; beyond the table by its expansion around the normal's, exact to three digits there."""
     if freedom <= len(_T):
         return _T[freedom - 1]
     z = 1.959964
@@ -30,7 +30,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """For the mean of a few values that scatter alike. One value says nothing about scatter: no bounds."""
+    """Of the mean of a few values. One value has no variance: its interval is unbounded."""
     if len(values) < 2:
         return -math.inf, math.inf
     half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -39,18 +39,18 @@ def t_interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Setting:
-    """What several seeds of one setting came to. `success` is None until one of them is evaluated."""
+    """The results of one setting over its seeds. `success` is None until one of them is evaluated."""
 
     name: str
     keys: Mapping[str, Any]  # without the seed
-    rows: tuple[Row, ...]
+    rows: tuple[CellRow, ...]
     success: float | None = None
     low: float | None = None
     high: float | None = None
     troubles: tuple[str, ...] = field(default=())
 
     @property
-    def evaluated(self) -> list[Row]:
+    def evaluated(self) -> list[CellRow]:
         return [row for row in self.rows if row.get("success_rate") is not None]
 
     @property
@@ -66,41 +66,41 @@ class Setting:
 
     @property
     def pass_name(self) -> str:
-        """The largest k there is."""
+        """pass@k for the largest k."""
         names = {name for row in self.rows for name in row.get("passes") or {}}
         return max(names, key=lambda name: int(name.partition("@")[2]), default="")
 
 
-def settings_of(rows: Sequence[Row]) -> list[Setting]:
-    """The cells by setting, in their order."""
+def settings_of(rows: Sequence[CellRow]) -> list[Setting]:
+    """The cells grouped by setting, in their order."""
     names = list(dict.fromkeys(row["setting"] for row in rows))
     return [_setting(name, [row for row in rows if row["setting"] == name]) for name in names]
 
 
-def _setting(name: str, rows: list[Row]) -> Setting:
+def _setting(name: str, rows: list[CellRow]) -> Setting:
     keys = {key: value for key, value in rows[0]["keys"].items() if key != "seed"}
-    made = Setting(name, keys, tuple(rows), troubles=_troubles(rows))
-    found = made.evaluated
-    if not found:
-        return made
-    value = statistics.fmean(row["success_rate"] for row in found)
-    return Setting(name, keys, tuple(rows), value, *success_interval(found), made.troubles)
+    setting = Setting(name, keys, tuple(rows), troubles=_troubles(rows))
+    evaluated = setting.evaluated
+    if not evaluated:
+        return setting
+    success = statistics.fmean(row["success_rate"] for row in evaluated)
+    return Setting(name, keys, tuple(rows), success, *success_interval(evaluated), setting.troubles)
 
 
-def success_interval(found: Sequence[Row]) -> Interval:
-    """Over seeds; with one, over its problems."""
-    low, high = min(row["low"] for row in found), max(row["high"] for row in found)  # where verdicts are not known
-    shares = by_problem(found)
+def success_interval(rows: Sequence[CellRow]) -> Interval:
+    """Over seeds; of one seed, over its problems."""
+    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)  # where verdicts are unknown
+    shares = by_problem(rows)
     if shares:
         low, high = mean_interval(shares)
-    if len(found) > 1:
-        down, up = t_interval([row["success_rate"] for row in found])
+    if len(rows) > 1:
+        down, up = t_interval([row["success_rate"] for row in rows])
         low, high = min(low, down), max(high, up)
     return max(0.0, low), min(1.0, high)
 
 
-def by_problem(rows: Sequence[Row]) -> list[float] | None:
-    """For each held-out problem, the share of these runs that got it right; None where they had not the same ones."""
+def by_problem(rows: Sequence[CellRow]) -> list[float] | None:
+    """For each held-out problem, the share of these runs that solved it; None where their problems differ."""
     sets = {row.get("problems") for row in rows}
     verdicts = [str(row.get("verdicts") or "") for row in rows]
     if len(sets) != 1 or None in sets or len({len(v) for v in verdicts}) != 1 or not verdicts[0]:
@@ -111,21 +111,21 @@ def by_problem(rows: Sequence[Row]) -> list[float] | None:
 
 
 def difference(new: Setting, old: Setting) -> Difference:
-    """How much more success `new` has: the same seeds and the same problems beside each other where both have them."""
-    ours, theirs = ({row["keys"].get("seed"): row for row in s.evaluated} for s in (new, old))
-    seeds = [seed for seed in ours if seed in theirs]
+    """Success of `new` minus that of `old`, paired by seed and by problem where both have them."""
+    new_rows, old_rows = ({row["keys"].get("seed"): row for row in s.evaluated} for s in (new, old))
+    seeds = [seed for seed in new_rows if seed in old_rows]
     if not seeds:
         return between(new.evaluated, old.evaluated)
-    return between([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds], paired=True)
+    return between([new_rows[seed] for seed in seeds], [old_rows[seed] for seed in seeds], paired=True)
 
 
-def between(new: Sequence[Row], old: Sequence[Row], paired: bool = False) -> Difference:
-    """Mean success of some runs less that of others, by problems and, where runs are `paired` by seed, by seeds."""
+def between(new: Sequence[CellRow], old: Sequence[CellRow], paired: bool = False) -> Difference:
+    """Mean success of `new` minus that of `old`, over problems and, where runs are `paired` by seed, over seeds."""
     a, b = (statistics.fmean(row["success_rate"] for row in rows) for rows in (new, old))
     shares = by_problem([*new, *old]) and (by_problem(new), by_problem(old))
     if shares:
-        found = paired_difference(shares[0] or [], shares[1] or [])
-        low, high = found.low, found.high
+        gap = paired_difference(shares[0] or [], shares[1] or [])
+        low, high = gap.low, gap.high
     else:
         (low_a, high_a), (low_b, high_b) = success_interval(new), success_interval(old)
         low, high = a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
@@ -137,22 +137,20 @@ def between(new: Sequence[Row], old: Sequence[Row], paired: bool = False) -> Dif
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return statistics.fmean(there) if there else None
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
 
 
-def _value(row: Row, name: str) -> float | None:
+def _value(row: CellRow, name: str) -> float | None:
     if name.startswith("pass@"):
         return (row.get("passes") or {}).get(name, {}).get("value")
     return row.get(name)
 
 
-def _troubles(rows: Sequence[Row]) -> tuple[str, ...]:
-    """All of them, with the seeds that had each where not all did."""
-    had: dict[str, list[str]] = {}
+def _troubles(rows: Sequence[CellRow]) -> tuple[str, ...]:
+    """Each trouble once, with its seeds where not all have it."""
+    seeds: dict[str, list[str]] = {}
     for row in rows:
-        for words in row.get("troubles") or ():
-            had.setdefault(words, []).append(str(row["keys"].get("seed", "")))
-    return tuple(
-        words if len(seeds) == len(rows) else f"{words} (seed {', '.join(seeds)})" for words, seeds in had.items()
-    )
+        for trouble in row.get("troubles") or ():
+            seeds.setdefault(trouble, []).append(str(row["keys"].get("seed", "")))
+    return tuple(text if len(s) == len(rows) else f"{text} (seed {', '.join(s)})" for text, s in seeds.items())

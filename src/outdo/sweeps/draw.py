@@ -8,12 +8,12 @@ from typing import Any
 
 from outdo.errors import RunError
 from outdo.sweeps.analysis import Setting
-from outdo.sweeps.grid import told
+from outdo.sweeps.grid import format_value
 from outdo.sweeps.report import plane
 
 
 def draw(settings: Sequence[Setting], varied: Sequence[str], title: str, out: Path) -> Path:
-    """A heat map where two keys vary, else a point with its interval for each setting; hollow where not sane."""
+    """A heat map where two keys vary, else a point with its interval per setting; hollow where signals are not sane."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -34,8 +34,8 @@ def _heat(figure: Any, settings: Sequence[Setting], varied: Sequence[str]) -> No
     axis = figure.subplots()
     down, across, cells = plane(settings, varied)
     values = [[float("nan") if s is None or s.success is None else s.success for s in line] for line in cells]
-    shown = axis.imshow(values, cmap="viridis", aspect="auto")
-    middle = sum(shown.get_clim()) / 2
+    image = axis.imshow(values, cmap="viridis", aspect="auto")
+    middle = sum(image.get_clim()) / 2
     for y, line in enumerate(cells):
         for x, s in enumerate(line):
             if s is None:
@@ -44,18 +44,18 @@ def _heat(figure: Any, settings: Sequence[Setting], varied: Sequence[str]) -> No
             text += "" if s.is_sane or s.success is None else "\nnot sane"
             dark = s.success is not None and s.success < middle
             axis.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axis.set_xticks(range(len(across)), [told(value) for value in across])
-    axis.set_yticks(range(len(down)), [told(value) for value in down])
+    axis.set_xticks(range(len(across)), [format_value(value) for value in across])
+    axis.set_yticks(range(len(down)), [format_value(value) for value in down])
     axis.set_xlabel(varied[1])
     axis.set_ylabel(varied[0])
-    figure.colorbar(shown, label="held-out success")
+    figure.colorbar(image, label="held-out success")
 
 
 def _points(axis: Any, settings: Sequence[Setting]) -> None:
     for y, s in enumerate(settings):
         if s.success is None or s.low is None or s.high is None:
-            place = axis.get_yaxis_transform()  # across by share of the picture, down by setting
-            axis.text(0.02, y, s.rows[0]["status"], va="center", fontsize=8, color="gray", transform=place)
+            transform = axis.get_yaxis_transform()  # x as a fraction of the axis, y by setting
+            axis.text(0.02, y, s.rows[0]["status"], va="center", fontsize=8, color="gray", transform=transform)
             continue
         error = [[max(0.0, s.success - s.low)], [max(0.0, s.high - s.success)]]
         axis.errorbar([s.success], [y], xerr=error, fmt="o", color="C0", capsize=3, mfc="C0" if s.is_sane else "white")
@@ -63,5 +63,5 @@ def _points(axis: Any, settings: Sequence[Setting]) -> None:
         axis.plot(runs, [y + 0.18] * len(runs), "|", color="gray", markersize=6)
     axis.set_yticks(range(len(settings)), [s.name for s in settings], fontsize=8)
     axis.set_ylim(len(settings) - 0.5, -0.5)
-    axis.set_xlabel("held-out success, 95%; small marks: seeds; hollow: signals that are not sane", fontsize=8)
+    axis.set_xlabel("held-out success, 95%; small marks: seeds; hollow: signals not sane", fontsize=8)
     axis.grid(alpha=0.25)

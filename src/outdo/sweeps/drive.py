@@ -1,13 +1,12 @@
-"""Cells to run folders: each is made by a process of its own, so that one that dies costs one cell.
+"""Runs the cells of a sweep: each in a process of its own, so that a crash costs one cell.
 
-FOLDER/sweep.json        the rows, written again after every cell, whole or not at all
-FOLDER/prepare/          the run that all start from, where the recipe asks for one
-FOLDER/cell-NAME/        a run folder; beside it cell-NAME.yaml, its recipe, and cell-NAME.log, what it printed
+FOLDER/sweep.json        a row per cell, replaced atomically after every cell
+FOLDER/prepare/          the run that all cells start from, where the recipe has one
+FOLDER/cell-NAME/        a run folder; beside it cell-NAME.yaml, its recipe, and cell-NAME.log, its output
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -20,20 +19,21 @@ from typing import IO, Any, Protocol
 
 import yaml
 
-from outdo.errors import EngineError, PlaceError, RecipeError, RunError
+from outdo.errors import EngineError, RecipeError, RunError
 from outdo.recipe.schema import Recipe
-from outdo.runs.files import disk_errors
-from outdo.runs.manifest import read_manifest
+from outdo.runs.files import acquire_lock, disk_errors, write_atomic
+from outdo.runs.layout import MODEL
+from outdo.runs.manifest import holds_run, read_manifest
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
-from outdo.sweeps.grid import Cell, Sweep, changed_keys
+from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
 from outdo.sweeps.rows import Outcome, row_of
 from outdo.training import interrupts
 
-Say = Callable[[str], None]
-ENDED = ("done", "halted")  # nothing more comes of these
-POLL = 0.1  # seconds between two looks at the children
-PATIENCE = 60.0  # seconds that a child has to save and end
+Notify = Callable[[str], None]
+ENDED = ("done", "halted")  # such a cell is not resumed
+POLL_SECONDS = 0.1
+STOP_SECONDS = 60.0  # that a child has to save and exit
 
 
 class Child(Protocol):
@@ -44,8 +44,8 @@ class Child(Protocol):
     def send(self, number: int) -> None: ...
 
 
-Children = list[tuple[Child, Cell, float]]  # with when each was started
-Start = Callable[[Sequence[str], Path, int], Child]  # words of `outdo`, where it prints, how many threads it has
+Children = list[tuple[Child, Cell, float]]  # with the start time
+Start = Callable[[Sequence[str], Path, int], Child]  # arguments of `outdo`, its log, its number of threads
 
 
 @dataclass
@@ -56,16 +56,13 @@ class Drive:
     folder: Path
     start: Start
     lock: IO[str]  # held as long as this is
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the cell's name
-    passed: dict[str, list[str]] = field(default_factory=dict)  # by it too: lines of its files that are no rows
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # by cell name
+    skipped: dict[str, list[str]] = field(default_factory=dict)  # by cell name: lines that are not JSON rows
 
     def save(self) -> None:
-        """Whole or not at all: written beside, then renamed."""
-        path = self.folder / "sweep.json"
-        aside = path.with_suffix(".tmp")
+        path = self.folder / SWEEP_FILE
         with disk_errors(path):
-            aside.write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
-            os.replace(aside, path)
+            write_atomic(path, json.dumps(self.summary(), indent=1) + "\n")
 
     def summary(self) -> dict[str, Any]:
         rows = list(self.rows.values())
@@ -79,138 +76,120 @@ class Drive:
             "definitions": {cell.name: cell.definition for cell in self.sweep.cells},
         }
 
+    def run_folder(self, cell: Cell) -> Path:
+        return self.folder / f"cell-{cell.name}"
+
+    def read_row(self, cell: Cell) -> dict[str, Any]:
+        """The row of a cell, from its run folder."""
+        run = self.run_folder(cell)
+        skipped = self.skipped[cell.name] = list[str]()
+        row: dict[str, Any] = {"name": cell.name, "setting": cell.setting, "keys": cell.keys, "folder": run.name}
+        if not holds_run(run):
+            return row | _empty_row("waiting")
+        try:
+            return row | row_of(run, skipped)
+        except RunError as error:  # an unreadable folder costs this cell only
+            return row | _empty_row("failed", str(error))
+
+
+def _empty_row(status: Outcome, why: str = "") -> dict[str, Any]:
+    return {"status": status, "why": why, "troubles": [status], "passes": {}, "findings": []}
+
 
 def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
-    """The sweep's folder, new or gone on with. One of another sweep is refused; cells may be added."""
-    if (folder / "sweep.json").exists():
+    """Opens the sweep's folder, new or to be resumed. Another sweep's folder is refused; cells may be added."""
+    if (folder / SWEEP_FILE).exists():
         _refuse_another(sweep, folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RecipeError(f"{folder} is there and holds no sweep: choose another --out")
+        raise RecipeError(f"{folder} already exists and holds no sweep: choose another --out")
     with disk_errors(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
-    drive = Drive(sweep, folder, start, _locked(folder))
+    drive = Drive(sweep, folder, start, acquire_lock(folder))
     for cell in sweep.cells:
-        drive.rows[cell.name] = _row(drive, cell)
+        drive.rows[cell.name] = drive.read_row(cell)
     drive.save()
     return drive
 
 
-def _locked(folder: Path) -> IO[str]:
-    path = folder / ".lock"
-    with disk_errors(path):
-        file = path.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise PlaceError(f"{folder} is being swept by another process: wait for it, or stop it first") from None
-    except OSError:  # a disk without locks
-        return file
-    return file
-
-
 def _refuse_another(sweep: Sweep, folder: Path) -> None:
-    had = read_sweep_file(folder)
-    ours = {cell.name: cell.definition for cell in sweep.cells}
-    advice = "choose another --out, or give the words that it was started with"
-    for name, definition in had["definitions"].items():
-        if name not in ours:
-            raise RecipeError(f"{folder} holds another sweep: it has a cell {name}, and this one has not; {advice}")
-        if keys := changed_keys(definition, ours[name]):
-            values = f"{keys[0]} was {definition.get(keys[0])!r} and is {ours[name].get(keys[0])!r}"
+    saved = read_sweep_file(folder)
+    definitions = {cell.name: cell.definition for cell in sweep.cells}
+    advice = "choose another --out, or give the arguments that it was started with"
+    for name, definition in saved["definitions"].items():
+        if name not in definitions:
+            raise RecipeError(f"{folder} holds another sweep: it has a cell {name} that this one lacks; {advice}")
+        if keys := changed_keys(definition, definitions[name]):
+            values = f"{keys[0]} was {definition.get(keys[0])!r} and is {definitions[name].get(keys[0])!r}"
             raise RecipeError(f"{folder} holds another sweep: in its cell {name}, {values}; {advice}")
     prepare = sweep.prepare.model_dump(mode="json") if sweep.prepare else None
-    before = had.get("prepare")
+    before = saved.get("prepare")
     if (before is None) != (prepare is None) or changed_keys(before or {}, prepare or {}):
-        raise RecipeError(f"{folder} holds another sweep: its cells start from another preparation; {advice}")
+        raise RecipeError(f"{folder} holds another sweep: it has another sweep.prepare; {advice}")
 
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
-    """What is in sweep.json. Raises RunError where it is no sweep's."""
+    """The content of sweep.json. Raises RunError where it is not a sweep's."""
     with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        had = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        rows = (*had["definitions"].values(), had.get("prepare") or {})
-        if isinstance(had["cells"], list) and all(isinstance(row, dict) for row in rows):
-            return dict(had)
-    raise RunError(f"{folder / 'sweep.json'} cannot be read: move it away to have it made again from the runs")
+        saved = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+        recipes = (*saved["definitions"].values(), saved.get("prepare") or {})
+        if isinstance(saved["cells"], list) and all(isinstance(recipe, dict) for recipe in recipes):
+            return dict(saved)
+    raise RunError(f"{folder / SWEEP_FILE} cannot be read: move it away to have it rebuilt from the runs")
 
 
-def _row(drive: Drive, cell: Cell) -> dict[str, Any]:
-    run, passed = drive.folder / f"cell-{cell.name}", list[str]()
-    drive.passed[cell.name] = passed
-    row: dict[str, Any] = {"name": cell.name, "setting": cell.setting, "keys": cell.keys, "folder": run.name}
-    if not (run / "run.json").exists():
-        return row | _nothing("waiting")
-    try:
-        return row | row_of(run, passed)
-    except RunError as error:  # what is in the folder cannot be read: that costs this cell only
-        return row | _nothing("failed", str(error))
-
-
-def _nothing(status: Outcome, why: str = "") -> dict[str, Any]:
-    return {"status": status, "why": why, "troubles": [status], "passes": {}, "findings": []}
-
-
-def run_cells(drive: Drive, parallel: int, say: Say, only: Sequence[str] = ()) -> None:
-    """Runs what is not ended yet, `parallel` at a time. Raises KeyboardInterrupt after the children were stopped."""
+def run_cells(drive: Drive, parallel: int, notify: Notify, only: Sequence[str] = ()) -> None:
+    """Runs the cells that have not ended, `parallel` at a time. Raises KeyboardInterrupt once the children stopped."""
     chosen = [cell for cell in drive.sweep.cells if not only or cell.setting in only or cell.name in only]
-    left = [cell for cell in chosen if drive.rows[cell.name]["status"] not in ENDED]
-    if len(left) < len(chosen):
-        say(f"{len(chosen) - len(left)} of {len(chosen)} cells are done already")
-    if not left:
+    remaining = {cell.name for cell in chosen if drive.rows[cell.name]["status"] not in ENDED}
+    if len(remaining) < len(chosen):
+        notify(f"{len(chosen) - len(remaining)} of {len(chosen)} cells are already done")
+    if not remaining:
         return
     with interrupts.listen():
         children: Children = []
         try:
-            sweep = _prepared(drive, say)
-            _all(drive, [c for c in sweep.cells if c.name in {c.name for c in left}], children, parallel, say)
+            sweep = _prepare(drive, notify)
+            _run_all(drive, [cell for cell in sweep.cells if cell.name in remaining], children, parallel, notify)
         except BaseException:
             if children:
-                say(f"stopping {len(children)} cells; they save where they are")
+                notify(f"stopping {len(children)} cells; each saves a checkpoint")
             _stop([child for child, _, _ in children])
             for _, cell, _ in children:
-                drive.rows[cell.name] = _row(drive, cell)
-            with suppress(RunError):  # the error to hear of is on its way
+                drive.rows[cell.name] = drive.read_row(cell)
+            with suppress(RunError):  # the first error is the one to report
                 drive.save()
             raise
 
 
-def _prepared(drive: Drive, say: Say) -> Sweep:
-    """Trains what all start from, once."""
+def _prepare(drive: Drive, notify: Notify) -> Sweep:
+    """Trains the model that all cells start from, once."""
     recipe = drive.sweep.prepare
     if recipe is None:
         return drive.sweep
     run = drive.folder / "prepare"
     if not _is_done(run):
-        say("preparing: the model that every cell starts from")
-        child = _started(drive.start, "sft", recipe, run, threads(1))
+        notify("preparing the model that every cell starts from")
+        child = _start_child(drive.start, "sft", recipe, run, threads(1))
         try:
             _wait([child])
         except BaseException:
             _stop([child])
             raise
         if not _is_done(run):
-            raise EngineError(f"the preparation failed, and no cell was started: {_last_words(run)}")
-    return drive.sweep.started_from(str((run / "model").resolve()))
+            raise EngineError(f"the preparation failed, and no cell was started: {_last_line(run)}")
+    return drive.sweep.started_from(str((run / MODEL).resolve()))
 
 
 def _is_done(run: Path) -> bool:
-    return (run / "run.json").exists() and read_manifest(run).status == "done"
+    return holds_run(run) and read_manifest(run).status == "done"
 
 
-def _all(
-    drive: Drive,
-    cells: Sequence[Cell],
-    children: Children,
-    parallel: int,
-    say: Say,
-) -> None:
+def _run_all(drive: Drive, cells: Sequence[Cell], children: Children, parallel: int, notify: Notify) -> None:
     queue, ended, start = list(cells), 0, time.monotonic()
     while queue or children:
         while queue and len(children) < parallel:
             cell = queue.pop(0)
-            run = drive.folder / f"cell-{cell.name}"
-            child = _started(drive.start, "train", cell.recipe, run, threads(parallel))
+            child = _start_child(drive.start, "train", cell.recipe, drive.run_folder(cell), threads(parallel))
             children.append((child, cell, time.monotonic()))
             drive.rows[cell.name] |= {"status": "running", "troubles": ["running"]}
             drive.save()
@@ -218,51 +197,51 @@ def _all(
         for child, cell, began in [each for each in children if each[0].poll() is not None]:
             children.remove((child, cell, began))
             ended += 1
-            row = _ended(drive, cell, child.poll() or 0) | {"wall_seconds": round(time.monotonic() - began, 1)}
+            row = _ended_row(drive, cell, child.poll() or 0) | {"wall_seconds": round(time.monotonic() - began, 1)}
             drive.rows[cell.name] = row
             drive.save()
-            left = (time.monotonic() - start) / ended * (len(cells) - ended)
-            say(f"[{ended}/{len(cells)}] {told(row)}  left {_span(left)}")
+            eta = (time.monotonic() - start) / ended * (len(cells) - ended)
+            notify(f"[{ended}/{len(cells)}] {describe_cell(row)}  ETA {_duration(eta)}")
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
 
 
-def told(row: dict[str, Any]) -> str:
-    """A cell in a line."""
-    words = [row["name"], row["status"]]
+def describe_cell(row: dict[str, Any]) -> str:
+    """A cell in one line."""
+    parts = [row["name"], row["status"]]
     if row.get("success_rate") is not None:
-        words.append(f"success {row['success_rate']:.3f} [{row['low']:.2f}, {row['high']:.2f}]")
+        parts.append(f"success {row['success_rate']:.3f} [{row['low']:.2f}, {row['high']:.2f}]")
     if row.get("kl_mean") is not None:
-        words.append(f"KL {row['kl_mean']:.3f}")
+        parts.append(f"KL {row['kl_mean']:.3f}")
     if row.get("wall_seconds") is not None:
-        words.append(f"{row['wall_seconds']:.0f} s")
+        parts.append(f"{row['wall_seconds']:.0f} s")
     if row["status"] != "done" and row["why"]:
-        words.append(" ".join(str(row["why"]).split()))
-    return "  ".join(words)
+        parts.append(" ".join(str(row["why"]).split()))
+    return "  ".join(parts)
 
 
-def _ended(drive: Drive, cell: Cell, status: int) -> dict[str, Any]:
-    """The row of a cell whose process has ended, whatever it left."""
-    row = _row(drive, cell)
+def _ended_row(drive: Drive, cell: Cell, status: int) -> dict[str, Any]:
+    """The row of a cell whose process has ended with that exit status."""
+    row = drive.read_row(cell)
     if row["status"] in ENDED:
         return row
-    how = f"killed by {signal.Signals(-status).name}" if status < 0 else _last_words(drive.folder / f"cell-{cell.name}")
+    how = f"killed by {signal.Signals(-status).name}" if status < 0 else _last_line(drive.run_folder(cell))
     why = row["why"] if row["status"] == "failed" else how
     return row | {"status": "failed", "why": why or f"exit status {status}", "troubles": ["failed"]}
 
 
 def threads(parallel: int) -> int:
-    """Of one child: what was set, or an even share of the cores."""
+    """Of one child: OMP_NUM_THREADS, or an even share of the cores."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // parallel)
 
 
-def _started(start: Start, command: str, recipe: Recipe, run: Path, num_threads: int) -> Child:
-    """By a recipe that is kept beside the run, so that a person can start it alone; one that is there goes on."""
+def _start_child(start: Start, command: str, recipe: Recipe, run: Path, num_threads: int) -> Child:
+    """Starts or resumes a run, from a recipe that is saved beside it so that it can be run alone."""
     path, log = run.with_name(f"{run.name}.yaml"), run.with_name(f"{run.name}.log")
-    if (run / "run.json").exists():
+    if holds_run(run):
         return start([command, "--resume", str(run)], log, num_threads)
     keys = recipe.model_dump(mode="json", exclude_unset=True)
     keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run)}
@@ -274,28 +253,28 @@ def _started(start: Start, command: str, recipe: Recipe, run: Path, num_threads:
 def _wait(children: Sequence[Child]) -> None:
     """Until one has ended."""
     while all(child.poll() is None for child in children):
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 def _stop(children: Sequence[Child]) -> None:
-    """Tells each to save and end; one that does not is ended."""
-    for number, patience in ((signal.SIGTERM, PATIENCE), (signal.SIGKILL, 5.0)):
+    """Asks each to save and exit, and kills those that do not."""
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
         for child in children:
             child.send(number)
-        until = time.monotonic() + patience
-        while any(child.poll() is None for child in children) and time.monotonic() < until:
-            time.sleep(POLL)
+        deadline = time.monotonic() + seconds
+        while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
 
 
-def _last_words(run: Path) -> str:
-    """The last line that a process printed."""
+def _last_line(run: Path) -> str:
+    """The last error message of a process, else the last line of its log."""
     try:
         with run.with_name(f"{run.name}.log").open("rb") as file:
             lines = _tail(file).strip().splitlines()
     except OSError:
         return ""
-    ours = [line.removeprefix("outdo: ").strip() for line in lines if line.startswith("outdo: ")]
-    return (ours or lines or [""])[-1]
+    errors = [line.removeprefix("outdo: ").strip() for line in lines if line.startswith("outdo: ")]
+    return (errors or lines or [""])[-1]
 
 
 def _tail(file: IO[bytes], size: int = 4000) -> str:

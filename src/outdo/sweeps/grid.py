@@ -1,4 +1,4 @@
-"""What a sweep is made of: words of the command line and a recipe's `sweep:` part, as cells with whole recipes.
+"""The cells of a sweep, from command-line arguments and a recipe's `sweep:` part, each with a complete recipe.
 
 sweep:
   prepare: {sft_steps: 500}                  # once, by `outdo sft`; every cell starts from its model
@@ -27,71 +27,70 @@ from outdo.recipe.schema import Recipe
 
 Keys = dict[str, Any]
 PARTS = ("title", "about", "prepare", "cells", "grid", "default", "columns")
-ITS_OWN = {"output_dir": "--out says where", "resume": "a sweep always goes on", "stages": "use sweep.prepare"}
-MANY = 1000  # cells: more is a slip of the keyboard
+REFUSED = {"output_dir": "use --out", "resume": "a sweep always resumes", "stages": "use sweep.prepare"}
+MAX_CELLS = 1000
+SWEEP_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run to be."""
+    """One run of the sweep."""
 
     name: str  # of its folder, after `cell-`
-    setting: str  # what it is called; cells that differ by their seed alone share it
-    keys: Keys  # what sets it apart
+    setting: str  # its name for people; cells that differ by their seed alone share it
+    keys: Keys  # those that differ between cells
     recipe: Recipe
 
     @property
     def definition(self) -> Keys:
-        """What makes it this cell, wherever it runs."""
+        """What identifies the cell, wherever it runs."""
         return self.recipe.model_dump(mode="json", exclude={"output_dir", "resume"})
 
 
-def _own(recipe: Recipe) -> Keys:
+def _non_defaults(recipe: Recipe) -> Keys:
     return recipe.model_dump(mode="json", exclude={"output_dir", "resume"}, exclude_defaults=True)
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The keys of two definitions that are not alike; one that the older has not was as it is by default."""
-    first = {key: field.get_default() for key, field in Recipe.model_fields.items()}
-    return [key for key in {**old, **new} if old.get(key, first.get(key)) != new.get(key, first.get(key))]
+    """The keys in which two definitions differ; a missing key, as in an older sweep, has its default."""
+    defaults = {key: field.get_default() for key, field in Recipe.model_fields.items()}
+    return [key for key in {**old, **new} if old.get(key, defaults.get(key)) != new.get(key, defaults.get(key))]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All of them."""
+    """All cells, and how the result is shown."""
 
     cells: tuple[Cell, ...]
-    varied: tuple[str, ...]  # keys that a grid varies, seed aside; empty where all cells have names
+    varied: tuple[str, ...]  # keys that a grid varies, except the seed; empty where all cells are named
     prepare: Recipe | None = None  # of the run that every cell starts from
     title: str = "Sweep"
     about: str = ""
-    default: str = ""  # the setting to prefer where others are not better; empty: none
-    columns: tuple[str, ...] = ()  # further signals for its tables
+    default: str = ""  # the setting to keep where none is better; empty: none
+    columns: tuple[str, ...] = ()  # more signals in its tables
 
     @property
     def fingerprint(self) -> str:
-        """Of what is not as it is by default: a key that a later version has more makes no other sweep of it."""
-        whole = [[cell.name, _own(cell.recipe)] for cell in self.cells]
-        first = _own(self.prepare) if self.prepare else None
-        return hashlib.blake2b(json.dumps([whole, first], sort_keys=True).encode(), digest_size=4).hexdigest()
+        """A hash of all keys without their default value: a key that a later version adds does not change it."""
+        cells = [[cell.name, _non_defaults(cell.recipe)] for cell in self.cells]
+        prepare = _non_defaults(self.prepare) if self.prepare else None
+        return hashlib.blake2b(json.dumps([cells, prepare], sort_keys=True).encode(), digest_size=4).hexdigest()
 
     def started_from(self, model: str) -> Sweep:
-        """The same cells from the model that the preparation made."""
+        """The same cells, started from the prepared model."""
         update = {"model_name_or_path": model, "sft_steps": 0, "sft_epochs": 0.0}
         moved = [replace(cell, recipe=cell.recipe.model_copy(update=update)) for cell in self.cells]
         return replace(self, cells=tuple(moved))
 
 
-def read_sweep(path: str | None, words: Sequence[str], say: Callable[[str], None] = lambda line: None) -> Sweep:
-    """The cells of a recipe (none: the default) and `key=a,b,c` words. Raises RecipeError, which names the cell.
-
-    Every cell's recipe is whole and valid here, before anything runs.
-    """
+def read_sweep(path: str | None, words: Sequence[str], notify: Callable[[str], None] = lambda line: None) -> Sweep:
+    """The sweep of a recipe (none: the default) and `key=a,b,c` arguments. Every cell's recipe is validated before
+    anything runs. Raises RecipeError, which names the cell."""
     base = read_yaml(Path(path)) if path else None
     part = _part(base.pop("sweep", {}) if base else {}, path)
     plain, varying = split_words(words)
     named = {str(name): canonical(keys or {}) for name, keys in part.get("cells", {}).items()}
-    _refuse_unclear(named, {**plain, **varying})
+    _refuse_set_twice(named, {**plain, **varying})
     grid = {SYNONYMS.get(key, key): values for key, values in part.get("grid", {}).items()}
     plain_grid = {key: [plain.pop(key)] for key in list(plain) if key in grid}
     grid = {**grid, **plain_grid, **varying}
@@ -101,16 +100,16 @@ def read_sweep(path: str | None, words: Sequence[str], say: Callable[[str], None
     count = len(named or [""])
     for values in grid.values():
         count *= len(values)
-    if count > MANY:
-        raise RecipeError(f"that is {count:,} cells, and {MANY:,} is the most: give fewer values")
+    if count > MAX_CELLS:
+        raise RecipeError(f"{count:,} cells are too many (at most {MAX_CELLS:,}): give fewer values")
     cells = [
-        _cell(base, plain, name, own, dict(zip(grid, values, strict=True)), say if not i and not j else None)
+        _cell(base, plain, name, own, dict(zip(grid, values, strict=True)), notify if not i and not j else None)
         for i, (name, own) in enumerate((named or {"": {}}).items())
         for j, values in enumerate(itertools.product(*grid.values()))
     ]
     if len(cells) < 2:
-        raise RecipeError("nothing varies, so there is one run: give a key several values, such as beta=0,0.05,0.2")
-    _refuse_alike(cells)
+        raise RecipeError("nothing varies: give a key several values, such as beta=0,0.05,0.2")
+    _refuse_duplicates(cells)
     if part.get("prepare"):
         _refuse_prepared(cells)
     sweep = Sweep(
@@ -125,7 +124,7 @@ def read_sweep(path: str | None, words: Sequence[str], say: Callable[[str], None
 
 
 def split_words(words: Sequence[str]) -> tuple[Keys, dict[str, list[Any]]]:
-    """`key=value` words, apart by whether they list several values. Lists in brackets are one value."""
+    """`key=value` arguments with one value, and those with several. A list in brackets is one value."""
     plain: Keys = {}
     varying: dict[str, list[Any]] = {}
     for word in words:
@@ -134,7 +133,7 @@ def split_words(words: Sequence[str]) -> tuple[Keys, dict[str, list[Any]]]:
             raise RecipeError(f"{word!r}: expected key=value or key=a,b,c, such as num_generations=4,8")
         name = SYNONYMS.get(key, key)
         if name in plain or name in varying:
-            raise RecipeError(f"{word!r}: {name} is given twice; list its values in one word, {name}=a,b")
+            raise RecipeError(f"{word!r}: {name} is given twice; list its values in one argument, {name}=a,b")
         texts = listed(text)
         if "" in texts and len(texts) > 1:
             raise RecipeError(f"{word!r}: a value between the commas is empty")
@@ -147,7 +146,7 @@ def split_words(words: Sequence[str]) -> tuple[Keys, dict[str, list[Any]]]:
 
 
 def listed(text: str) -> list[str]:
-    """Split at the commas that are in no bracket and no quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for c in text:
         if quote:
@@ -167,9 +166,9 @@ def _value(text: str) -> Any:
 
 
 def canonical(keys: Any) -> Keys:
-    """Keys as a recipe calls them; what reaches inside (`task_args.digits`) stays flat, so that it can be told."""
+    """Keys under a recipe's names; nested ones (`task_args.digits`) stay flat, to be displayed."""
     if not isinstance(keys, Mapping):
-        raise RecipeError(f"sweep: a cell is lines of `key: value`, this is {keys!r:.60}")
+        raise RecipeError(f"sweep: a cell must be a mapping `key: value`, not {keys!r:.60}")
     return {SYNONYMS.get(str(key), str(key)): value for key, value in keys.items()}
 
 
@@ -187,8 +186,8 @@ def nested(keys: Mapping[str, Any]) -> Keys:
     return out
 
 
-def told(value: Any) -> str:
-    """A value as it is typed."""
+def format_value(value: Any) -> str:
+    """As it is typed on the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, (list, dict)):
@@ -196,75 +195,77 @@ def told(value: Any) -> str:
     return str(value)
 
 
-def _cell(base: Keys | None, plain: Keys, name: str, own: Keys, point: Keys, say: Callable[[str], None] | None) -> Cell:
+def _cell(
+    base: Keys | None, plain: Keys, name: str, own: Keys, point: Keys, notify: Callable[[str], None] | None
+) -> Cell:
     keys = {**own, **point}
-    shown = " ".join(f"{key}={told(value)}" for key, value in point.items() if key != "seed")
-    setting = " ".join(filter(None, (name, shown))) or "the recipe"
-    whole = setting + (f" seed={point['seed']}" if "seed" in point else "")
-    recipe = _recipe(base, {**plain, **keys}, f"cell {whole}", say)
+    values = " ".join(f"{key}={format_value(value)}" for key, value in point.items() if key != "seed")
+    setting = " ".join(filter(None, (name, values))) or "the recipe"
+    full_name = setting + (f" seed={point['seed']}" if "seed" in point else "")
+    recipe = _recipe(base, {**plain, **keys}, f"cell {full_name}", notify)
     resolved = recipe.model_dump(mode="json")
-    return Cell(_file_name(whole), setting, {key: resolved.get(key, value) for key, value in keys.items()}, recipe)
+    return Cell(_file_name(full_name), setting, {key: resolved.get(key, value) for key, value in keys.items()}, recipe)
 
 
-def _recipe(base: Keys | None, keys: Keys, where: str, say: Callable[[str], None] | None = None) -> Recipe:
-    for key in ITS_OWN.keys() & {*keys, *(base or {})}:
-        raise RecipeError(f"{where}: {key} is no key of a sweep: {ITS_OWN[key]}")
+def _recipe(base: Keys | None, keys: Keys, where: str, notify: Callable[[str], None] | None = None) -> Recipe:
+    for key in REFUSED.keys() & {*keys, *(base or {})}:
+        raise RecipeError(f"{where}: {key} cannot be set in a sweep: {REFUSED[key]}")
     try:
-        return load_recipe(None, nested(keys), say or (lambda line: None), base_of=base)
+        return load_recipe(None, nested(keys), notify or (lambda line: None), base_of=base)
     except RecipeError as error:
         raise RecipeError(f"{where}: {str(error).removeprefix('command line: ')}") from None
 
 
-def _file_name(whole: str) -> str:
+def _file_name(text: str) -> str:
     """Letters, digits, dots, dashes; short."""
-    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", whole.replace("=", "-")).strip("-.").lower() or "cell"
+    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", text.replace("=", "-")).strip("-.").lower() or "cell"
     if len(name) <= 80:
         return name
-    return f"{name[:70]}-{hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()}"
+    return f"{name[:70]}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 def _prepared(base: Keys | None, plain: Keys, keys: Any) -> Recipe:
-    """The recipe of `outdo sft`: the base's with its own keys."""
+    """The recipe of `outdo sft`: the base recipe with the keys of sweep.prepare."""
     recipe = _recipe(base, {**plain, **canonical(keys)}, "sweep.prepare")
     if not recipe.sft_steps and not recipe.sft_epochs:
-        raise RecipeError("sweep.prepare: it imitates for no step: set sft_steps or sft_epochs")
+        raise RecipeError("sweep.prepare has no training step: set sft_steps or sft_epochs")
     return recipe
 
 
 def _default(sweep: Sweep, base: Keys | None, plain: Keys, named: Any) -> str:
-    """The setting that `sweep.default` names, or the one that changes nothing about the recipe."""
+    """The setting that `sweep.default` names, or the one that equals the recipe."""
     settings = list(dict.fromkeys(cell.setting for cell in sweep.cells))
     if named is not None:
         if named not in settings:
-            raise RecipeError(f"sweep: default: {named!r} is none of its settings: {', '.join(settings)}")
+            raise RecipeError(f"sweep: default: {named!r} is not one of its settings: {', '.join(settings)}")
         return str(named)
     try:
         unchanged = _recipe(base, plain, "").model_dump(mode="json", exclude={"seed"})
-    except RecipeError:  # it need not be a recipe without its cells' keys
+    except RecipeError:  # it may be invalid without its cells' keys
         return ""
     same = [cell for cell in sweep.cells if cell.recipe.model_dump(mode="json", exclude={"seed"}) == unchanged]
     return same[0].setting if same else ""
 
 
 def _part(part: Any, path: str | None) -> Keys:
-    """The `sweep:` part, checked for what may stand there."""
+    """The `sweep:` part, validated."""
     if not isinstance(part, dict):
-        raise RecipeError(f"{path}: sweep: expected {', '.join(PARTS)}, this is {part!r:.60}")
+        raise RecipeError(f"{path}: sweep: expected a mapping of {', '.join(PARTS)}, not {part!r:.60}")
     for key in part:
         if key not in PARTS:
-            raise RecipeError(f"{path}: sweep: unknown part {key!r}; there are {', '.join(PARTS)}")
+            raise RecipeError(f"{path}: sweep: unknown part {key!r}; the parts are {', '.join(PARTS)}")
     for key in ("cells", "grid"):
         if not isinstance(part.get(key, {}), dict):
-            raise RecipeError(f"{path}: sweep: {key} is lines of `name: …`, this is {part[key]!r:.60}")
+            raise RecipeError(f"{path}: sweep: {key} must be a mapping `name: …`, not {part[key]!r:.60}")
     if not isinstance(part.get("columns", []), list) or not all(isinstance(c, str) for c in part.get("columns", [])):
-        raise RecipeError(f"{path}: sweep: columns is a list of signals, this is {part['columns']!r:.60}")
+        raise RecipeError(f"{path}: sweep: columns must be a list of signals, not {part['columns']!r:.60}")
     return part
 
 
-def _refuse_unclear(named: Mapping[str, Keys], given: Keys) -> None:
+def _refuse_set_twice(named: Mapping[str, Keys], given: Keys) -> None:
     for name, keys in named.items():
         for key in keys.keys() & given.keys():
-            raise RecipeError(f"{key} is what the cell {name} sets to {keys[key]!r}: leave it out of the command line")
+            raise RecipeError(f"{key} is set to {keys[key]!r} by the cell {name}: remove it from the command line")
 
 
 def _refuse_prepared(cells: Sequence[Cell]) -> None:
@@ -272,17 +273,17 @@ def _refuse_prepared(cells: Sequence[Cell]) -> None:
         for key in cell.keys:
             if key == "model_name_or_path" or key.startswith("sft"):
                 raise RecipeError(
-                    f"cell {cell.name}: {key} is decided by sweep.prepare, which all cells start from: leave one out"
+                    f"cell {cell.name}: {key} is set by sweep.prepare, which all cells start from: remove one of them"
                 )
 
 
-def _refuse_alike(cells: Sequence[Cell]) -> None:
-    seen: dict[str, Cell] = {}
+def _refuse_duplicates(cells: Sequence[Cell]) -> None:
+    definitions: dict[str, Cell] = {}
     names: dict[str, Cell] = {}
     for cell in cells:
-        whole = json.dumps(cell.definition, sort_keys=True)
-        if whole in seen:
-            raise RecipeError(f"cells {seen[whole].name} and {cell.name} are alike: they would be the same run twice")
+        definition = json.dumps(cell.definition, sort_keys=True)
+        if definition in definitions:
+            raise RecipeError(f"cells {definitions[definition].name} and {cell.name} are identical: remove one")
         if cell.name in names:
-            raise RecipeError(f"two cells would share the folder cell-{cell.name}: give them other names")
-        seen[whole] = names[cell.name] = cell
+            raise RecipeError(f"two cells would share the folder cell-{cell.name}: rename one")
+        definitions[definition] = names[cell.name] = cell

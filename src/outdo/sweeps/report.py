@@ -1,4 +1,4 @@
-"""What a sweep came to, to be read: a table that fits the window, a heat map in text, runs side by side, a page."""
+"""The results of a sweep as text: a table that fits the window, a heat map, a Markdown page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from outdo.evals.report import change, in_words
 from outdo.sweeps.analysis import Setting, difference
 from outdo.sweeps.choice import Choice
-from outdo.sweeps.grid import told
+from outdo.sweeps.grid import format_value
 
 NONE = "–"
 SHADES = " ░▒▓█"
@@ -20,7 +20,7 @@ SHADES = " ░▒▓█"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table. Where the window is narrow, those of the highest `rank` go first."""
+    """A column of the table. In a narrow window, columns with the highest `rank` are dropped first."""
 
     title: str
     text: Callable[[Setting], str]
@@ -35,7 +35,7 @@ def _signal(name: str, title: str, how: str, rank: int) -> Column:
     return Column(title, lambda s: number(s.mean(name), how), rank)
 
 
-FURTHER = {  # signals that `sweep.columns` may name, beside those that are always there
+EXTRA_COLUMNS = {  # signals that `sweep.columns` may name, beside those that are always shown
     "adv_noise": ("adv. noise", "{:.3f}"),
     "adv_std": ("adv. std", "{:.2f}"),
     "grad_norm": ("grad norm", "{:.2f}"),
@@ -53,14 +53,14 @@ def success(s: Setting) -> str:
 
 def _seeds(s: Setting) -> str:
     """How many of them are evaluated."""
-    done, whole = len(s.evaluated), len(s.rows)
-    return str(whole) if done == whole else f"{done} of {whole}"
+    done, total = len(s.evaluated), len(s.rows)
+    return str(total) if done == total else f"{done} of {total}"
 
 
-def columns_of(settings: Sequence[Setting], further: Sequence[str] = ()) -> list[Column]:
-    """Those that this sweep fills."""
+def columns_of(settings: Sequence[Setting], extra: Sequence[str] = ()) -> list[Column]:
+    """The columns that are not empty in this sweep."""
     k = next((s.pass_name for s in settings if s.pass_name), "")
-    found = [
+    columns = [
         Column("setting", lambda s: s.name, 0),
         Column("success [95%]", success, 0),
         *([Column("seeds", _seeds, 6)] if any(len(s.rows) > 1 for s in settings) else []),
@@ -72,39 +72,38 @@ def columns_of(settings: Sequence[Setting], further: Sequence[str] = ()) -> list
         _signal("group_diversity", "diverse", "{:.2f}", 3),
         _signal("informative", "inform.", "{:.2f}", 8),
         _signal("len_mean", "length", "{:.1f}", 9),
-        *(_signal(name, *FURTHER[name], rank=1) for name in further),
+        *(_signal(name, *EXTRA_COLUMNS[name], rank=1) for name in extra),
         _signal("tokens_per_s", "tokens/s", "{:,.0f}", 10),
         _signal("seconds", "seconds", "{:.0f}", 7),
     ]
-    return [c for c in found if c.rank == 0 or any(c.text(s) != NONE for s in settings)]
+    return [c for c in columns if c.rank == 0 or any(c.text(s) != NONE for s in settings)]
 
 
-def table(settings: Sequence[Setting], width: int, further: Sequence[str] = ()) -> Table:
-    """A line for each setting, mean over its seeds; what was wrong with it stands below it."""
-    columns = columns_of(settings, further)
-    taken = {c.title: max(len(c.title), *(len(c.text(s)) for s in settings)) + 2 for c in columns}
-    while sum(taken[c.title] for c in columns) > width and len(columns) > 2:
+def table(settings: Sequence[Setting], width: int, extra: Sequence[str] = ()) -> Table:
+    """A line per setting, mean over its seeds."""
+    columns = columns_of(settings, extra)
+    widths = {c.title: max(len(c.title), *(len(c.text(s)) for s in settings)) + 2 for c in columns}
+    while sum(widths[c.title] for c in columns) > width and len(columns) > 2:
         columns.remove(max(columns, key=lambda c: c.rank))
-    shown = Table(box=None, header_style="dim", padding=(0, 1))
+    out = Table(box=None, header_style="dim", padding=(0, 1))
     for column in columns:
         first = column.title == "setting"
-        shown.add_column(Text(column.title), no_wrap=not first, overflow="fold", justify="left" if first else "right")
+        out.add_column(Text(column.title), no_wrap=not first, overflow="fold", justify="left" if first else "right")
     for s in settings:
-        shown.add_row(*(Text(column.text(s)) for column in columns))
-    return shown
+        out.add_row(*(Text(column.text(s)) for column in columns))
+    return out
 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
-    """Where each broke, and what the doctor found."""
-    return [f"{s.name}: {'; '.join(wrong)}" for s in settings if (wrong := _wrong(s)) and wrong != ["waiting"]]
+    """Where each setting failed, and the doctor's findings."""
+    return [f"{s.name}: {'; '.join(lines)}" for s in settings if (lines := _failures(s)) and lines != ["waiting"]]
 
 
-def _wrong(s: Setting) -> list[str]:
+def _failures(s: Setting) -> list[str]:
     whys = [str(row["why"]) for row in s.rows if row["status"] in ("halted", "failed") and row["why"]]
     codes = list(dict.fromkeys(code for row in s.rows for code in row.get("findings") or ()))
-    lesser = [code for code in codes if not any(code in words for words in s.troubles)]
-    said = [f"the doctor says {', '.join(lesser)}"] if lesser else []
-    return [*s.troubles, *list(dict.fromkeys(whys))[:1], *said]
+    minor = [code for code in codes if not any(code in trouble for trouble in s.troubles)]
+    return [*s.troubles, *list(dict.fromkeys(whys))[:1], *([f"the doctor says {', '.join(minor)}"] if minor else [])]
 
 
 Plane = tuple[list[Any], list[Any], list[list[Setting | None]]]
@@ -112,27 +111,27 @@ Plane = tuple[list[Any], list[Any], list[list[Setting | None]]]
 
 def plane(settings: Sequence[Setting], varied: Sequence[str]) -> Plane:
     """Settings of two keys as a grid: the first key's values down, the second's across."""
-    given = [[s.keys[key] for s in settings] for key in varied]
-    down, across = ([v for i, v in enumerate(values) if v not in values[:i]] for values in given)
-    at = {(told(s.keys[varied[0]]), told(s.keys[varied[1]])): s for s in settings}
-    return down, across, [[at.get((told(y), told(x))) for x in across] for y in down]
+    values_of = [[s.keys[key] for s in settings] for key in varied]
+    down, across = ([v for i, v in enumerate(values) if v not in values[:i]] for values in values_of)
+    at = {(format_value(s.keys[varied[0]]), format_value(s.keys[varied[1]])): s for s in settings}
+    return down, across, [[at.get((format_value(y), format_value(x))) for x in across] for y in down]
 
 
 def heat_map(settings: Sequence[Setting], varied: Sequence[str]) -> Table:
-    """Success by two keys, darker for more; a mark where the signals are not sane."""
+    """Success by two keys, darker where higher; `!` marks signals that are not sane."""
     down, across, cells = plane(settings, varied)
-    shown = Table(box=None, header_style="dim", padding=(0, 1))
-    shown.add_column("", no_wrap=True)
+    out = Table(box=None, header_style="dim", padding=(0, 1))
+    out.add_column("", no_wrap=True)
     for value in across:
-        shown.add_column(Text(told(value)), justify="right", no_wrap=True)
-    there = [s.success for s in settings if s.success is not None]
-    low, high = (min(there), max(there)) if there else (0.0, 1.0)
+        out.add_column(Text(format_value(value)), justify="right", no_wrap=True)
+    values = [s.success for s in settings if s.success is not None]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
     for value, line in zip(down, cells, strict=True):
-        shown.add_row(Text(told(value)), *(Text(_spot(s, low, high)) for s in line))
-    return shown
+        out.add_row(Text(format_value(value)), *(Text(_heat_cell(s, low, high)) for s in line))
+    return out
 
 
-def _spot(s: Setting | None, low: float, high: float) -> str:
+def _heat_cell(s: Setting | None, low: float, high: float) -> str:
     if s is None or s.success is None:
         return s.rows[0]["status"] if s else NONE
     shade = SHADES[round((s.success - low) / (high - low) * (len(SHADES) - 1))] if high > low else SHADES[2]
@@ -146,21 +145,21 @@ def page(
     choice: Choice,
     facts: Mapping[str, str],
     picture: str | None = None,
-    further: Sequence[str] = (),
+    extra: Sequence[str] = (),
     default: str = "",
 ) -> str:
-    """The whole as Markdown, each setting also against the default one where there is one."""
-    columns = columns_of(settings, further)
+    """The results as Markdown; each setting is also compared with the default, where there is one."""
+    columns = columns_of(settings, extra)
     base = next((s for s in settings if s.name == default and s.success is not None), None)
     if base:
         columns.insert(2, Column(f"against {default}", lambda s: _against(s, base), 0))
     lines = [f"# {title}", "", *([about, ""] if about else [])]
     lines += [*(f"- {key}: {value}" for key, value in facts.items()), ""]
-    lines += ["| " + " | ".join([*(c.title for c in columns), "where it broke"]) + " |"]
+    lines += ["| " + " | ".join([*(c.title for c in columns), "failures"]) + " |"]
     lines += ["| " + " | ".join(["---"] * (len(columns) + 1)) + " |"]
     for s in settings:
-        lines.append("| " + " | ".join([*(_plain(c.text(s)) for c in columns), _plain("; ".join(_wrong(s)))]) + " |")
-    lines += ["", f"**Take** {choice.why}" if choice.name else choice.why, ""]
+        lines.append("| " + " | ".join([*(_plain(c.text(s)) for c in columns), _plain("; ".join(_failures(s)))]) + " |")
+    lines += ["", f"**Pick** {choice.why}" if choice.name else choice.why, ""]
     lines += [f"![{title}]({picture})", ""] if picture else []
     return "\n".join(lines)
 

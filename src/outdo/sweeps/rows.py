@@ -67,7 +67,7 @@ def _row(folder: Path, manifest: Manifest, passed: list[str]) -> Row:
     row["findings"] = [finding.code for finding in found if finding.code not in NOTHING]
     grave = [f"the doctor says {finding.code}" for finding in found if finding.severity == "critical"]
     row["troubles"] = [*troubles(row, steps, manifest.recipe), *grave]
-    passed += dict.fromkeys([*wrong, *(history.passed if history else ())])
+    passed += dict.fromkeys([*wrong, *(history.skipped if history else ())])
     return row
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from outdo.doctor import foothold
+from outdo.doctor.difficulty import describe_difficulty
 from outdo.evals.estimate import mean_interval
 from outdo.models.load import load_tokenizer
 from outdo.models.shape import shape_of
@@ -25,7 +25,7 @@ from outdo.training.context import RunContext
 from outdo.training.plan import describe, policy_for
 from outdo.training.stages import read_stages
 from outdo.training.start import without_long_prompts
-from outdo.training.trackers import chosen
+from outdo.training.trackers import select_trackers
 
 PREFLIGHT_PROMPTS, PREFLIGHT_ANSWERS = 32, 8
 
@@ -33,7 +33,7 @@ PREFLIGHT_PROMPTS, PREFLIGHT_ANSWERS = 32, 8
 def describe_run(context: RunContext) -> list[str]:
     """The plan, line by line. Raises as the run would: OutdoError's family."""
     recipe, task = context.recipe, context.task
-    chosen(recipe.report_to)
+    select_trackers(recipe.report_to)
     stages = read_stages(recipe)
     if not stages:
         _refuse_unfit(context)
@@ -96,5 +96,5 @@ def preflight(context: RunContext) -> None:
     )
     any_right = sum(share > 0 for share in shares) / len(shares)
     partial = graded(rewards, success > 0.5)
-    for line in foothold.words(success, PREFLIGHT_ANSWERS, any_right, recipe.num_generations, partial):
+    for line in describe_difficulty(success, PREFLIGHT_ANSWERS, any_right, recipe.num_generations, partial):
         reporter.note(line)

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from outdo.doctor import foothold
+from outdo.doctor.difficulty import describe_difficulty
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
@@ -101,11 +101,11 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
     if run.evaluator.splits:
         run.reporter.begin("before GRPO: held-out problems")
     before = run.evaluate(0)
-    _report_foothold(run, before)
+    _report_difficulty(run, before)
     return before
 
 
-def _report_foothold(run: Run, before: Sequence[Evaluation]) -> None:
+def _report_difficulty(run: Run, before: Sequence[Evaluation]) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
     if not before:
         return
@@ -114,7 +114,7 @@ def _report_foothold(run: Run, before: Sequence[Evaluation]) -> None:
     chance = passes.get(1, before[0].success_rate)
     rewards = run.context.rewards
     partial = graded(rewards, chance > 0.5) if rewards else []
-    for line in foothold.words(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
+    for line in describe_difficulty(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
         run.reporter.note(line)
 
 

@@ -12,7 +12,7 @@ from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.sft import run_sft
 from outdo.training.stages import run_stages
-from outdo.training.trackers import chosen
+from outdo.training.trackers import select_trackers
 
 KINDS: dict[str, Callable[[RunContext], Result]] = {
     "grpo": run_grpo,
@@ -24,7 +24,7 @@ KINDS: dict[str, Callable[[RunContext], Result]] = {
 
 def launch(context: RunContext) -> Result:
     """Starts the run, or resumes one. Raises OutdoError's family; an interrupt is raised after the run was saved."""
-    chosen(context.recipe.report_to)  # a tracker that is not installed is refused now
+    select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
     if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":
         data = "" if context.kind == "stages" else resume.fingerprint(context.task, context.recipe.seed)

@@ -68,17 +68,17 @@ class TrackerCallback(Callback):
         self.trackers = trackers
 
     def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
-        self.trackers.taught(row)
+        self.trackers.sft_update(row)
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.trackers.step(step, metrics, groups)
 
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         for evaluation in evaluations:
-            self.trackers.evaluated(evaluation.row(step))
+            self.trackers.evaluation(evaluation.row(step))
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
-        self.trackers.found(step, finding.code, finding_line(finding).strip())
+        self.trackers.finding(step, finding.code, finding_line(finding).strip())
 
     def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
         self.trackers.close(status == "done")

@@ -1,5 +1,5 @@
-"""The tools behind `trackers.py`, each as its own users know it. A package is imported when its tool is opened, on the
-tracker's thread; whatever it raises ends the tracker, never the run."""
+"""The tools behind `trackers.py`, each with its own conventions. A package is imported when its tool is opened, on the
+tracker's thread; whatever it raises disables the tracker, never the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 HTTPS = 443
-NOTHING = 5.0  # seconds after which a server that does not answer is not there
+CONNECT_TIMEOUT = 5.0  # seconds
 COLUMNS = ("prompt", "answer", "reward", "advantage", "verdict", "reason")
 
 
@@ -26,22 +26,22 @@ COLUMNS = ("prompt", "answer", "reward", "advantage", "verdict", "reason")
 class Subject:
     """The run that is tracked."""
 
-    id: str  # the same when it is gone on with
+    id: str  # the same when it is resumed
     name: str
-    project: str | None  # None: the tool's own variable, else outdo
+    project: str | None  # None: the tool's environment variable, else outdo
     folder: Path
     recipe: Mapping[str, Any]
     facts: Mapping[str, Any]
-    say: Callable[[str], None]
-    is_new: bool = True  # False: it is gone on with
+    notify: Callable[[str], None]
+    is_new: bool = True  # False: it is resumed
 
     def project_of(self, variable: str) -> str:
         return self.project or os.environ.get(variable) or "outdo"
 
 
 class TensorBoard:
-    """Event files in the run's folder: `tensorboard --logdir runs`. One writer a session of the run; rows that it takes
-    back when it is gone on with are not written again."""
+    """Event files in the run's folder: `tensorboard --logdir runs`. One writer per session of the run; rows that a
+    resumed run computes again are not written again."""
 
     def __init__(self, subject: Subject) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
@@ -56,18 +56,18 @@ class TensorBoard:
         self._write(step, [self.summary.Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
 
     def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._text(step, "answers", as_page(rows))
+        self._text(step, "answers", as_markdown(rows))
 
-    def finding(self, step: int, code: str, words: str) -> None:
-        self._text(step, f"findings/{code}", fenced(words))
+    def finding(self, step: int, code: str, text: str) -> None:
+        self._text(step, f"findings/{code}", fenced(text))
 
-    def end(self, is_whole: bool) -> None:
+    def close(self, completed: bool) -> None:
         self.writer.close()
 
     def _text(self, step: int, tag: str, text: str) -> None:
         tensor = self.tensor.TensorProto(dtype=self.types.DT_STRING, string_val=[text.encode()])
-        about = self.summary.SummaryMetadata.PluginData(plugin_name="text")
-        metadata = self.summary.SummaryMetadata(plugin_data=about)
+        plugin = self.summary.SummaryMetadata.PluginData(plugin_name="text")
+        metadata = self.summary.SummaryMetadata(plugin_data=plugin)
         self._write(step, [self.summary.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
 
     def _write(self, step: int, values: Sequence[Any]) -> None:
@@ -77,7 +77,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """Never asks for a key: without one, or without a network, it writes to the run's folder for `wandb sync`."""
+    """Never prompts for a key: without a key or a network it writes to the run's folder, for `wandb sync`."""
 
     def __init__(self, subject: Subject) -> None:
         import wandb
@@ -85,8 +85,8 @@ class Wandb:
         self.wandb, self.table = wandb, wandb.Table
         mode = wandb_mode(os.environ)
         if mode == "offline" and "WANDB_MODE" not in os.environ:
-            where = subject.folder / "wandb"
-            subject.say(f"  wandb: no key or no network, so it keeps the run in {where}: wandb sync {where}/offline-*")
+            place = subject.folder / "wandb"
+            subject.notify(f"  wandb: no key or no network, so the run is offline: wandb sync {place}/offline-*")
         self.run = wandb.init(
             project=subject.project_of("WANDB_PROJECT"),
             name=subject.name,
@@ -95,7 +95,7 @@ class Wandb:
             config={**subject.recipe, "outdo": dict(subject.facts)},
             resume="allow",
             mode=mode,
-            reinit="create_new",  # a run that the user has of their own stays theirs
+            reinit="create_new",  # leaves a run of the user's own alone
             settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
         for axis, names in (("step", ("train/*", "time/*", "eval/*", "answers")), ("sft/step", ("sft/*",))):
@@ -111,17 +111,17 @@ class Wandb:
         table = self.table(columns=list(COLUMNS), data=[[row[name] for name in COLUMNS] for row in rows])
         self.run.log({"answers": table, "step": step})
 
-    def finding(self, step: int, code: str, words: str) -> None:
+    def finding(self, step: int, code: str, text: str) -> None:
         self.run.tags = tuple(dict.fromkeys((*(self.run.tags or ()), code)))
-        self.run.notes = "\n".join(filter(None, (self.run.notes, words)))
-        self.run.summary[f"findings/{code}"] = words
+        self.run.notes = "\n".join(filter(None, (self.run.notes, text)))
+        self.run.summary[f"findings/{code}"] = text
 
-    def end(self, is_whole: bool) -> None:
-        self.run.finish(exit_code=0 if is_whole else 1)
+    def close(self, completed: bool) -> None:
+        self.run.finish(exit_code=0 if completed else 1)
 
 
 def wandb_mode(environment: Mapping[str, str]) -> Any:
-    """As WANDB_MODE says; else online where there is a key and a server that answers."""
+    """WANDB_MODE, else online where there is a key and the server accepts a connection."""
     if mode := environment.get("WANDB_MODE"):
         return mode
     host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai")
@@ -130,13 +130,13 @@ def wandb_mode(environment: Mapping[str, str]) -> Any:
             bool(environment.get("WANDB_API_KEY")) or netrc.netrc().authenticators(host.hostname or "") is not None
         )
         if has_key:
-            socket.create_connection((host.hostname, host.port or HTTPS), timeout=NOTHING).close()
+            socket.create_connection((host.hostname, host.port or HTTPS), timeout=CONNECT_TIMEOUT).close()
             return "online"
     return "offline"
 
 
 class MLflow:
-    """Where MLFLOW_TRACKING_URI says, else where mlflow does. A run is found again by its tag `outdo.id`."""
+    """In MLFLOW_TRACKING_URI, else mlflow's default. A resumed run is found by its tag `outdo.id`."""
 
     def __init__(self, subject: Subject) -> None:
         for name in ("mlflow.store.db", "alembic"):
@@ -145,53 +145,53 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         self.metric, self.client = Metric, MlflowClient()
-        self.waiting: list[Any] = []  # numbers that are not sent yet
-        self.sent = -OFTEN  # when some were, last
+        self.pending: list[Any] = []  # metrics that are not sent yet
+        self.last_sent = -SEND_SECONDS
         project = subject.project_of("MLFLOW_EXPERIMENT_NAME")
-        known = self.client.get_experiment_by_name(project)
-        experiment = known.experiment_id if known else self.client.create_experiment(project)
-        found = self.client.search_runs([experiment], f"tags.`outdo.id` = '{subject.id}'")
-        if found:
-            self.id = found[0].info.run_id
+        existing = self.client.get_experiment_by_name(project)
+        experiment = existing.experiment_id if existing else self.client.create_experiment(project)
+        runs = self.client.search_runs([experiment], f"tags.`outdo.id` = '{subject.id}'")
+        if runs:
+            self.id = runs[0].info.run_id
             self.client.update_run(self.id, status="RUNNING")
             return
         facts = {f"outdo.{key}": json.dumps(value) for key, value in subject.facts.items()}
-        made = self.client.create_run(experiment, run_name=subject.name, tags={"outdo.id": subject.id, **facts})
-        self.id = made.info.run_id
-        params = [Param(key, _told(value)[:MOST]) for key, value in subject.recipe.items()]
-        for at in range(0, len(params), AT_ONCE):
-            self.client.log_batch(self.id, params=params[at : at + AT_ONCE])
+        run = self.client.create_run(experiment, run_name=subject.name, tags={"outdo.id": subject.id, **facts})
+        self.id = run.info.run_id
+        params = [Param(key, _as_text(value)[:MAX_VALUE_CHARS]) for key, value in subject.recipe.items()]
+        for start in range(0, len(params), MAX_PARAMS):
+            self.client.log_batch(self.id, params=params[start : start + MAX_PARAMS])
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         now = time.time_ns() // 1_000_000
-        self.waiting += [self.metric(name, value, now, step) for name, value in values.items()]
-        if len(self.waiting) > MANY or time.monotonic() - self.sent > OFTEN:
+        self.pending += [self.metric(name, value, now, step) for name, value in values.items()]
+        if len(self.pending) > MAX_METRICS or time.monotonic() - self.last_sent > SEND_SECONDS:
             self._send()
 
     def _send(self) -> None:
-        """Rows of quick steps go together: a call takes as long as a short update."""
-        self.client.log_batch(self.id, metrics=self.waiting)
-        self.waiting, self.sent = [], time.monotonic()
+        """Rows of short steps are sent together: a call takes as long as a short update."""
+        self.client.log_batch(self.id, metrics=self.pending)
+        self.pending, self.last_sent = [], time.monotonic()
 
     def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.client.log_text(self.id, as_page(rows), f"answers/step-{step:06d}.md")
+        self.client.log_text(self.id, as_markdown(rows), f"answers/step-{step:06d}.md")
 
-    def finding(self, step: int, code: str, words: str) -> None:
-        self.client.set_tag(self.id, f"finding.{code}", words[:MOST])
+    def finding(self, step: int, code: str, text: str) -> None:
+        self.client.set_tag(self.id, f"finding.{code}", text[:MAX_VALUE_CHARS])
 
-    def end(self, is_whole: bool) -> None:
+    def close(self, completed: bool) -> None:
         self._send()
-        self.client.set_terminated(self.id, "FINISHED" if is_whole else "FAILED")
+        self.client.set_terminated(self.id, "FINISHED" if completed else "FAILED")
 
 
-MOST = 5000  # characters of a value in mlflow; its own limit is 6000
-AT_ONCE = 100  # params that mlflow takes in one call
-MANY = 800  # numbers in one call; its own limit is 1000
-OFTEN = 1.0  # seconds between two calls
+MAX_VALUE_CHARS = 5000  # in mlflow, whose own limit is 6000
+MAX_PARAMS = 100  # that mlflow accepts in one call
+MAX_METRICS = 800  # in one call; mlflow's own limit is 1000
+SEND_SECONDS = 1.0  # between two calls
 
 
 class Trackio:
-    """Its local store, or the Space of TRACKIO_SPACE_ID; `trackio show` is its page."""
+    """In its local store, or the Space of TRACKIO_SPACE_ID; `trackio show` opens it."""
 
     def __init__(self, subject: Subject) -> None:
         import trackio
@@ -200,7 +200,7 @@ class Trackio:
         project = re.sub(r"[^-\w. ]", "-", subject.project_of("TRACKIO_PROJECT"))
         self.run = trackio.init(
             project=project,
-            name=f"{subject.name}-{subject.id[:4]}",  # it knows a run by its name alone
+            name=f"{subject.name}-{subject.id[:4]}",  # trackio identifies a run by its name alone
             config=json.loads(json.dumps({**subject.recipe, "outdo": dict(subject.facts)}, default=str)),
             resume="allow",
             embed=False,
@@ -215,26 +215,26 @@ class Trackio:
         data = [[row[name] for name in COLUMNS] for row in rows]
         self.run.log({"answers": self.trackio.Table(columns=list(COLUMNS), data=data)}, step=step)
 
-    def finding(self, step: int, code: str, words: str) -> None:
-        self.run.alert(code, words, level=self.trackio.AlertLevel.WARN, step=step)
+    def finding(self, step: int, code: str, text: str) -> None:
+        self.run.alert(code, text, level=self.trackio.AlertLevel.WARN, step=step)
 
-    def end(self, is_whole: bool) -> None:
+    def close(self, completed: bool) -> None:
         self.run.finish()
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def fenced(text: str) -> str:
-    """A text as it is in a Markdown page, whatever it holds."""
+    """A Markdown code block, whatever the text contains."""
     longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
 
 
-def as_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Answers in Markdown, for tools without tables."""
+def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Answers as Markdown, for tools without tables."""
     return "\n\n".join(part for row in rows for part in _parts(row))
 
 

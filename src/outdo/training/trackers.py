@@ -1,8 +1,8 @@
-"""Trackers: a run's numbers, handed on to the tools that people keep them in. A run is never hurt by one.
+"""Experiment trackers: they receive a run's metrics, and can never harm the run.
 
-Each tool works on a thread and a queue of its own. What it raises is said once and ends it; where it hangs, the queue
-fills and further rows are dropped; at the end it is waited for a while and no longer. What training does is the same
-with it and without.
+Each tool has a thread and a queue of its own. An exception is reported once and disables the tool; if it hangs, the
+queue fills and further rows are dropped; at the end it has a limited time to finish. Training is identical with and
+without trackers.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError
-from outdo.runs.reader import read_rows
+from outdo.runs.reader import read_evals, read_metrics, read_sft
 from outdo.runs.writer import RunWriter
 from outdo.training import tools
 from outdo.types import Group
 
-ROOM = 2000  # rows that wait for a tool; further ones are dropped
-PATIENCE = 15.0  # seconds at the end in which a tool must do something
-TABLES = 10  # of answers in a run, about
-ROWS = 8  # answers in one of them
-CUT = 1000  # characters of a text in them
+QUEUE_SIZE = 2000  # rows that wait for a tool; further ones are dropped
+CLOSE_TIMEOUT = 15.0  # seconds without progress, at the end
+NUM_TABLES = 10  # of answers in a run, about
+ANSWERS_PER_TABLE = 8
+MAX_TEXT_CHARS = 1000  # in these tables
 
 
 class Sink(Protocol):
-    """What a tool is told. `step` counts what is done: 0 is before the first. Rows of the warm-up are `sft/…`, and
-    count its updates."""
+    """A tool. `step` is the number of completed steps: 0 is before the first. Names of SFT rows start with `sft/`, and
+    their steps count SFT updates."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def answers(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
-    def finding(self, step: int, code: str, words: str) -> None: ...
+    def finding(self, step: int, code: str, text: str) -> None: ...
 
-    def end(self, is_whole: bool) -> None:
-        """The last word; `is_whole` where the run came to its end."""
+    def close(self, completed: bool) -> None: ...
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """A tool: its package, and what opens it."""
+    """A tool: its package, and its constructor."""
 
     package: str
     install: str
@@ -67,179 +66,179 @@ TRACKERS: dict[str, Tracker] = {
 }
 
 
-def chosen(report_to: Iterable[str]) -> list[str]:
-    """The trackers that a recipe asks for; `all` are those that are installed. Raises RecipeError where one is not."""
+def select_trackers(report_to: Iterable[str]) -> list[str]:
+    """The trackers of a recipe; `all` are those that are installed. Raises RecipeError where one is not."""
     names = list(dict.fromkeys(report_to))
-    there = [name for name, tracker in TRACKERS.items() if find_spec(tracker.package)]
+    installed = [name for name, tracker in TRACKERS.items() if find_spec(tracker.package)]
     if "all" in names:
-        return there
-    if missing := [name for name in names if name not in there]:
+        return installed
+    if missing := [name for name in names if name not in installed]:
         packages = " ".join(TRACKERS[name].install for name in missing)
         raise RecipeError(f"report_to={','.join(names)}: {missing[0]} is not installed: pip install {packages}")
     return names
 
 
-# --- what the tools are told
+# --- what is sent
 
 
-def clean(name: str) -> str:
-    """A name that every tool takes: mlflow allows letters, digits, and a few signs."""
+def sanitize_name(name: str) -> str:
+    """A name that every tool accepts: mlflow allows letters, digits and a few other characters."""
     return re.sub(r"[^-\w./ ]", "_", name.replace("@", "_at_"))
 
 
-def of_step(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row of metrics.jsonl: train/reward_mean, train/reward/NAME, time/update."""
+def step_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row of metrics: train/reward_mean, train/reward/NAME, time/update."""
     return _named(row, lambda key: key if key.startswith("time/") else f"train/{key}")
 
 
-def of_eval(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row of evals.jsonl: eval/test/success_rate, eval/test/pass_at_10."""
+def eval_values(row: Mapping[str, Any]) -> dict[str, float]:
+    """A row of an evaluation: eval/test/success_rate, eval/test/pass_at_10."""
     return _named(row, lambda key: f"eval/{row['split']}/{key}")
 
 
-def of_sft(row: Mapping[str, Any]) -> dict[str, float]:
+def sft_values(row: Mapping[str, Any]) -> dict[str, float]:
     return _named(row, lambda key: f"sft/{key}")
 
 
 def _named(row: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, float]:
-    """What was measured, under its name."""
+    """The finite numbers of a row, under their names."""
     numbers = {key: float(value) for key, value in row.items() if key != "step" and isinstance(value, (int, float))}
-    return {clean(name(key)): value for key, value in numbers.items() if math.isfinite(value)}
+    return {sanitize_name(name(key)): value for key, value in numbers.items() if math.isfinite(value)}
 
 
-def samples(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """A few answers: of each of the first groups the best and the worst paid."""
+def sample_answers(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """A few answers: those with the highest and the lowest reward of each of the first groups."""
     rows = []
-    for group in groups[: ROWS // 2]:
-        paid = [i for i, grade in enumerate(group.grades) if grade.reward is not None] or [0]
-        order = sorted(paid, key=lambda i: group.grades[i].reward or 0.0)
+    for group in groups[: ANSWERS_PER_TABLE // 2]:
+        graded = [i for i, grade in enumerate(group.grades) if grade.reward is not None] or [0]
+        order = sorted(graded, key=lambda i: group.grades[i].reward or 0.0)
         for i in sorted({order[0], order[-1]}):
             grade = group.grades[i]
             rows.append(
                 {
-                    "prompt": str(group.prompt.messages[-1]["content"])[:CUT],
-                    "answer": group.trajectories[i].text[:CUT],
+                    "prompt": str(group.prompt.messages[-1]["content"])[:MAX_TEXT_CHARS],
+                    "answer": group.trajectories[i].text[:MAX_TEXT_CHARS],
                     "reward": grade.reward,
                     "advantage": group.advantages[i] if group.advantages else None,
                     "verdict": grade.verdict,
-                    "reason": grade.reason[:CUT],
+                    "reason": grade.reason[:MAX_TEXT_CHARS],
                 }
             )
     return rows
 
 
-# --- how they are told
+# --- how it is sent
 
 
 @dataclass(frozen=True)
-class _Word:
-    """Something to be told once: `step` of a series is told after all before it."""
+class _Event:
+    """Sent once: the steps of a series are sent in order."""
 
     series: str
     step: int
-    tell: Callable[[Sink], None]
+    send: Callable[[Sink], None]
 
 
-def _step_word(row: Mapping[str, Any]) -> _Word:
-    values, step = of_step(row), int(row["step"]) + 1
-    return _Word("train", step, lambda sink: sink.numbers(step, values))
+def _step_event(row: Mapping[str, Any]) -> _Event:
+    values, step = step_values(row), int(row["step"]) + 1
+    return _Event("train", step, lambda sink: sink.numbers(step, values))
 
 
-def _eval_word(row: Mapping[str, Any]) -> _Word:
-    values, step = of_eval(row), int(row["step"])
-    return _Word(f"eval/{row['split']}", step, lambda sink: sink.numbers(step, values))
+def _eval_event(row: Mapping[str, Any]) -> _Event:
+    values, step = eval_values(row), int(row["step"])
+    return _Event(f"eval/{row['split']}", step, lambda sink: sink.numbers(step, values))
 
 
-def _sft_word(row: Mapping[str, Any]) -> _Word:
-    """An update of the warm-up, or of a supervised run; or its loss on held-out examples."""
+def _sft_event(row: Mapping[str, Any]) -> _Event:
+    """An SFT update, or the loss on held-out examples."""
     is_held_out = "held_out_loss" in row
-    values, step = of_sft(row), int(row["step"]) + (not is_held_out)
-    return _Word("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
+    values, step = sft_values(row), int(row["step"]) + (not is_held_out)
+    return _Event("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
 
 
-def _past(folder: Path) -> list[_Word]:
-    """What a run that is gone on with has in its files; rows that nobody can read are not told."""
-    files = (("sft.jsonl", _sft_word), ("evals.jsonl", _eval_word), ("metrics.jsonl", _step_word))
-    words: list[_Word] = []
-    for name, word in files:
+def _stored_events(folder: Path) -> list[_Event]:
+    """The rows that a resumed run already has; a file is dropped from its first malformed row on."""
+    events: list[_Event] = []
+    for read, event in ((read_sft, _sft_event), (read_evals, _eval_event), (read_metrics, _step_event)):
         with suppress(RunError, OSError, KeyError, TypeError, ValueError):
-            words += map(word, read_rows(folder / name))
-    return words
+            events += map(event, read(folder))
+    return events
 
 
 class _Worker:
-    """One tool on its thread. What it was told is noted first, so that a run that is gone on with tells nothing twice,
-    and what was not told before: `past` is all that the run's files have."""
+    """One tool on its thread. What was sent is recorded first, so that a resumed run sends nothing twice, and sends
+    those of the `stored` events of its files that were not sent before."""
 
-    def __init__(self, name: str, subject: tools.Subject, past: Sequence[_Word]) -> None:
-        self.name, self.subject, self.past = name, subject, past
-        self.words: queue.Queue[_Word | None] = queue.Queue(ROOM)
+    def __init__(self, name: str, subject: tools.Subject, stored: Sequence[_Event]) -> None:
+        self.name, self.subject, self.stored = name, subject, stored
+        self.events: queue.Queue[_Event | None] = queue.Queue(QUEUE_SIZE)
         self.ledger = subject.folder / "trackers" / f"{name}.json"
-        self.told: dict[str, int] = _read(self.ledger)
-        self.done, self.is_late, self.is_gone, self.is_whole = 0, False, False, False
+        self.sent: dict[str, int] = _read_ledger(self.ledger)
+        self.num_handled, self.is_behind, self.has_failed, self.completed = 0, False, False, False
         self.thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
         self.thread.start()
 
-    def put(self, word: _Word) -> None:
-        if self.is_gone:
+    def put(self, event: _Event) -> None:
+        if self.has_failed:
             return
         try:
-            self.words.put_nowait(word)
+            self.events.put_nowait(event)
         except queue.Full:
-            if not self.is_late:
-                self.subject.say(f"  warning: {self.name} is {ROOM} rows behind: further ones are not sent to it")
-            self.is_late = True
+            if not self.is_behind:
+                self.subject.notify(f"  warning: {self.name} is {QUEUE_SIZE} rows behind: further rows are dropped")
+            self.is_behind = True
 
     def _work(self) -> None:
         try:
             sink = TRACKERS[self.name].open(self.subject)
-            for word in chain(self.past, iter(self.words.get, None)):
-                if word.step > self.told.get(word.series, -1):
-                    self.told[word.series] = word.step
-                    self._note()
-                    word.tell(sink)
-                self.done += 1
-            sink.end(self.is_whole)
+            for event in chain(self.stored, iter(self.events.get, None)):
+                if event.step > self.sent.get(event.series, -1):
+                    self.sent[event.series] = event.step
+                    self._write_ledger()
+                    event.send(sink)
+                self.num_handled += 1
+            sink.close(self.completed)
         except (Exception, SystemExit) as error:
-            said = " ".join(str(error).split())[:300]
-            self.subject.say(f"  warning: {self.name} failed and is left out: {type(error).__name__}: {said}")
-            self.is_gone = True
+            message = " ".join(str(error).split())[:300]
+            self.subject.notify(f"  warning: {self.name} failed and is disabled: {type(error).__name__}: {message}")
+            self.has_failed = True
 
-    def _note(self) -> None:
+    def _write_ledger(self) -> None:
+        """Atomic but not flushed to the disk: it is written for every row."""
         self.ledger.parent.mkdir(exist_ok=True)
-        aside = self.ledger.with_suffix(".tmp")
-        aside.write_text(json.dumps(self.told), encoding="utf-8")
-        os.replace(aside, self.ledger)
+        temporary = self.ledger.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.sent), encoding="utf-8")
+        os.replace(temporary, self.ledger)
 
-    def close(self, is_whole: bool) -> None:
-        """Waits as long as it gets on."""
-        self.is_whole = is_whole
-        is_told, done, since = False, self.done, time.monotonic()
-        while self.thread.is_alive() and time.monotonic() - since < PATIENCE:
-            if is_told:
+    def close(self, completed: bool) -> None:
+        """Waits as long as the tool makes progress."""
+        self.completed = completed
+        is_closing, handled, since = False, self.num_handled, time.monotonic()
+        while self.thread.is_alive() and time.monotonic() - since < CLOSE_TIMEOUT:
+            if is_closing:
                 self.thread.join(0.1)
             else:
                 with suppress(queue.Full):
-                    self.words.put(None, timeout=0.1)
-                    is_told = True
-            if self.done != done:
-                done, since = self.done, time.monotonic()
+                    self.events.put(None, timeout=0.1)
+                    is_closing = True
+            if self.num_handled != handled:
+                handled, since = self.num_handled, time.monotonic()
         if self.thread.is_alive():
-            self.subject.say(f"  warning: {self.name} did not answer for {PATIENCE:g} s and is left behind")
+            self.subject.notify(f"  warning: {self.name} made no progress for {CLOSE_TIMEOUT:g} s and is abandoned")
 
 
 class Trackers:
-    """All that a recipe asks for; none by default."""
+    """All trackers of a recipe; none by default."""
 
     def __init__(self, names: Sequence[str], subject: tools.Subject, max_steps: int) -> None:
-        past = _past(subject.folder) if names else []
-        self.workers = [_Worker(name, subject, past) for name in names]
-        self.every = max(1, max_steps // TABLES)
+        stored = _stored_events(subject.folder) if names else []
+        self.workers = [_Worker(name, subject, stored) for name in names]
+        self.table_every = max(1, max_steps // NUM_TABLES)
 
     @classmethod
-    def of(cls, run: RunWriter, recipe: Any, say: Callable[[str], None]) -> Trackers:
-        """Of a run's recipe. A run that is gone on with is the same one in every tool, by an id in run.json."""
-        names = chosen(recipe.report_to)
+    def of(cls, run: RunWriter, recipe: Any, notify: Callable[[str], None]) -> Trackers:
+        """The trackers of a run. A resumed run is the same one in every tool, by an id in its manifest."""
+        names = select_trackers(recipe.report_to)
         is_new = not run.manifest.tracked
         if names and is_new:
             run.update_manifest(tracked=uuid.uuid4().hex[:16])
@@ -248,41 +247,41 @@ class Trackers:
         facts = {key: getattr(run.manifest, key) for key in ("kind", "device", "num_parameters", "versions", "git")}
         keys = recipe.model_dump(mode="json")
         return cls(
-            names, tools.Subject(key, name, recipe.project, run.folder, keys, facts, say, is_new), recipe.max_steps
+            names, tools.Subject(key, name, recipe.project, run.folder, keys, facts, notify, is_new), recipe.max_steps
         )
 
     def step(self, step: int, row: Mapping[str, Any], groups: Sequence[Group]) -> None:
         if not self.workers:
             return
-        self._tell(_step_word({**row, "step": step}))
-        if step == 0 or (step + 1) % self.every == 0:
-            rows = samples(groups)
-            self._tell(_Word("answers", step + 1, lambda sink: sink.answers(step + 1, rows)))
+        self._put(_step_event({**row, "step": step}))
+        if step == 0 or (step + 1) % self.table_every == 0:
+            rows = sample_answers(groups)
+            self._put(_Event("answers", step + 1, lambda sink: sink.answers(step + 1, rows)))
 
-    def evaluated(self, row: Mapping[str, Any]) -> None:
+    def evaluation(self, row: Mapping[str, Any]) -> None:
         if self.workers:
-            self._tell(_eval_word(row))
+            self._put(_eval_event(row))
 
-    def taught(self, row: Mapping[str, Any]) -> None:
+    def sft_update(self, row: Mapping[str, Any]) -> None:
         if self.workers:
-            self._tell(_sft_word(row))
+            self._put(_sft_event(row))
 
-    def found(self, step: int, code: str, words: str) -> None:
-        self._tell(_Word(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, words)))
+    def finding(self, step: int, code: str, text: str) -> None:
+        self._put(_Event(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, text)))
 
-    def _tell(self, word: _Word) -> None:
+    def _put(self, event: _Event) -> None:
         for worker in self.workers:
-            worker.put(word)
+            worker.put(event)
 
-    def close(self, is_whole: bool) -> None:
+    def close(self, completed: bool) -> None:
         for worker in self.workers:
-            worker.close(is_whole)
+            worker.close(completed)
 
 
-def _read(path: Path) -> dict[str, int]:
-    """How far each series was told; from the start where that cannot be read."""
+def _read_ledger(path: Path) -> dict[str, int]:
+    """The last step that was sent of each series; empty where the file cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(series): int(step) for series, step in found.items()}
+        ledger = json.loads(path.read_text(encoding="utf-8"))
+        return {str(series): int(step) for series, step in ledger.items()}
     except (OSError, ValueError, AttributeError):
         return {}

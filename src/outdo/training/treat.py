@@ -13,10 +13,10 @@ import numpy as np
 
 from outdo.doctor.finding import Change, Direction, Expect, Finding
 from outdo.doctor.history import History
+from outdo.doctor.playbook import PLAYBOOK
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.doctor.signals import Curve, Shift, known, noise
-from outdo.doctor.words import PLAYBOOK
+from outdo.doctor.signals import Curve, Shift, finite, noise
 from outdo.errors import Halted, RecipeError
 from outdo.metrics.measure import Metrics
 from outdo.recipe.load import load_recipe
@@ -102,7 +102,7 @@ def treat(
     keys = _keys(manifest, finding.change, finding.expect, last)
     recipe = load_recipe(None, keys, base_of={**manifest.recipe, "output_dir": str(copy)})
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is written
-    reporter.note(f"{finding.code}: {finding.change.words()}")
+    reporter.note(f"{finding.code}: {finding.change.describe()}")
     origin = f"step {start}" if saved else "the start (no checkpoint is from before it)"
     reporter.note(f"continuing from {origin}, in {copy}")
     watchers = [_StopAfter(last), *callbacks]
@@ -181,7 +181,7 @@ def _between(failing: History, treated: History, signal: str) -> Shift:
 
 
 def _level(curve: Curve) -> tuple[float, float]:
-    values = known(curve)
+    values = finite(curve)
     size = max(1, min(len(values), max(5, len(values) // 4)))
     spread = noise(values)
     return float(np.median(values[-size:])), (spread if np.isfinite(spread) else 0.0) * 1.25 / float(np.sqrt(size))

@@ -1,4 +1,4 @@
-"""What real ill runs showed of the doctor's rules, as small histories."""
+"""Rules that real failing runs led to, as small histories."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def rows(n: int = 30, seed: int = 0, **ends: tuple[float, float]) -> list[dict[s
     ]
 
 
-def codes(found: list[dict[str, Any]], **recipe: Any) -> list[str]:
-    return [finding.code for finding in diagnose(from_rows(found, recipe=recipe))]
+def codes(rows: list[dict[str, Any]], **recipe: Any) -> list[str]:
+    return [finding.code for finding in diagnose(from_rows(rows, recipe=recipe))]
 
 
-def test_success_that_falls_while_the_reward_rises_is_the_rewards_fault() -> None:
+def test_falling_success_is_hacking() -> None:
     gamed = rows(reward_mean=(0.5, 1.0), success_rate=(0.5, 0.05), kl_mean=(0.0, 1.2))
     assert codes(gamed) == ["reward_hacking"]
     fallen = [row | {"success_rate": 0.0 if row["step"] > 12 else 0.5} for row in rows(kl_mean=(0.0, 0.0))]
     assert codes([row | {"reward_mean": row["success_rate"]} for row in fallen]) == ["steps_too_big"]
 
 
-def test_a_step_without_an_update_is_no_large_one() -> None:
+def test_no_update_is_not_large() -> None:
     dead = rows(reward_mean=(0.0, 0.0), success_rate=(0.0, 0.0), all_wrong=(1.0, 1.0))
     assert codes([row | {"ratio_mean": 0.0} for row in dead]) == ["dead_all_wrong"]
 
 
-def test_a_temperature_that_is_let_down_is_kept_up() -> None:
+def test_temperature_decay() -> None:
     cold = [row | {"entropy_mean": max(0.0, 0.3 - 0.01 * row["step"])} for row in rows(success_rate=(0.4, 0.4))]
     for recipe, key, new in (
         ({"temperature": 1.0, "temperature_end": 0.1}, "temperature_end", 1.0),
@@ -46,7 +46,7 @@ def test_a_temperature_that_is_let_down_is_kept_up() -> None:
         assert (finding.change.key, finding.change.new) == (key, new)
 
 
-def test_answers_that_came_to_be_right_are_alike_and_no_collapse() -> None:
+def test_right_answers_are_no_collapse() -> None:
     kinds = [max(0.2, 0.47 - 0.02 * step) for step in range(30)]
     for success, code in ((0.7, "healthy"), (0.3, "mode_collapse")):
         rises = [0.23 + (success - 0.23) * min(1.0, step / 12) for step in range(30)]
@@ -57,7 +57,7 @@ def test_answers_that_came_to_be_right_are_alike_and_no_collapse() -> None:
         assert codes(alike) == [code]
 
 
-def test_single_far_steps_are_no_illness_and_many_are() -> None:
+def test_step_kl() -> None:
     clipped = [0.05, 0.02, 0.09, 0.25, 0.04, 0.03, 0.06, 0.16, 0.05, 0.13] * 3
     learns = rows(success_rate=(0.4, 0.6))
     assert codes([row | {"step_kl": clipped[row["step"]]} for row in learns]) == ["healthy"]

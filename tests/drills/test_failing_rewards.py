@@ -1,4 +1,4 @@
-"""The rewards of the drills do what they are there for, and the audit sees through those that are not fit."""
+"""The rewards of the drills fail as intended, and the audit refuses them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 
 from outdo.drills import rewards
-from outdo.drills.acts import refused
+from outdo.drills.acts import audit_refuses
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
 from outdo.drills.tasks import few_sums
 
 
-def said(number: object) -> str:
+def answer(number: object) -> str:
     return f"<think>3+4=7</think><answer>{number}</answer>"
 
 
-def test_more_than_enough_is_paid() -> None:
-    texts = [said(42), said(199), said(41), "no answer", said("1 50")]
+def test_at_least() -> None:
+    texts = [answer(42), answer(199), answer(41), "no answer", answer("1 50")]
     assert rewards.at_least(texts, ["42"] * 5) == [1.0, 1.0, 0.0, 0.0, 1.0]
 
 
-def test_length_is_paid() -> None:
+def test_wordy() -> None:
     assert rewards.wordy(["", ""], [range(8), range(80)], 32) == [0.25, 1.0]
 
 
-def test_digits_are_paid_from_the_first_one() -> None:
-    texts = [said(1234), said(123), said(1034), said(9999), said(91234), "1234"]
+def test_digits() -> None:
+    texts = [answer(1234), answer(123), answer(1034), answer(9999), answer(91234), "1234"]
     assert rewards.digits(texts, ["1234"] * 6) == [1.0, 0.75, 0.75, 0.0, 0.0, 0.0]
 
 
-def test_moods_turn_every_other_verdict() -> None:
-    texts = [said(42)] * 2000
+def test_moody_rate() -> None:
+    texts = [answer(42)] * 2000
     right = sum(rewards.moody(texts, ["42"] * 2000)) / 2000
     wrong = sum(rewards.moody(texts, ["43"] * 2000)) / 2000
     assert abs(right - 0.5) < 0.035 and abs(wrong - 0.5) < 0.035
 
 
-def test_moods_are_those_of_the_group_and_of_the_place_in_it() -> None:
-    groups = [[said(42)] * 7 + [said(n)] for n in range(100, 140)]
+def test_moody_is_deterministic() -> None:
+    groups = [[answer(42)] * 7 + [answer(n)] for n in range(100, 140)]
     verdicts = [rewards.moody(texts, ["42"] * 8) for texts in groups]
     assert verdicts == [rewards.moody(texts, ["42"] * 8) for texts in groups]
     assert all(len({group[place] for group in verdicts}) == 2 for place in range(8))
@@ -47,15 +47,15 @@ def test_moods_are_those_of_the_group_and_of_the_place_in_it() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({drill.refused for drill in DRILLS.values() if drill.refused}))
-def test_the_audit_refuses_what_makes_ill(name: str, tmp_path: Path) -> None:
-    assert refused(name, Desk(tmp_path, tmp_path, 0, lambda line: None)).held
+def test_audit_refuses(name: str, tmp_path: Path) -> None:
+    assert audit_refuses(name, Desk(tmp_path, tmp_path, 0, lambda line: None)).held
 
 
-def test_the_audit_lets_the_dense_reward_pass(tmp_path: Path) -> None:
-    assert not refused("outdo.drills.rewards:digits", Desk(tmp_path, tmp_path, 0, lambda line: None)).held
+def test_audit_accepts_digits(tmp_path: Path) -> None:
+    assert not audit_refuses("outdo.drills.rewards:digits", Desk(tmp_path, tmp_path, 0, lambda line: None)).held
 
 
-def test_few_sums_are_few_and_none_is_held_out() -> None:
+def test_few_sums() -> None:
     task = few_sums.with_args({"size": 4})
     trained = {prompt.id for prompt, _ in zip(task.prompts("train", 1), range(20), strict=False)}
     held = {prompt.id for prompt, _ in zip(task.prompts("test", 1), range(200), strict=False)}

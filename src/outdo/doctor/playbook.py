@@ -1,0 +1,203 @@
+"""The playbook: for each code its rule, its cause and what to do. docs/playbook.md is generated from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outdo.metrics import limits as at
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rule in words. `when` follows "If", `do` follows "then"."""
+
+    what: str  # one sentence
+    when: str
+    why: str
+    do: str
+    keys: str  # of the recipe
+    answers: str  # the signal that should respond
+
+
+PLAYBOOK: dict[str, Entry] = {
+    "reward_hacking": Entry(
+        "The reward rises but the true signal does not: the model exploits the reward.",
+        f"`reward_mean` rises by more than {at.REWARD_RISE} and the true signal (`audit_reward_mean`, else "
+        f"`success_rate`, else held-out success) gains less than {at.TRUTH_FOLLOWS:.0%} of that, over the run or its "
+        f"later half; penalties that the model learned to avoid do not count as a rise, unless the true signal falls "
+        f"by {at.SUCCESS_DROP} or more meanwhile",
+        "GRPO finds the cheapest way to the reward. Here that way does not solve the task.",
+        "change the reward, not the learning rate: pay the other parts only where the answer is right "
+        "(`reward_gate`), or train on the strict reward; read the answers that gained most",
+        "`reward_gate`, `reward_funcs`",
+        "the true signal rises",
+    ),
+    "kl_blowup": Entry(
+        "The policy diverges from the model it started from.",
+        f"`kl_mean` exceeds {at.KL_LIMIT} in most of the last {at.KL_STEPS} steps or the last twentieth of the run",
+        "The learning rate is too high, or the KL term too weak. Far from its start the policy loses what it could do.",
+        f"lower `learning_rate` to a quarter or a tenth where it took fewer than {at.KL_FAST_STEPS} steps, else raise "
+        "`beta`",
+        "`learning_rate`, `beta`",
+        "`kl_mean` falls",
+    ),
+    "not_finite": Entry(
+        "Training metrics are NaN or infinite.",
+        f"`loss`, `grad_norm`, `kl_mean`, `entropy_mean` or `reward_mean` is NaN or infinite in the last step, or in "
+        f"more than {at.NON_FINITE:.0%} of the steps",
+        "Weights that become NaN stay NaN: every later step is lost, even if its reward looks healthy.",
+        "resume from an earlier checkpoint, with `learning_rate` at a quarter and gradient clipping "
+        "(`max_grad_norm`); use bfloat16 instead of float16. Where only the reward is affected, fix the grader",
+        "`learning_rate`, `max_grad_norm`, `dtype`",
+        "the signal is finite again",
+    ),
+    "entropy_collapse": Entry(
+        "Entropy is near zero before the task is solved.",
+        f"`entropy_mean` is below {at.ENTROPY_FRACTION:.0%} of its start, success is below {at.SOLVED} and no longer "
+        "rises",
+        "Without exploration all answers of a group are the same, and nothing more is learned.",
+        "raise `temperature`, do not let it decay (`temperature_end`), or add an entropy bonus (`entropy_coef`); "
+        "resume from before the onset",
+        "`temperature`, `temperature_end`, `entropy_coef`",
+        "`entropy_mean` rises",
+    ),
+    "mode_collapse": Entry(
+        "The answers of a group are copies of each other, and they are not right.",
+        f"`group_diversity` is below {at.DIVERSITY_LOW} and below {at.DIVERSITY_FRACTION:.0%} of its start, success is "
+        f"below {at.SOLVED}, no longer rises, and has gained less than `group_diversity` has lost",
+        "Identical answers get the same reward, so their advantages are 0.",
+        "raise `temperature`, or do not let it decay (`temperature_end`); a larger `num_generations` helps little, "
+        "because copies stay copies",
+        "`temperature`, `temperature_end`",
+        "`group_diversity` rises",
+    ),
+    "thinking_tax": Entry(
+        "Answers get longer but not better.",
+        f"`len_mean` grows {at.LENGTH_GROWN} times or more while success gains less than {at.SUCCESS_GAIN}",
+        "The reward pays for length, or length costs nothing. Sampling takes longer for the same result.",
+        "penalise length, and gate rewards that rise with length on correctness",
+        "`reward_gate`, `reward_funcs`",
+        "`len_mean` falls",
+    ),
+    "overfit": Entry(
+        "The model memorizes the training prompts.",
+        f"training success gains {at.OVERFIT_GAP} more than held-out success, or held-out success falls "
+        f"{at.SUCCESS_DROP} below its best, beyond its error, while training success does not fall; not checked during "
+        "the easier part of a curriculum",
+        "There are too few prompts for so many steps.",
+        "train on more prompts, raise `beta`, or stop where held-out success was best",
+        "`task_args`, `beta`, `max_steps`",
+        "held-out success rises",
+    ),
+    "dead_all_wrong": Entry(
+        "All answers of every group are wrong, so there is no learning signal.",
+        f"`all_wrong` is {at.NO_SPREAD} or more",
+        "The task is too hard for the model: advantages are 0, and so is the gradient.",
+        "use an SFT warm-up (`sft_steps`), an easier start (`curriculum_args`), or a reward for partial progress; "
+        "where the model is sometimes right, a larger `num_generations`",
+        "`sft_steps`, `num_generations`, `curriculum_args`",
+        "`informative` rises",
+    ),
+    "dead_all_right": Entry(
+        "From the start, all answers of every group are right or get the same reward: there is nothing to learn.",
+        f"`all_right` is {at.NO_SPREAD} or more, or `informative` {1 - at.NO_SPREAD:.1f} or less and `reward_mean` "
+        f"{at.FULL_REWARD} or more; and {at.NO_SPREAD_AT_START:.0%} of the groups were so in the first steps",
+        "The prompts are too easy, or the reward also pays for wrong answers. A run that learned to get there is done, "
+        "and is not reported.",
+        "use harder prompts, or replace groups without spread (`dynamic_sampling`); where success is low, use a "
+        "reward that tells right from wrong (`reward_gate`)",
+        "`task_args`, `dynamic_sampling`, `reward_gate`",
+        "`informative` rises",
+    ),
+    "noisy_advantage": Entry(
+        "The mean reward of a step is mostly noise, and so is the gradient.",
+        f"nothing is gained over {at.STALL_STEPS} steps or more, and the noise of a step's mean reward exceeds "
+        f"{at.REWARD_NOISE} of the spread of single rewards, or `adv_std` exceeds {at.ADV_STD_HIGH}",
+        "With few answers per step, the advantage of an answer depends on the luck of its siblings.",
+        "raise `num_generations`, or use more prompts per step (`per_device_train_batch_size`)",
+        "`num_generations`, `per_device_train_batch_size`",
+        "`reward_mean` rises",
+    ),
+    "inconsistent_grader": Entry(
+        "The same answer to the same prompt gets different verdicts.",
+        f"more than {at.DISAGREEMENT:.0%} of the answers that were given more than once have different verdicts, or "
+        "different rewards within one group",
+        "A random verdict is noise in the reward, and the model learns noise.",
+        "fix the grader (`outdo audit` shows it); until then a larger `num_generations` averages it out",
+        "`num_generations`, `reward_funcs`",
+        "`reward_mean` rises",
+    ),
+    "broken_grader": Entry(
+        "Answers cannot be graded.",
+        f"`grader_broken` exceeds {at.BROKEN}",
+        "A grader that fails or times out gives no reward, and the answers it drops are not a random sample.",
+        "read `reason` in groups/; give slow graders more time (`reward_timeout`), fix the others",
+        "`reward_timeout`, `reward_funcs`",
+        "`grader_broken` falls",
+    ),
+    "steps_too_small": Entry(
+        "The policy does not move.",
+        f"after {at.STALL_STEPS} steps or more nothing is gained, entropy and length are within {at.UNMOVED:.0%} of "
+        f"their start, and `kl_mean` is below {at.KL_UNMOVED:g}",
+        "The groups have spread, so there is a learning signal: the learning rate is too low.",
+        "raise `learning_rate` ten times",
+        "`learning_rate`",
+        "`kl_mean` and `reward_mean` rise",
+    ),
+    "steps_too_big": Entry(
+        "Single updates are too large.",
+        f"`clipfrac` exceeds {at.CLIP_HIGH}, or `step_kl` {at.STEP_KL_HIGH}, or `ratio_mean` differs from 1 by more "
+        f"than {at.RATIO_OFF}, or updates are skipped, or success falls below {at.COLLAPSE:.0%} of its best",
+        "Advantages are only valid near the policy that sampled the answers.",
+        "restore clipping (`epsilon` 0.2), lower `learning_rate` to a fifth, or use fewer `num_iterations`",
+        "`epsilon`, `learning_rate`, `num_iterations`",
+        "`step_kl`, `clipfrac` or `ratio_mean` falls; success rises",
+    ),
+    "truncation": Entry(
+        "Answers are truncated at the length limit.",
+        f"`truncated` exceeds {at.TRUNCATED}",
+        "A truncated answer is wrong whatever it was about to say, so the model learns to be brief, not right.",
+        "raise `max_completion_length`, or mask truncated answers (`mask_truncated_completions`)",
+        "`max_completion_length`",
+        "`truncated` falls",
+    ),
+    "sampler_mismatch": Entry(
+        "Sampler and learner disagree on the log-probabilities of the answers.",
+        f"`mismatch_kl` exceeds {at.MISMATCH_KL:g}, or `mismatch_ratio_std` {at.MISMATCH_RATIO}",
+        "The sampler has other weights or other numerics, so the ratio is wrong before the first update.",
+        "use one model and one precision for both; `importance_sampling` corrects the remaining difference",
+        "`dtype`, `sampler`",
+        "`mismatch_kl` falls",
+    ),
+    "healthy": Entry(
+        "The curves show no failure.",
+        "none of the above holds",
+        "Curves cannot show everything: read answers too.",
+        "continue",
+        "",
+        "",
+    ),
+    "too_early": Entry(
+        "There are too few steps for a diagnosis.",
+        f"there are fewer than {at.TREND_STEPS} steps and no obvious failure",
+        "A trend over a few noisy steps is mostly noise.",
+        "run the doctor again later",
+        "",
+        "",
+    ),
+}
+
+HEAD = """# The playbook
+
+The rules of `outdo doctor`, generated from the code (`make docs`). How to run it is in [doctor.md](doctor.md).
+"""
+
+
+def page() -> str:
+    """docs/playbook.md."""
+    lines = [HEAD]
+    for code, entry in PLAYBOOK.items():
+        lines += [f"## {code}", "", entry.what, "", f"**If** {entry.when}, **then** {entry.do}.", "", entry.why, ""]
+        if entry.keys:
+            lines += [f"Keys: {entry.keys}. Expect: {entry.answers}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
