@@ -15,7 +15,7 @@ from outdo.errors import OutdoError, RunError
 from outdo.runs.writer import RunWriter
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
-from outdo.sweeps.rows import row_of
+from outdo.doctor.run_row import read_run_row
 
 
 class Ended:
@@ -81,10 +81,10 @@ def spoil(run: Path) -> list[str]:
 
 def test_lines_that_are_no_rows_are_passed_over_and_told_once(tmp_path: Path) -> None:
     run, passed = finished(tmp_path / "run"), list[str]()
-    sound = row_of(run, passed)
+    sound = read_run_row(run, passed)
     assert (sound["steps"], sound["success_rate"], sound["reward_mean"], passed) == (3, 0.2, 0.25, [])
     told = spoil(run)
-    assert row_of(run, passed) == sound and passed == told
+    assert read_run_row(run, passed) == sound and passed == told
 
 
 def test_compare_and_sweep_say_what_they_passed_over(
@@ -148,4 +148,4 @@ def test_rows_that_no_run_wrote_are_told_of_in_a_sentence(tmp_path: Path, name: 
     made.close()
     (tmp_path / "run" / name).write_text(line + "\n")
     with pytest.raises(RunError, match="run"):
-        row_of(tmp_path / "run", [])
+        read_run_row(tmp_path / "run", [])

@@ -20,6 +20,7 @@ from typing import IO, Any, Protocol
 
 import yaml
 
+from outdo.doctor.run_row import Outcome, read_run_row
 from outdo.errors import EngineError, PlaceError, RecipeError, RunError
 from outdo.recipe.schema import Recipe
 from outdo.runs.files import disk_errors
@@ -27,7 +28,6 @@ from outdo.runs.manifest import read_manifest
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import Cell, Sweep, changed_keys
-from outdo.sweeps.rows import Outcome, row_of
 from outdo.training import signals
 
 Say = Callable[[str], None]
@@ -142,7 +142,7 @@ def _row(drive: Drive, cell: Cell) -> dict[str, Any]:
     if not (run / "run.json").exists():
         return row | _nothing("waiting")
     try:
-        return row | row_of(run, passed)
+        return row | read_run_row(run, passed)
     except RunError as error:  # what is in the folder cannot be read: that costs this cell only
         return row | _nothing("failed", str(error))
 
