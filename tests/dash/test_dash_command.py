@@ -63,7 +63,7 @@ def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) 
         server = start(["dash", "--port", str(port), "--no-open"], tmp_path)
         assert server.stdout
         found = ADDRESS.search(server.stdout.readline())
-    assert found and port < int(found[1]) < port + serve.TRIES
+    assert found and port < int(found[1]) < port + serve.MAX_PORTS
     assert [run["id"] for run in asked(int(found[1]))["runs"]] == ["one"]
     loaded = Path(f"/proc/{server.pid}/maps").read_text()
     assert "torch" not in loaded and "matplotlib" not in loaded
@@ -76,7 +76,7 @@ def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) 
 
 def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
     for words, said in (
-        (["dash", "nowhere"], "nowhere is no folder"),
+        (["dash", "nowhere"], "nowhere is not a folder"),
         (["dash", str(tmp_path), "--token", 'a;b c"d-long'], "--token"),
         (["dash", str(tmp_path), "--port", "70000"], "--port"),
     ):
@@ -85,13 +85,13 @@ def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "NEEDS", ("json", "no_such_package"))
+    monkeypatch.setattr(serve, "REQUIRED", ("json", "no_such_package"))
     with pytest.raises(RecipeError, match=r"needs no_such_package: pip install 'outdo\[dash\]'"):
         serve.require()
     said: list[str] = []
-    with serve.beside(Path("runs"), said.append):
+    with serve.serve_beside(Path("runs"), said.append):
         pass
-    assert len(said) == 1 and "training goes on without it" in said[0]
+    assert len(said) == 1 and "training continues" in said[0]
 
 
 def test_other_hosts_get_a_token_that_cannot_be_guessed() -> None:

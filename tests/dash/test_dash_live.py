@@ -137,7 +137,7 @@ def test_several_runs_share_a_stream_and_a_deleted_one_is_told(served: Served) -
 
 
 def test_one_watcher_serves_all_viewers_and_goes_with_the_last(served: Served) -> None:
-    live = served.api.state.desk.live
+    live = served.api.state.api.live
     viewers = [Viewer(served, run="run") for _ in range(50)]
     for viewer in viewers:
         next(viewer.events)
@@ -154,7 +154,7 @@ def test_one_watcher_serves_all_viewers_and_goes_with_the_last(served: Served) -
 
 
 def test_too_many_viewers_are_sent_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outdo.dash.live.VIEWERS", 1)
+    monkeypatch.setattr("outdo.dash.live.MAX_VIEWERS", 1)
     viewer = Viewer(served, run="run")
     next(viewer.events)
     assert served.status("live", run="run") == 503

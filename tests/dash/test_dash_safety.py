@@ -219,7 +219,7 @@ def test_foreign_and_broken_files_never_end_in_an_error(tmp_path: Path, serve: S
         assert served.status("tokens", run=name, step=0, prompt="\ufffd", answer=0) in (200, 404)
     assert served.get("metrics", run="numbers")["series"]["reward_mean"]["mean"] == [None] * 4
     assert served.get("sweep", sweep="sweep")["rows"] == []
-    assert "no groups" in served.get("groups", run="texts", step=0)["trouble"][0]
+    assert "not groups" in served.get("groups", run="texts", step=0)["trouble"][0]
 
 
 def test_a_folder_whose_name_is_no_text_is_shown_and_one_inside_is_passed_over(tmp_path: Path, serve: Serve) -> None:

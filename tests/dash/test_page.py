@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-WEB = Path(str(files("outdo.dash") / "web"))
-MODULES = sorted(WEB.glob("*.js"))
+WEB, CHARTS = (Path(str(files(f"outdo.{name}") / "web")) for name in ("dash", "report"))
+MODULES = sorted([*WEB.glob("*.js"), *CHARTS.glob("*.js")])
+PATHS = {path.name: path for path in MODULES}
 SHEETS = sorted(WEB.glob("*.css"))
 
 
@@ -31,7 +32,7 @@ def test_text_never_becomes_markup_or_code(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_imports_name_what_is_exported(path: Path) -> None:
     for names, module in re.findall(r"import \{([^}]*)\} from \"\./([\w.]+)\"", path.read_text()):
-        exported = (WEB / module).read_text()
+        exported = PATHS[module].read_text()
         for name in names.split(","):
             is_there = (
                 rf"export (?:async )?(?:function|const|class) {name.strip()}\b|export \{{[^}}]*\b{name.strip()}\b"
@@ -50,7 +51,7 @@ def test_the_document_holds_no_script_and_no_style_of_its_own() -> None:
 
 def test_the_chart_stands_alone() -> None:
     """A report carries these three in itself, in this order, without their import and export words."""
-    parts = [(WEB / name).read_text() for name in ("scale.js", "draw.js", "chart.js")]
+    parts = [(CHARTS / name).read_text() for name in ("scale.js", "draw.js", "chart.js")]
     wanted = {name for part in parts for name in re.findall(r"from \"\./([\w.]+)\"", part)}
     assert wanted <= {"scale.js", "draw.js"}
     names = [

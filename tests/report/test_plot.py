@@ -38,7 +38,7 @@ def test_several_runs_are_drawn_over_each_other_and_signals_are_picked(tmp_path:
     assert figure.axes[0].get_legend_handles_labels()[1] == ["one", "two"]
     assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [20, 20, 10, 10]
     again = package.plot([tmp_path / "one", tmp_path / "two"])
-    assert again._suptitle.get_text() == "one against two" and len(again.axes) == 6
+    assert again._suptitle.get_text() == "one vs two" and len(again.axes) == 6
     with pytest.raises(RecipeError, match="did you mean 'kl_mean'"):
         package.plot(tmp_path / "one", signals="kl_maen")
     with pytest.raises(RecipeError, match="needs a run"):
@@ -70,11 +70,11 @@ def test_a_line_that_is_no_row_is_passed_over_and_told(tmp_path: Path) -> None:
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join([*lines[:2], "garbage{\n", *lines[2:]]))
-    with pytest.warns(UserWarning, match="passed over 1 line that is no JSON row: .*metrics.jsonl: line 3"):
+    with pytest.warns(UserWarning, match=r"skipped 1 line .*metrics\.jsonl: line 3"):
         figure = package.plot(tmp_path / "run", signals="kl_mean")
     assert list(figure.axes[0].lines[1].get_xdata()) == [1, 2, 3, 4, 5]
     said: list[str] = []
-    plot_runs([tmp_path / "run"], tmp_path / "it.png", say=said.append)
+    plot_runs([tmp_path / "run"], tmp_path / "it.png", notify=said.append)
     assert len(said) == 1 and "line 3" in said[0]
 
 

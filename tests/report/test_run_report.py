@@ -23,9 +23,9 @@ from rich.console import Console
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
+from outdo.report.facts import read_facts
 from outdo.report.html import visible
-from outdo.report.story import read_story
-from outdo.report.words import again, duration, verdict
+from outdo.report.sentences import describe_result, format_duration, repeat_command
 from outdo.report.write import write_report
 from outdo.runs.writer import RunWriter
 from outdo.training.console import summary
@@ -89,12 +89,12 @@ def test_it_says_what_came_of_the_run(made: Path) -> None:
         "Answers before and after",
         "Where the time went",
         "Recipe",
-        "Doing it again",
+        "Repeat this run",
     ):
         assert title in page.text, title
     assert "sampling" in page.text and "38%" in page.text, "0.75 of 2 seconds: grading is within sampling"
     assert "pass@1 [95%]" in page.text and "doctor" in page.text
-    changed = page.text.partition("What is not as it comes:")[2].partition("all ")[0]
+    changed = page.text.partition("Changed from the defaults:")[2].partition("all ")[0]
     assert "max_steps" in changed and "num_generations 4" in re.sub(r"\s+", " ", changed) and "seed" not in changed
 
 
@@ -191,18 +191,18 @@ def test_the_command_makes_the_same_recipe() -> None:
         ["model_name_or_path=./model", "dataset_name=my data.jsonl", "reward_funcs=numeric", "system_prompt=Say 'it'"],
     ):
         recipe = load_recipe(None, given)
-        words = shlex.split(again("grpo", recipe.model_dump(mode="json")))
+        words = shlex.split(repeat_command("grpo", recipe.model_dump(mode="json")))
         assert words[:2] == ["outdo", "train"] and load_recipe(None, words[2:]) == recipe
-    assert again("grpo", load_recipe(None, ["output_dir=here"]).model_dump(mode="json")) == "outdo train"
-    assert again("sft", load_recipe(None, []).model_dump(mode="json")) == "outdo sft"
+    assert repeat_command("grpo", load_recipe(None, ["output_dir=here"]).model_dump(mode="json")) == "outdo train"
+    assert repeat_command("sft", load_recipe(None, []).model_dump(mode="json")) == "outdo sft"
 
 
 def test_intervals_decide_what_is_called_a_rise(made: Path) -> None:
     run = RunWriter.reopen(made)
     run.record_eval({"step": 31, "split": "test", "n": 10, "success_rate": 0.3, "low": 0.1, "high": 0.6})
-    assert "to 0.300 [0.10, 0.60], which the intervals do not tell apart" in verdict(read_story(made))
+    assert "to 0.300 [0.10, 0.60]; the intervals overlap" in describe_result(read_facts(made))
     run.close()
-    assert [duration(s) for s in (0.25, 59.6, 61, 7260)] == ["0.25 s", "1 min 0 s", "1 min 1 s", "2 h 1 min"]
+    assert [format_duration(s) for s in (0.25, 59.6, 61, 7260)] == ["0.25 s", "1 min 0 s", "1 min 1 s", "2 h 1 min"]
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_told(made: Path) -> None:
@@ -210,9 +210,9 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_told(made: Path) -> None:
         file.write("{broken\n" + json.dumps({"step": 30, **numbers(30)}) + "\n" + '{"half')
     shutil.rmtree(made / "groups")
     text = Page(write_report(made)).text
-    assert "1 lines of metrics.jsonl are no rows" in text and "31 steps" in text and "Answers before" not in text
+    assert "1 lines of metrics.jsonl" in text and "31 steps" in text and "Answers before" not in text
     with pytest.raises(RunError, match="holds no run"):
-        read_story(made / "groups")
+        read_facts(made / "groups")
 
 
 def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:

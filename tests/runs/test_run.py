@@ -85,17 +85,17 @@ def test_a_pipe_that_broke_under_the_output_is_why_a_run_ended(tmp_path: Path) -
         except BrokenPipeError:
             sys.exit(1)  # as rich does
     manifest = read_manifest(tmp_path / "run")
-    assert (manifest["status"], manifest["why"]) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
+    assert (manifest.status, manifest.why) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
 
 
 def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"step": 0}\ngarbage{\n[1]\n{"step": 1}\n{"half')
-    with pytest.raises(RunError, match="line 2 is no JSON row: 'garbage"):
+    with pytest.raises(RunError, match="line 2 is not a JSON row: 'garbage"):
         list(read_rows(path))
     passed: list[str] = []
     assert list(read_rows(path, passed)) == [{"step": 0}, {"step": 1}]
-    assert describe_skipped(passed) == f"passed over 2 lines that are no JSON rows: {path}: line 2, {path}: line 3"
+    assert describe_skipped(passed) == f"skipped 2 lines that are not JSON rows: {path}: line 2, {path}: line 3"
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outdo.doctor.run_row import advantage_noise, troubles
 from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
 from outdo.sweeps.choice import choose
-from outdo.doctor.run_row import advantage_noise, troubles
 from support.cells import row
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from outdo.cli import app
+from outdo.doctor.run_row import read_run_row
 from outdo.errors import OutdoError, RunError
 from outdo.runs.writer import RunWriter
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
-from outdo.doctor.run_row import read_run_row
 
 
 class Ended:

@@ -55,9 +55,7 @@ class Guard:
         kind, _, bearer = headers.get(b"authorization", "").partition(" ")
         candidates = (given, bearer.strip() if kind.lower() == "bearer" else "", _cookie(headers, self.cookie))
         assert self.token is not None
-        same = [
-            secrets.compare_digest(each.encode(), self.token.encode()) for each in candidates
-        ]  # all of them: constant time
+        same = [secrets.compare_digest(each.encode(), self.token.encode()) for each in candidates]  # all, always
         return any(same)
 
 

@@ -97,9 +97,8 @@ def _compute(reader: RunReader, reported: list[JsonRow]) -> Findings:
 def history_of(reader: RunReader, problems: list[str]) -> History:
     """The run as the rules see it. The table's columns have the rules' own names."""
     frame = reader.metrics.frame()
-    evals = [
-        row for row in reader.evals.all() if None not in (as_int(row.get("step")), as_float(row.get("success_rate")))
-    ]
+    evals = [row for row in reader.evals.all() if as_int(row.get("step")) is not None]
+    evals = [row for row in evals if as_float(row.get("success_rate")) is not None]
     columns = {name: column for name, column in frame.columns.items() if np.isfinite(column).any()}
     held = from_rows([], evals).held
     return History(tuple(frame.steps.tolist()), columns, held, reader.recipe, _answers(reader, problems, gained=False))
@@ -160,7 +159,7 @@ def _change(row: JsonRow) -> ChangeRecord | None:
     if not isinstance(row.get("key"), str):
         return None
     change = Change(as_text(row["key"], 80), json_safe(row.get("from")), json_safe(row.get("to")))
-    return ChangeRecord(key=change.key, old=change.old, new=change.new, words=change.words(), override=change.pair())
+    return ChangeRecord.model_validate({**change.row(), "words": change.words(), "override": change.pair()})
 
 
 def _expect(row: JsonRow) -> ExpectRecord | None:

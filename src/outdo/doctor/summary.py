@@ -184,9 +184,8 @@ def _peak_memory(frame: Frame) -> int | None:
 
 def _phases(frame: Frame) -> dict[str, float]:
     """Seconds by phase. Grading that the rollout waited for is part of the rollout's time."""
-    rollout, grade, update, save = (
-        column_sum(frame, f"time/{name}") for name in ("rollout", "grade", "update", "save")
-    )
+    names = ("rollout", "grade", "update", "save", "step")
+    rollout, grade, update, save, step = (column_sum(frame, f"time/{name}") for name in names)
     grade = min(grade, rollout)
-    other = max(0.0, column_sum(frame, "time/step") - rollout - update - save)
+    other = max(0.0, step - rollout - update - save)
     return {"rollout": rollout - grade, "grade": grade, "update": update, "save": save, "other": other}

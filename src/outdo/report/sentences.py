@@ -27,7 +27,8 @@ def _change(facts: RunFacts) -> str:
     if before and after:
         return f"Held-out success ({after.split}) {_moved(before, after)}."
     if before:
-        return f"Held-out success ({before.split}) was {format_rate(before)} before the first step; it was not measured again."
+        rate = f"{format_rate(before)} before the first step"
+        return f"Held-out success ({before.split}) was {rate}; it was not measured again."
     for curves, name, title in (
         (facts.metrics, "reward_mean", "The reward"),
         (facts.sft, "held_out_loss", "The loss on held-out examples"),

@@ -105,8 +105,8 @@ def fsync_path(path: Path) -> None:
 
 
 def is_locked(folder: Path, without_locks: bool = False) -> bool:
-    """Whether a process is writing there now; `without_locks` is the answer on a disk that has no locks. Checking writes
-    nothing and lets others check."""
+    """Whether a process is writing there now. Checking writes nothing and lets others check. `without_locks` is the
+    answer on a disk that has no locks."""
     try:  # a pipe in its place might block forever, and a link may lead anywhere
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -184,9 +184,8 @@ class GroupReader:
     def row(self, location: Location) -> JsonRow:
         """A group's row. Raises OSError or ValueError, with the reason."""
         if location.length > MAX_LINE_BYTES:
-            raise ValueError(
-                f"a group of {location.length >> 20} MB is not read: the limit is {MAX_LINE_BYTES >> 20} MB"
-            )
+            size, limit = location.length >> 20, MAX_LINE_BYTES >> 20
+            raise ValueError(f"a group of {size} MB is not read: the limit is {limit} MB")
         if self._file is None or self._path != location.path:
             self.__exit__()
             self._file, self._path = None, None

@@ -1,7 +1,7 @@
 """Reads a run that may still be written, as far as it is, with bounded memory; nothing is read twice.
 
-The functions of `reader.py` read a whole file once, and name each line that they skip; this reader is for viewers, which
-look again and again at folders that nobody vouches for.
+The functions of `reader.py` read a file once and name each line that they skip. This reader is for viewers, which read
+again and again, and from folders that nobody vouches for.
 """
 
 from __future__ import annotations
@@ -125,10 +125,8 @@ class RunReader:
         with_file = steps[np.isin(firsts, np.array(list(paths), dtype=np.int64))]
         has_metrics = set(firsts.tolist())
         without = [first for first in paths if first not in has_metrics]
-        scanned = [
-            step for first in without[:MAX_SCANNED_FILES] for step in self.groups.file(first, paths[first]).steps
-        ]
-        return sorted({*with_file.tolist(), *scanned})
+        files = [self.groups.file(first, paths[first]) for first in without[:MAX_SCANNED_FILES]]
+        return sorted({*with_file.tolist(), *(step for file in files for step in file.steps)})
 
 
 def load_manifest(root: Path, folder: Path) -> tuple[JsonRow, list[str]]:

@@ -73,5 +73,5 @@ class Tail:
         return TailUpdate(data[start : end - 1].split(b"\n") if end > start else [], restarted, more)
 
     def _is_same(self, file: io.FileIO) -> bool:
-        """Whether the end of what was read is still there: a file may be cut back and grow past it between two reads."""
+        """Whether what was read is still there: a file may be cut back and grow past it between two reads."""
         return os.pread(file.fileno(), len(self.end), self.offset - len(self.end)) == self.end
