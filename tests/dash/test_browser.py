@@ -128,7 +128,7 @@ def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
     page.get_by_role("button", name="all right").click()
     until(page, "location.hash.includes('show=all_right')")
     page.get_by_role("button", name="all", exact=True).click()
-    page.get_by_role("link", name="follow through the steps").first.click()
+    page.get_by_role("link", name="through the steps").first.click()
     page.wait_for_selector(".seen")
     page.locator(".seen a").first.click()
     page.wait_for_selector(".group")
@@ -175,8 +175,8 @@ def test_a_hostile_answer_is_text_and_nothing_else(watched: Watched) -> None:
 
 def test_two_runs_are_compared(watched: Watched) -> None:
     page = watched.open("#/runs")
-    page.get_by_role("checkbox", name="Pick one").check()
-    page.get_by_role("checkbox", name="Pick two").check()
+    page.get_by_role("checkbox", name="Select one").check()
+    page.get_by_role("checkbox", name="Select two").check()
     page.get_by_role("link", name="Compare").click()
     page.wait_for_selector("table.side")
     table = {
@@ -185,7 +185,7 @@ def test_two_runs_are_compared(watched: Watched) -> None:
     }
     assert table["beta"] == ["0.01", "0.05"] and table["seed"] == ["0", "1"]
     assert table["steps"] == ["6", "6"] and "max_steps" not in table
-    page.get_by_role("link", name="All their curves").click()
+    page.get_by_role("link", name="Overlay curves").click()
     page.wait_for_selector(".legend")
     assert page.locator(".legend li").count() == 2
     dashes = page.locator(".legend line").evaluate_all(
@@ -206,7 +206,7 @@ def test_every_view_fits(watched: Watched, width: int, scheme: str) -> None:
         page.wait_for_selector("h1")
         until(page, "!document.querySelector('.waiting, [aria-busy]')")
         assert wide(page) <= 0, f"{name} scrolls sideways at {width}"
-        assert not page.get_by_text("That did not work").count(), name
+        assert not page.get_by_text("Something went wrong").count(), name
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("t")
@@ -257,7 +257,7 @@ def test_runs_are_sorted_and_filtered(watched: Watched) -> None:
     page.get_by_role("checkbox", name=re.compile("of sweeps")).check()
     assert names.count() == len(up) + 4
     page.get_by_label("Status").select_option("failed")
-    assert page.get_by_text("No run fits this filter.").is_visible()
+    assert page.get_by_text("No run matches this filter.").is_visible()
     assert "status=failed" in page.url
     watched.check()
 
@@ -283,7 +283,7 @@ def test_a_run_that_is_deleted_is_told(watched: Watched, root: Path) -> None:
     page.wait_for_selector(".gone")
     assert page.locator("article[data-signal=reward_mean]").is_visible(), "what was read stays"
     page.reload()
-    page.get_by_text("Not there").wait_for()
+    page.get_by_text("Not found").wait_for()
     page.get_by_role("link", name="All runs").click()
     page.wait_for_selector("table.runs")
     watched.check(NO_LONGER)

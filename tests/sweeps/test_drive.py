@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_read_costs_one_cell(tmp_path: Path, sweep: Swee
     said: list[str] = []
     run_cells(open_folder(sweep, tmp_path / "s", spoils), 1, said.append)
     rows = json.loads((tmp_path / "s" / "sweep.json").read_text())["cells"]
-    assert [row["status"] for row in rows] == ["failed", "failed"] and "not one of its lines" in rows[1]["why"]
+    assert [row["status"] for row in rows] == ["failed", "failed"] and "metrics.jsonl" in rows[1]["why"]
     assert "[2/2]" in said[-1]
     (tmp_path / "s" / "cell-the-recipe-seed-0" / "run.json").write_text("{")
     with pytest.raises(RunError, match="being swept"):
