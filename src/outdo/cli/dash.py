@@ -21,13 +21,9 @@ TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # that needs no escape in an addr
 def dash(
     runs: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder of runs, or one run.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; the next free one if it is taken. 0: any.")] = 8787,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; a token is required unless it is local.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; one that is not local gets a token.")] = "127.0.0.1",
     token: Annotated[str | None, typer.Option(help="Require this token; default: a random one where needed.")] = None,
-    open_browser: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open a browser; default: where there is a display.")
-    ] = None,
+    browse: Annotated[bool | None, typer.Option("--open/--no-open", help="Open a browser; default: auto.")] = None,
     descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -51,7 +47,7 @@ def dash(
     if descriptor is None and port not in (0, bound.port):
         print(f"port {port} is taken", file=sys.stderr)
     print(f"outdo dash: {runs} at {bound.address}  (stop with Ctrl-C)", flush=True)
-    if _has_display() if open_browser is None else open_browser:
+    if _has_display() if browse is None else browse:
         webbrowser.open(bound.address)
     serve(runs, bound)
 

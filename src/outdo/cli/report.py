@@ -58,9 +58,7 @@ def report(
 @app.command()
 def plot(
     runs: Annotated[list[str], typer.Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="PNG, SVG or PDF; default: curves.png in the run.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
     signals: Annotated[str, typer.Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
 ) -> None:
     """Draw the curves of one or several runs.

@@ -131,14 +131,9 @@ def _add_runs(app: FastAPI, state: ApiState) -> None:
         ]
         matches.sort(key=lambda run: run.started or "", reverse=True)
         sweeps = [state.sweeps.of(state.root / sweep_id, sweep_id) for sweep_id in listing.sweeps]
-        return answer_json(
-            models.Runs(
-                root=as_text(str(state.root)),
-                runs=matches,
-                sweeps=[sweep for sweep in sweeps if sweep],
-                trouble=list(listing.problems),
-            )
-        )
+        shown = [sweep for sweep in sweeps if sweep]
+        root, problems = as_text(str(state.root)), list(listing.problems)
+        return answer_json(models.Runs(root=root, runs=matches, sweeps=shown, trouble=problems))
 
     @_get(app, "/api/run", RunPage)
     def run(run: RunId) -> Response:

@@ -11,7 +11,7 @@ from outdo.doctor.report import FindingRecord
 from outdo.doctor.summary import RunSummary
 from outdo.metrics.catalogue import Signal
 from outdo.runs.curves import Curves, EvalRecord
-from outdo.runs.groups import GroupRecord, TokenRecord
+from outdo.runs.groups import GroupRecord, GroupStats, TokenRecord
 from outdo.runs.values import Number, PartialRecord, Record
 
 
@@ -55,15 +55,10 @@ class Tokens(Record):
     tokens: list[TokenRecord]
 
 
-class PromptStep(Record):
+class PromptStep(GroupStats):
     """A prompt at one step; `best` is the start of the answer with the highest reward."""
 
-    step: int
     rewards: list[Number]
-    right: int
-    wrong: int
-    broken: int
-    mean: Number
     best: str
 
 
@@ -102,18 +97,14 @@ class Comparison(PartialRecord):
     notes: list[str]
 
 
-class SweepPage(PartialRecord):
+class SweepPage(SweepSummary, PartialRecord):
     """A sweep: the `keys` it varies, its cells as `rows` (with the `run` of each that has one), the best setting."""
 
-    id: str
-    title: str
     keys: list[str]
     rows: list[dict[str, Any]]
     pick: str | None
     why: str
     default: str | None
-    done: int
-    cells: int
 
 
 class Detail(Record):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from outdo.dash.models import Improved, PromptGain, PromptPage, PromptStep
-from outdo.runs.groups import LIST_CHARS, load_groups, mean_reward, prompt_text
+from outdo.runs.groups import LIST_CHARS, GroupStats, load_groups, mean_reward, prompt_text
 from outdo.runs.index import AllGroups, GroupIndex, GroupReader, prompt_key, read_location
 from outdo.runs.run_reader import RunReader
 from outdo.runs.values import as_text
@@ -39,7 +39,7 @@ def prompt_page(root: Path, index: GroupIndex, prompt_id: str) -> PromptPage | N
         graded = [answer for answer in group.answers if answer.reward is not None]
         best = max(graded, key=lambda answer: answer.reward or 0.0).text[:MAX_BEST_CHARS] if graded else ""
         rewards = [answer.reward for answer in group.answers]
-        same = group.model_dump(include={"step", "right", "wrong", "broken", "mean"})
+        same = group.model_dump(include=set(GroupStats.model_fields))
         steps.append(PromptStep(rewards=rewards, best=best, **same))
     if not steps and not len(indices):
         return None
@@ -99,15 +99,10 @@ class Gains:
             row = read_location(self.root, groups.location(last))
         except (OSError, ValueError):
             return None
-        return PromptGain(
-            prompt_id=as_text(row.get("prompt_id")),
-            prompt=prompt_text(row),
-            first_step=int(groups.steps_N[first]),
-            last_step=int(groups.steps_N[last]),
-            first_mean=means[first],
-            last_mean=means[last],
-            gain=means[last] - means[first],
-        )
+        a, b = means[first], means[last]
+        steps = {"first_step": int(groups.steps_N[first]), "last_step": int(groups.steps_N[last])}
+        prompt_id = as_text(row.get("prompt_id"))
+        return PromptGain(prompt_id=prompt_id, prompt=prompt_text(row), **steps, first_mean=a, last_mean=b, gain=b - a)
 
 
 def first_and_last(groups: AllGroups) -> list[tuple[int, int]]:

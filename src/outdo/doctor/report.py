@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from outdo.doctor.finding import Change, Expect, Finding
 from outdo.doctor.history import Answers, History, from_rows
 from outdo.doctor.rules import diagnose
 from outdo.doctor.words import PLAYBOOK
-from outdo.runs.index import GroupReader, Location
+from outdo.runs.index import Location, read_locations
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RunReader
 from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
@@ -113,16 +112,8 @@ def _answers(reader: RunReader, problems: list[str], gained: bool) -> Answers:
         groups = reader.groups.file(first, paths[first]).locations()
         half = GROUPS // 2
         locations += groups if len(groups) <= GROUPS else [*groups[:half], *groups[-half:]]
-    rows, num_bytes = [], 0
-    with GroupReader(reader.root) as group_reader:
-        for location in locations:
-            num_bytes += location.length
-            if num_bytes > MAX_ANSWER_BYTES:
-                break
-            with suppress(OSError, ValueError):
-                rows.append(group_reader.row(location))
     try:
-        return look(rows, gained)
+        return look(list(read_locations(reader.root, locations, MAX_ANSWER_BYTES)), gained)
     except Exception as error:  # rows that no run writes
         problems.append(f"the answers were not analysed: {type(error).__name__}: {error}"[:300])
         return Answers()

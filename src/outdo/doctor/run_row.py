@@ -20,7 +20,7 @@ from outdo.errors import RunError
 from outdo.evals.estimate import wilson
 from outdo.runs.files import is_locked
 from outdo.runs.groups import rewards_of
-from outdo.runs.index import GroupReader
+from outdo.runs.index import read_locations
 from outdo.runs.manifest import Manifest, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_groups, read_metrics
 from outdo.runs.run_reader import RunReader
@@ -86,12 +86,15 @@ def view_run_row(reader: RunReader, summary: RunSummary) -> tuple[RunRow, list[s
     """The same row for a viewer, from what it has read of the run, and what could not be read for it."""
     frame = reader.metrics.frame()
     ends = sorted({*range(min(TAIL, len(frame))), *range(max(0, len(frame) - TAIL), len(frame))})
+    files = (reader.groups.file(first, path) for first, path in reader.groups.paths().items())
+    locations = itertools.islice((location for file in files for location in file.locations()), MAX_GROUPS)
+    groups = read_locations(reader.root, locations, MAX_GROUP_BYTES)
     facts: dict[str, Any] = {
         "num_steps": len(frame),
         "ends": frame.rows(ends),
         "seconds": column_sum(frame, "time/step") or None,
         "tokens": column_sum(frame, "tokens"),
-        "noise": advantage_noise(_rewards(reader)),
+        "noise": advantage_noise(map(rewards_of, groups)),
         "findings": [finding for finding in findings_of(reader).findings if not finding.past],
     }
     ended = _viewed_outcome(reader, summary)
@@ -215,22 +218,6 @@ def advantage_noise(rewards: Iterable[Sequence[float]]) -> float | None:
         errors = [np.var(group, ddof=1) / len(group) for group in rewards if len(group) > 1]
     finite = [float(error) for error in errors if np.isfinite(error)]
     return statistics.fmean(finite) ** 0.5 if finite else None
-
-
-def _rewards(reader: RunReader) -> Iterable[list[float]]:
-    """Rewards of the first groups of a run, of a bounded number of bytes."""
-    files = (reader.groups.file(first, path) for first, path in reader.groups.paths().items())
-    locations = itertools.islice((location for file in files for location in file.locations()), MAX_GROUPS)
-    num_bytes = 0
-    with GroupReader(reader.root) as groups:
-        for location in locations:
-            num_bytes += location.length
-            if num_bytes > MAX_GROUP_BYTES:
-                return
-            try:
-                yield rewards_of(groups.row(location))
-            except (OSError, ValueError):
-                continue
 
 
 def _is_valid(row: JsonRow) -> bool:

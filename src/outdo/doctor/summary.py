@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from outdo.evals.estimate import wilson
+from outdo.runs import manifest as manifests
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
@@ -16,10 +17,9 @@ from outdo.runs.sparkline import sparkline
 from outdo.runs.table import Frame, column_sum
 from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text
 
-Status = Literal["running", "done", "stopped", "failed", "lost", "unreadable"]
+Status = manifests.Status | Literal["lost", "unreadable"]
 
 MAX_MARKS = 20
-STATUSES: dict[Any, Status] = {"running": "running", "done": "done", "stopped": "stopped", "failed": "failed"}
 
 
 class Success(Record):
@@ -76,9 +76,10 @@ class RunPage(PartialRecord):
 def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     """Reads a run in one line. Problems of its files are in `trouble`."""
     manifest, problems = load_manifest(root, folder)
-    status = STATUSES.get(str(manifest.get("status")))
-    if manifest and status is None:
-        problems.append(f"{MANIFEST} has the unknown status {str(manifest.get('status'))[:40]!r}")
+    status: Any = manifest.get("status")
+    if status not in get_args(manifests.Status):
+        problems += [f"{MANIFEST} has the unknown status {status!r:.40}"] if manifest else []
+        status = "unreadable"
     kind = as_text(manifest.get("kind") or "grpo", 40)
     recipe = as_dict(manifest.get("recipe"))
     planned = {"grpo": "max_steps", "sft": "sft_steps"}.get(kind, "")
@@ -90,7 +91,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
         id=run_id,
         name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
         kind=kind,
-        status=status or "unreadable",
+        status=status,
         why=as_text(manifest.get("why"), 2000),
         started=_text(manifest.get("started")),
         ended=_text(manifest.get("ended")) if status != "running" else None,

@@ -10,20 +10,11 @@ from typing import Any
 from outdo.doctor.report import FindingRecord
 from outdo.doctor.summary import Success
 from outdo.evals.estimate import as_share
-from outdo.report import svg
+from outdo.report import sentences, svg
 from outdo.report.charts import Chart
 from outdo.report.examples import Example, pick_answers
 from outdo.report.facts import RunFacts
 from outdo.report.html import Raw, el, escaped, table
-from outdo.report.sentences import (
-    describe_result,
-    duration,
-    format_date,
-    format_duration,
-    format_rate,
-    format_value,
-    repeat_command,
-)
 from outdo.runs.groups import AnswerRecord, GroupRecord
 from outdo.runs.layout import report_path
 from outdo.runs.reader import JsonRow
@@ -48,14 +39,14 @@ def head(facts: RunFacts) -> Raw:
     summary = facts.page.summary
     subject = f"{summary.model} on {summary.task}" if summary.task else summary.model
     device = str(facts.page.facts.get("device") or "")
-    line = [subject, f"{summary.kind}, {summary.status}", format_date(summary.started), device]
+    line = [subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
     why = el("p", summary.why, class_="why") if summary.why else None
     problems = [el("p", problem, class_="why") for problem in facts.problems[:MAX_PROBLEMS]]
     return el(
         "header",
         el("h1", facts.name),
         el("p", " · ".join(filter(None, line)), class_="dim"),
-        el("p", describe_result(facts), class_="verdict"),
+        el("p", sentences.describe_result(facts), class_="verdict"),
         why,
         problems,
         _tiles(facts),
@@ -64,12 +55,12 @@ def head(facts: RunFacts) -> Raw:
 
 def _tiles(facts: RunFacts) -> Raw:
     page, before, after = facts.page, facts.page.summary.before, facts.page.summary.after
-    seconds = duration(page)
+    seconds = sentences.duration(page)
     tiles = [
         ("success before", f"{before.success:.3f}", _ends(before)) if before else None,
         ("success after", f"{after.success:.3f}", _ends(after)) if after else None,
         ("steps", f"{page.summary.steps:,}", f"of {page.summary.max_steps:,}" if page.summary.max_steps else ""),
-        ("time", format_duration(seconds), "") if seconds else None,
+        ("time", sentences.format_duration(seconds), "") if seconds else None,
         ("tokens", f"{page.tokens:,}", f"{page.answers:,} answers") if page.tokens else None,
     ]
     return el("dl", [el("div", el("dt", t[0]), el("dd", t[1], el("small", t[2]))) for t in tiles if t], class_="tiles")
@@ -250,10 +241,9 @@ def time_spent(facts: RunFacts) -> Raw | None:
     total = sum(seconds for _, seconds in phases)
     if not total:
         return None
-    rows = [
-        [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name), format_duration(seconds), _share(seconds / total)]
-        for i, (name, seconds) in enumerate(phases)
-    ]
+    names = [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name) for i, (name, _) in enumerate(phases)]
+    times = [(sentences.format_duration(seconds), _share(seconds / total)) for _, seconds in phases]
+    rows = [[name, *time] for name, time in zip(names, times, strict=True)]
     speed = f"{facts.page.tokens / total:,.0f} sampled tokens/s over all steps." if facts.page.tokens else ""
     return section(
         "Where the time went",
@@ -270,7 +260,7 @@ def _share(part: float) -> str:
 
 def recipe(facts: RunFacts) -> Raw:
     changed, all_keys = (
-        [[el("code", key), el("code", format_value(value))] for key, value in keys.items()]
+        [[el("code", key), el("code", sentences.format_value(value))] for key, value in keys.items()]
         for keys in (facts.changed, facts.recipe)
     )
     return section(
@@ -296,7 +286,7 @@ def repeat(facts: RunFacts) -> Raw:
     ]
     return section(
         "Repeat this run",
-        el("pre", repeat_command(facts.page.summary.kind, facts.recipe), class_="command"),
+        el("pre", sentences.repeat_command(facts.page.summary.kind, facts.recipe), class_="command"),
         table([], rows, "narrow") if rows else None,
         id_="again",
     )
@@ -310,7 +300,7 @@ def stages(facts: RunFacts) -> Raw | None:
             el("a", stage.name, href=str(report_path(Path(stage.name)))),
             stage.status,
             f"{stage.steps:,}",
-            *(format_rate(rate) if rate else "–" for rate in (stage.before, stage.after)),
+            *(sentences.format_rate(rate) if rate else "–" for rate in (stage.before, stage.after)),
         ]
         for stage in facts.stages
     ]

@@ -34,6 +34,7 @@ DASHES = ("-", "--", ":", "-.")  # of one run's lines in a panel
 MISSING = "drawing needs matplotlib: pip install 'outdo[plot]'"
 
 Panel = tuple[str, Sequence[str], str]
+Notify = Callable[[str], None]
 
 
 class HasFolder(Protocol):
@@ -69,7 +70,7 @@ def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None =
     return _figure([find_run(run) for run in flat], signals, lambda message: warnings.warn(message, stacklevel=4))
 
 
-def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, notify: Callable[[str], None]) -> Any:
+def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, notify: Notify) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -106,10 +107,7 @@ def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, notify
 
 
 def plot_runs(
-    folders: Sequence[Path],
-    out: Path,
-    signals: Sequence[str] | None = None,
-    notify: Callable[[str], None] = warnings.warn,
+    folders: Sequence[Path], out: Path, signals: Sequence[str] | None = None, notify: Notify = warnings.warn
 ) -> Path:
     """Draws the curves of runs, finished or not, to a PNG, SVG or PDF file; `notify` gets what was skipped."""
     figure = _figure(folders, signals, notify)

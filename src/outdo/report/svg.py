@@ -13,6 +13,7 @@ WIDTH, HEIGHT = 420, 150
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 18
 MAX_POINTS = 150  # of a line
 Scale = Callable[[float], float]
+IsDrawable = Callable[[float | None], bool]
 
 
 def draw_chart(chart: Chart) -> Raw:
@@ -72,7 +73,7 @@ def _axes(values: tuple[float, float], steps: tuple[int, int]) -> list[Raw]:
 
 
 def _segments(
-    x: Sequence[int], y: Sequence[float | None], to_x: Scale, to_y: Scale, is_drawable: Callable[[float | None], bool]
+    x: Sequence[int], y: Sequence[float | None], to_x: Scale, to_y: Scale, is_drawable: IsDrawable
 ) -> Iterator[str]:
     """Unbroken parts of a line, downsampled where they are long."""
     size = max(1, len(x) // MAX_POINTS)
@@ -88,9 +89,7 @@ def _segments(
         yield " ".join(segment if len(segment) > 1 else segment * 2)
 
 
-def _point(
-    point: dict[str, Any], to_x: Scale, to_y: Scale, is_drawable: Callable[[float | None], bool]
-) -> Iterator[Raw]:
+def _point(point: dict[str, Any], to_x: Scale, to_y: Scale, is_drawable: IsDrawable) -> Iterator[Raw]:
     if not is_drawable(point["y"]):
         return
     x = _px(to_x(point["x"]))

@@ -43,20 +43,23 @@ class AnswerRecord(Record):
     has_tokens: bool
 
 
-class GroupRecord(PartialRecord):
+class GroupStats(Record):
+    step: int
+    mean: Number
+    right: int
+    wrong: int
+    broken: int
+
+
+class GroupRecord(GroupStats, PartialRecord):
     """One prompt's answers at one step. `prompt` is the text of the last message."""
 
-    step: int
     prompt_id: str
     prompt: str
     messages: list[dict[str, Any]]
     answer: Any
     version: int | None
-    mean: Number
     spread: Number
-    right: int
-    wrong: int
-    broken: int
     answers: list[AnswerRecord]
 
 

@@ -10,6 +10,8 @@ import os
 import re
 import threading
 from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -200,6 +202,18 @@ def read_location(root: Path, location: Location) -> JsonRow:
     """One group. Raises as GroupReader does."""
     with GroupReader(root) as reader:
         return reader.row(location)
+
+
+def read_locations(root: Path, locations: Iterable[Location], max_bytes: int) -> Iterator[JsonRow]:
+    """The groups that can be read, up to a number of bytes."""
+    num_bytes = 0
+    with GroupReader(root) as reader:
+        for location in locations:
+            num_bytes += location.length
+            if num_bytes > max_bytes:
+                return
+            with suppress(OSError, ValueError):
+                yield reader.row(location)
 
 
 class GroupIndex:

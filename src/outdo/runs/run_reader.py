@@ -36,9 +36,8 @@ class MetricsFile:
     """A file of rows of numbers, as a table."""
 
     def __init__(self, root: Path, path: Path) -> None:
-        self.tail, self.table = Tail(root, path), Table()
+        self.tail, self.table, self.lock = Tail(root, path), Table(), threading.Lock()
         self.restarts = 0  # times that the file was cut back or replaced
-        self.lock = threading.Lock()
 
     def frame(self) -> Frame:
         """All rows so far."""
@@ -56,22 +55,21 @@ class MetricsFile:
 
     def problems(self) -> list[str]:
         name, table, tail = self.tail.path.name, self.table, self.tail
-        lines = [tail.problem] if tail.problem else []
-        if table.invalid:
-            lines.append(f"skipped {table.invalid} lines of {name} that are not JSON rows")
-        if tail.too_long:
-            lines.append(f"skipped {tail.too_long} lines of {name} that are too long")
-        if table.dropped:
-            lines.append(f"{name} is too large: its last {table.dropped} rows are not shown")
-        return lines
+        problems = {
+            tail.problem: tail.problem,
+            f"skipped {table.invalid} lines of {name} that are not JSON rows": table.invalid,
+            f"skipped {tail.too_long} lines of {name} that are too long": tail.too_long,
+            f"{name} is too large: its last {table.dropped} rows are not shown": table.dropped,
+        }
+        return [problem for problem, holds in problems.items() if holds]
 
 
 class RowFile:
     """A short file of rows, as they are."""
 
     def __init__(self, root: Path, path: Path) -> None:
-        self.tail, self.rows, self.invalid, self.is_truncated = Tail(root, path), list[JsonRow](), 0, False
-        self.lock = threading.Lock()
+        self.tail, self.lock = Tail(root, path), threading.Lock()
+        self.rows, self.invalid, self.is_truncated = list[JsonRow](), 0, False
 
     def all(self) -> list[JsonRow]:
         with self.lock:
@@ -88,11 +86,13 @@ class RowFile:
             return list(self.rows)
 
     def problems(self) -> list[str]:
-        name = self.tail.path.name
-        lines = [self.tail.problem] if self.tail.problem else []
-        lines += [f"{name} is too large: only its first rows are shown"] if self.is_truncated else []
-        skipped = self.invalid + self.tail.too_long
-        return [*lines, f"skipped {skipped} lines of {name} that are not JSON rows"] if skipped else lines
+        name, skipped = self.tail.path.name, self.invalid + self.tail.too_long
+        problems = {
+            self.tail.problem: self.tail.problem,
+            f"{name} is too large: only its first rows are shown": self.is_truncated,
+            f"skipped {skipped} lines of {name} that are not JSON rows": skipped,
+        }
+        return [problem for problem, holds in problems.items() if holds]
 
 
 class RunReader:
