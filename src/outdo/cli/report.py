@@ -11,7 +11,7 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
-from outdo.runs.outputs import refuse_other
+from outdo.runs.outputs import refuse_foreign
 
 PAGE = {
     ".html": (b'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"/><meta http-equiv="Content-Security',)
@@ -41,8 +41,8 @@ def report(
     from outdo.report.write import write_report
 
     if out:
-        refuse_other(out, PAGE)
-        refuse_other(out.with_suffix(".png"), PICTURES)
+        refuse_foreign(out, PAGE)
+        refuse_foreign(out.with_suffix(".png"), PICTURES)
     folder = find_run(run)
     path = write_report(folder, out)
     print(path)
@@ -70,7 +70,7 @@ def plot(
     from outdo.report.plot import find_run, plot_runs
 
     if out:
-        refuse_other(out, PICTURES)
+        refuse_foreign(out, PICTURES)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
     print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _notify))

@@ -177,7 +177,7 @@ def _add_numbers(app: FastAPI, state: ApiState) -> None:
 
     @_get(app, "/api/findings", Findings)
     def findings(run: RunId) -> Response:
-        """The doctor's findings on the whole history so far, and earlier ones that no longer hold."""
+        """The doctor's findings on the complete history so far, and earlier ones that no longer hold."""
         return answer_json(findings_of(state.reader(run)))
 
 

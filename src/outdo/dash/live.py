@@ -21,7 +21,7 @@ from outdo.runs.values import Record
 
 POLL_INTERVAL = 0.4  # seconds; with many viewers the events cost more than the polling
 PING_INTERVAL = 15.0  # seconds of silence before a proxy might close the stream
-QUEUE_SIZE = 64  # events that a viewer may be behind, before it is told to reload
+QUEUE_SIZE = 64  # events that a viewer may be behind, before it must reload
 MAX_ROWS = 2000  # in one event; a viewer that lacks more reloads
 MAX_VIEWERS = 256
 POLLS_PER_LOCK_CHECK = 8
@@ -259,7 +259,7 @@ class Live:
 
 
 def parse_event_id(value: str, count: int) -> list[int | None]:
-    """The last steps that a viewer had received when it was disconnected, from the last `id:`."""
+    """The last step of each run that a viewer received before it was disconnected, from the last `id:`."""
     parts = value.split(",")
     if len(parts) != count or not all(part.lstrip("-").isdecimal() and len(part) < 17 for part in parts):
         return [None] * count

@@ -18,7 +18,7 @@ from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RunReader
 from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
 
-MAX_ANSWER_BYTES = 24 << 20  # of groups that the rules look at
+MAX_ANSWER_BYTES = 24 << 20  # of groups that the rules read
 MAX_FINDINGS = 40
 
 

@@ -34,7 +34,7 @@ SUPERVISED = (  # as the catalogue has it for GRPO
         "optimizer",
         log=True,
     ),
-    Signal("lr", "Learning rate", "the rate of the update", "as the recipe says", "", "optimizer"),
+    Signal("lr", "Learning rate", "the rate of the update", "follows the schedule", "", "optimizer"),
 )
 
 

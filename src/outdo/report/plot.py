@@ -26,7 +26,7 @@ PANELS = (  # title, names of signals, what a good curve looks like
 SUPERVISED_PANELS = (  # of a supervised run
     ("loss", ("loss", "held_out_loss"), "falls, then flat"),
     ("gradient norm", ("grad_norm",), "steady"),
-    ("learning rate", ("lr",), "as the recipe says"),
+    ("learning rate", ("lr",), "follows the schedule"),
 )
 MAX_POINTS = 2000  # of a curve
 MAX_COLUMNS = 3  # of panels

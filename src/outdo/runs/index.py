@@ -108,19 +108,19 @@ class GroupFile:
         head = b""  # of the current line, from earlier chunks
         while data := os.pread(file.fileno(), CHUNK_BYTES, position):
             ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 10).tolist()
-            begin = 0
+            first = 0  # of the current line, in this chunk
             for end in ends:
                 if head:
                     match, head = _HEAD.match(head + data[: min(end, HEAD_BYTES)]), b""
                 else:
-                    match = _HEAD.match(data, begin, end)
+                    match = _HEAD.match(data, first, end)
                 self._add(file, match, start, position + end - start)
-                begin, start = end + 1, position + end + 1
+                first, start = end + 1, position + end + 1
             if len(head) < HEAD_BYTES:
-                head += data[begin : begin + HEAD_BYTES - len(head)]
+                head += data[first : first + HEAD_BYTES - len(head)]
             position += len(data)
             if ends:
-                self.scanned, self._end = start, data[max(0, begin - END_BYTES) : begin]
+                self.scanned, self._end = start, data[max(0, first - END_BYTES) : first]
 
     def _add(self, file: io.FileIO, match: re.Match[bytes] | None, offset: int, length: int) -> None:
         if length == 0 or len(self.steps) >= MAX_GROUPS:

@@ -44,8 +44,8 @@ class Frame:
         if first is None and last is None:
             return self
         low, high = -MAX_EXACT_INT if first is None else first, MAX_EXACT_INT if last is None else last
-        kept = np.flatnonzero((self.steps >= low) & (self.steps <= high))
-        return Frame(self.steps[kept], {name: column[kept] for name, column in self.columns.items()})
+        inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
+        return Frame(self.steps[inside], {name: column[inside] for name, column in self.columns.items()})
 
     def rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Some of the rows, None where there is no number."""
@@ -146,7 +146,7 @@ def rounded(values: Column) -> Column:
 
 @dataclass(frozen=True)
 class Points:
-    """P points of a curve. Where each stands for several rows, `low` and `high` are their minimum and maximum."""
+    """P points of a curve. Where a point is the mean of several rows, `low` and `high` are their extremes."""
 
     mean: Column
     low: Column | None = None
