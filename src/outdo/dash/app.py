@@ -47,17 +47,10 @@ FILTERS: dict[Show, Callable[[GroupRecord], bool]] = {
     "all_wrong": lambda group: group.wrong > 0 and not group.right and not group.spread,
     "broken": lambda group: group.broken > 0,
 }
-
-
-def _mean_length(group: GroupRecord) -> float:
-    lengths = [answer.length for answer in group.answers if answer.length is not None]
-    return statistics.fmean(lengths) if lengths else 0.0
-
-
 SORT_KEYS: dict[Sort, Callable[[GroupRecord], Any]] = {
     "spread": lambda group: group.spread or 0.0,
     "reward": lambda group: -math.inf if group.mean is None else group.mean,
-    "length": _mean_length,
+    "length": lambda group: statistics.fmean([a.length for a in group.answers if a.length is not None] or [0.0]),
     "prompt": lambda group: group.prompt,
     "id": lambda group: group.prompt_id,
 }

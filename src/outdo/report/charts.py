@@ -77,7 +77,8 @@ def sft_charts(facts: RunFacts) -> list[Chart]:
 def _charts(metrics: Metrics, catalogue: Sequence[Signal]) -> Iterator[Chart]:
     for signal in catalogue:
         names = [name for pattern in signal.names for name in _measured(pattern, metrics)]
-        lines = tuple(_line(metrics, name, i % NUM_STYLES) for i, name in enumerate(dict.fromkeys(names)))
+        series = {name: metrics.series[name] for name in names}
+        lines = tuple(Line(name, s.mean, s.low, s.high, i % NUM_STYLES) for i, (name, s) in enumerate(series.items()))
         if len(lines) > MAX_ENVELOPES:
             lines = tuple(replace(line, low=None, high=None) for line in lines)
         if lines and not (signal.name == "reward/*" and len(lines) == 1):  # a single part is the reward itself
@@ -92,11 +93,6 @@ def _measured(pattern: str, metrics: Metrics) -> list[str]:
 
 def _fits(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
-
-
-def _line(metrics: Metrics, name: str, style: int) -> Line:
-    series = metrics.series[name]
-    return Line(name, series.mean, series.low, series.high, style)
 
 
 def _with_marks(chart: Chart, facts: RunFacts) -> Chart:
