@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused(outdo: Outdo, words: tuple[str, ...], part: s
 @pytest.mark.slow
 def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, models: Path) -> None:
     (models / "kept.jsonl").write_text("answers of yesterday\n")
-    wrong = ((("nowhere/at/all",), "does not exist"), ((), "kept.jsonl: is there already"))
+    wrong = ((("nowhere/at/all",), "does not exist"), ((), "kept.jsonl: already exists"))
     for words, part in (*wrong, (("--out", "no/such.jsonl"), "there is no folder no")):
         done = outdo("eval", "m1", "--out", "kept.jsonl", *words, "-n", "5000", "--samples", "50")
         assert done.returncode == 2 and part in done.stderr, done.stderr

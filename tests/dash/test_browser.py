@@ -46,7 +46,7 @@ def wide(page: Any) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
-def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks) -> None:
+def test_live_run(watched: Watched, root: Path, forks: Forks) -> None:
     said = root / "said.txt"
     words = ["train", *SHORT, "max_steps=30", "eval_steps=15", f"output_dir={root / 'live'}"]
     child = forks.start(words, root, said, said)
@@ -72,7 +72,7 @@ def test_a_run_is_seen_as_it_happens(watched: Watched, root: Path, forks: Forks)
     watched.check()
 
 
-def test_charts_hover_and_zoom_as_one(watched: Watched) -> None:
+def test_linked_hover_and_zoom(watched: Watched) -> None:
     page = watched.open("#/run?run=one&smooth=0")
     canvas = page.locator("article[data-signal=reward_mean] canvas").nth(1)
     box = canvas.bounding_box()
@@ -105,7 +105,7 @@ def page_root(page: Any) -> str:
     return str(page.evaluate("fetch('/api/runs').then((answer) => answer.json()).then((told) => told.root)"))
 
 
-def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
+def test_group_view(watched: Watched, root: Path) -> None:
     page = watched.open("#/groups?run=one&step=1")
     page.wait_for_selector(".group")
     rows = [json.loads(line) for path in (root / "one" / "groups").glob("*.jsonl") for line in path.open()]
@@ -128,7 +128,7 @@ def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
     page.get_by_role("button", name="all right").click()
     until(page, "location.hash.includes('show=all_right')")
     page.get_by_role("button", name="all", exact=True).click()
-    page.get_by_role("link", name="follow through the steps").first.click()
+    page.get_by_role("link", name="through the steps").first.click()
     page.wait_for_selector(".seen")
     page.locator(".seen a").first.click()
     page.wait_for_selector(".group")
@@ -138,7 +138,7 @@ def test_a_group_is_looked_into(watched: Watched, root: Path) -> None:
     watched.check()
 
 
-def test_tokens_are_coloured_where_they_were_kept(watched: Watched) -> None:
+def test_token_colours(watched: Watched) -> None:
     page = watched.open("#/groups?run=one&step=0&sort=id&order=asc&tokens=logprob")
     page.wait_for_selector(".token")
     asked = "fetch('/api/groups?run=one&step=0&sort=id&order=asc').then((answer) => answer.json())"
@@ -149,7 +149,7 @@ def test_tokens_are_coloured_where_they_were_kept(watched: Watched) -> None:
     watched.check()
 
 
-def test_a_hostile_answer_is_text_and_nothing_else(watched: Watched) -> None:
+def test_hostile_answer_is_text(watched: Watched) -> None:
     page = watched.open("#/groups?run=hostile&step=0&sort=id&order=asc")
     page.wait_for_selector(".group")
     told = page.locator(".group").filter(has_text="window.harmed").first
@@ -173,10 +173,10 @@ def test_a_hostile_answer_is_text_and_nothing_else(watched: Watched) -> None:
     watched.check()
 
 
-def test_two_runs_are_compared(watched: Watched) -> None:
+def test_compare_two_runs(watched: Watched) -> None:
     page = watched.open("#/runs")
-    page.get_by_role("checkbox", name="Pick one").check()
-    page.get_by_role("checkbox", name="Pick two").check()
+    page.get_by_role("checkbox", name="Select one").check()
+    page.get_by_role("checkbox", name="Select two").check()
     page.get_by_role("link", name="Compare").click()
     page.wait_for_selector("table.side")
     table = {
@@ -185,7 +185,7 @@ def test_two_runs_are_compared(watched: Watched) -> None:
     }
     assert table["beta"] == ["0.01", "0.05"] and table["seed"] == ["0", "1"]
     assert table["steps"] == ["6", "6"] and "max_steps" not in table
-    page.get_by_role("link", name="All their curves").click()
+    page.get_by_role("link", name="Overlay curves").click()
     page.wait_for_selector(".legend")
     assert page.locator(".legend li").count() == 2
     dashes = page.locator(".legend line").evaluate_all(
@@ -206,7 +206,7 @@ def test_every_view_fits(watched: Watched, width: int, scheme: str) -> None:
         page.wait_for_selector("h1")
         until(page, "!document.querySelector('.waiting, [aria-busy]')")
         assert wide(page) <= 0, f"{name} scrolls sideways at {width}"
-        assert not page.get_by_text("That did not work").count(), name
+        assert not page.get_by_text("Something went wrong").count(), name
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("t")
@@ -214,7 +214,7 @@ def test_every_view_fits(watched: Watched, width: int, scheme: str) -> None:
     watched.check()
 
 
-def test_the_keyboard_is_enough(watched: Watched) -> None:
+def test_keyboard_only(watched: Watched) -> None:
     page = watched.open("#/runs")
     page.wait_for_selector("table.runs")
     page.keyboard.press("/")
@@ -246,7 +246,7 @@ def test_the_keyboard_is_enough(watched: Watched) -> None:
     watched.check()
 
 
-def test_runs_are_sorted_and_filtered(watched: Watched) -> None:
+def test_sort_and_filter_runs(watched: Watched) -> None:
     page = watched.open("#/runs")
     page.wait_for_selector("table.runs")
     names = page.locator("td.name a")
@@ -257,12 +257,12 @@ def test_runs_are_sorted_and_filtered(watched: Watched) -> None:
     page.get_by_role("checkbox", name=re.compile("of sweeps")).check()
     assert names.count() == len(up) + 4
     page.get_by_label("Status").select_option("failed")
-    assert page.get_by_text("No run fits this filter.").is_visible()
+    assert page.get_by_text("No run matches this filter.").is_visible()
     assert "status=failed" in page.url
     watched.check()
 
 
-def test_a_sweep_is_seen_whole(watched: Watched) -> None:
+def test_sweep_view(watched: Watched) -> None:
     page = watched.open(VIEWS["sweep"])
     heat = page.locator("table.heat td")
     heat.first.wait_for()
@@ -274,7 +274,7 @@ def test_a_sweep_is_seen_whole(watched: Watched) -> None:
     watched.check()
 
 
-def test_a_run_that_is_deleted_is_told(watched: Watched, root: Path) -> None:
+def test_deleted_run_notice(watched: Watched, root: Path) -> None:
     shutil.copytree(root / "one", root / "doomed")
     page = watched.open("#/run?run=doomed")
     page.wait_for_selector("article[data-signal=reward_mean]")
@@ -283,13 +283,13 @@ def test_a_run_that_is_deleted_is_told(watched: Watched, root: Path) -> None:
     page.wait_for_selector(".gone")
     assert page.locator("article[data-signal=reward_mean]").is_visible(), "what was read stays"
     page.reload()
-    page.get_by_text("Not there").wait_for()
+    page.get_by_text("Not found").wait_for()
     page.get_by_role("link", name="All runs").click()
     page.wait_for_selector("table.runs")
     watched.check(NO_LONGER)
 
 
-def test_an_empty_folder_says_what_to_do(browser: Any, tmp_path: Path) -> None:
+def test_empty_folder(browser: Any, tmp_path: Path) -> None:
     with dash(tmp_path) as address:
         watched = Watched(browser, address)
         page = watched.open()
@@ -299,7 +299,7 @@ def test_an_empty_folder_says_what_to_do(browser: Any, tmp_path: Path) -> None:
         page.close()
 
 
-def test_a_server_that_went_away_is_waited_for(browser: Any, root: Path) -> None:
+def test_server_gone(browser: Any, root: Path) -> None:
     with dash(root) as address:
         watched = Watched(browser, address)
         page = watched.open()
@@ -312,7 +312,7 @@ def test_a_server_that_went_away_is_waited_for(browser: Any, root: Path) -> None
     page.close()
 
 
-def test_a_token_is_asked_for(browser: Any, root: Path) -> None:
+def test_token_required(browser: Any, root: Path) -> None:
     with dash(root, "--token", "sesame-0123456789") as address:
         bare = address.partition("?")[0]
         watched = Watched(browser, bare)
@@ -329,7 +329,7 @@ def test_a_token_is_asked_for(browser: Any, root: Path) -> None:
         page.close()
 
 
-def test_numbers_and_odd_characters_are_for_people(watched: Watched) -> None:
+def test_formatting(watched: Watched) -> None:
     page = watched.open("#/runs")
     asked = {
         "scale.short(0.957)": "0.957",

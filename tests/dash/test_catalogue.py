@@ -24,7 +24,7 @@ def test_every_measured_signal_has_a_chart() -> None:
     assert {"reward/numeric", "time/update", "audit_reward_mean"} <= row.keys()
 
 
-def test_no_signal_is_drawn_twice_and_bands_are_the_doctor_s() -> None:
+def test_one_chart_per_signal_with_the_doctors_bands() -> None:
     names = [name for signal in CATALOGUE for name in signal.names]
     assert len(names) == len(set(names))
     bands = {signal.name: signal.bad_band for signal in CATALOGUE}
@@ -35,7 +35,7 @@ def test_no_signal_is_drawn_twice_and_bands_are_the_doctor_s() -> None:
             assert low is None or high is None or low < high, signal.name
 
 
-def test_the_page_of_runs_has_the_catalogue_s_table() -> None:
+def test_docs_have_the_catalogue() -> None:
     page = (ROOT / "docs" / "runs.md").read_text()
     found = re.search(r"## The signals\n\n(\|.*?)\n\n## ", page, re.DOTALL)
     assert found and found[1] + "\n" == as_table(), "run `make docs`"

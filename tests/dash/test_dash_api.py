@@ -1,4 +1,4 @@
-"""What the API says of runs that training's own writer wrote, over HTTP."""
+"""The API over HTTP, of runs that the real writer wrote."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     run.close()
 
 
-def test_runs_are_listed_with_how_they_stand(two: Served) -> None:
+def test_list_runs(two: Served) -> None:
     found = {run["id"]: run for run in two.get("runs")["runs"]}
     assert {"first", "sweep/cell-a"} <= set(found)
     first = found["first"]
@@ -48,7 +48,7 @@ def test_runs_are_listed_with_how_they_stand(two: Served) -> None:
     assert two.get("runs", q="nothing like it")["runs"] == []
 
 
-def test_a_run_that_no_process_writes_is_lost_and_looking_writes_nothing(tmp_path: Path, serve: Serve) -> None:
+def test_lost_run_and_nothing_written(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=2, ended=None)
     run.close()
     lock = (tmp_path / "run" / ".lock").read_text()
@@ -60,7 +60,7 @@ def test_a_run_that_no_process_writes_is_lost_and_looking_writes_nothing(tmp_pat
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_long_run_has_a_spark_of_few_points(tmp_path: Path, serve: Serve) -> None:
+def test_sparkline_of_a_long_run(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=0, ended=None)
     rows = [{"step": i, **numbers(i, i / 2000)} for i in range(2000)]
     append(tmp_path / "run" / "metrics.jsonl", *rows)
@@ -70,7 +70,7 @@ def test_a_long_run_has_a_spark_of_few_points(tmp_path: Path, serve: Serve) -> N
     run.close()
 
 
-def test_a_run_page_adds_up_what_the_run_cost(two: Served) -> None:
+def test_run_cost(two: Served) -> None:
     page = two.get("run", run="first")
     assert (page["tokens"], page["seconds"], page["device_seconds"], page["answers"]) == (720, 60.0, 60.0, 240)
     assert page["phases"] == {"rollout": 22.5, "grade": 7.5, "update": 15.0, "save": 0.0, "other": 15.0}
@@ -78,7 +78,7 @@ def test_a_run_page_adds_up_what_the_run_cost(two: Served) -> None:
     assert "recipe" not in page["facts"]
 
 
-def test_curves_are_exact_where_they_fit_and_stretches_where_not(two: Served) -> None:
+def test_exact_and_binned_curves(two: Served) -> None:
     exact = two.get("metrics", run="first")
     assert exact["exact"] and exact["total"] == 30 and exact["steps"] == list(range(30))
     assert exact["time"][:3] == [2.0, 4.0, 6.0] and exact["tokens"][-1] == 720
@@ -95,7 +95,7 @@ def test_curves_are_exact_where_they_fit_and_stretches_where_not(two: Served) ->
     assert zoomed["steps"] == [10, 11, 12] and zoomed["time"] == [22.0, 24.0, 26.0]
 
 
-def test_evaluations_and_the_supervised_part(two: Served) -> None:
+def test_evals_and_sft(two: Served) -> None:
     assert two.get("evals", run="first")["evals"][1] == {
         **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}}
     }
@@ -104,7 +104,7 @@ def test_evaluations_and_the_supervised_part(two: Served) -> None:
     assert sft["series"]["loss"]["mean"] == [4.0, 2.0] and sft["time"] == [None, None]
 
 
-def test_groups_of_a_step_are_sorted_and_filtered(two: Served) -> None:
+def test_sort_and_filter_groups(two: Served) -> None:
     found = two.get("groups", run="first", step=10)
     assert found["total"] == 2 and [g["prompt_id"] for g in found["groups"]] == ["1+1", "17*3"]
     easy = found["groups"][0]
@@ -123,14 +123,14 @@ def test_groups_of_a_step_are_sorted_and_filtered(two: Served) -> None:
     assert two.get("steps", run="first", first=3, last=5) == {"steps": [3, 4, 5], "ranges": [[3, 5]], "trouble": []}
 
 
-def test_a_broken_answer_is_neither_right_nor_wrong(tmp_path: Path, serve: Serve) -> None:
+def test_broken_answer(tmp_path: Path, serve: Serve) -> None:
     make_run(tmp_path / "run", steps=1, groups=[group("p", ["a", "b", "c"], [None, 1.0, 1.0])])
     found = serve(tmp_path).get("groups", run="run", step=0, show="broken")["groups"][0]
     assert (found["right"], found["broken"], found["mean"], found["spread"]) == (2, 1, 1.0, 0.0)
     assert found["answers"][0]["reward"] is None and found["answers"][0]["reason"] == "said broken"
 
 
-def test_long_texts_are_cut_in_a_list_and_whole_alone(tmp_path: Path, serve: Serve) -> None:
+def test_long_texts_are_cut(tmp_path: Path, serve: Serve) -> None:
     make_run(tmp_path / "run", steps=1, groups=[group("p", ["x" * 5000, "y" * 300_000], [0.0, 1.0])])
     served = serve(tmp_path)
     listed = served.get("groups", run="run", step=0)["groups"][0]["answers"]
@@ -139,7 +139,7 @@ def test_long_texts_are_cut_in_a_list_and_whole_alone(tmp_path: Path, serve: Ser
     assert [(len(a["text"]), a["cut"]) for a in alone] == [(5000, False), (200_000, True)]
 
 
-def test_tokens_are_given_where_they_were_kept(tmp_path: Path, serve: Serve) -> None:
+def test_tokens(tmp_path: Path, serve: Serve) -> None:
     run = RunWriter.create(tmp_path / "run", {"max_steps": 1}, {"kind": "grpo"})
     tokens = [[["a", -0.5, 1.25], ["b", -1.0, None]], [["c", -0.1, 1.0]]]
     run.record_step(0, numbers(0), [group("p", ["ab", "c"], [0.0, 1.0]), group("q", ["ab"], [0.0])], [tokens])
@@ -153,7 +153,7 @@ def test_tokens_are_given_where_they_were_kept(tmp_path: Path, serve: Serve) -> 
     assert served.status("tokens", run="run", step=0, prompt="p", answer=7) == 404
 
 
-def test_a_prompt_is_followed_and_those_that_gained_come_first(two: Served) -> None:
+def test_prompt_history_and_gains(two: Served) -> None:
     page = two.get("prompt", run="first", prompt="17*3")
     assert [one["step"] for one in page["seen"]] == list(range(30)) and page["prompt"] == "What is 17*3?"
     assert page["seen"][20] == {
@@ -168,7 +168,7 @@ def test_a_prompt_is_followed_and_those_that_gained_come_first(two: Served) -> N
     assert two.status("prompt", run="first", prompt="never asked") == 404
 
 
-def test_what_a_rewound_run_did_is_forgotten(tmp_path: Path, serve: Serve) -> None:
+def test_rewound_run(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=4, ended=None)
     served = serve(tmp_path)
     assert served.get("improved", run="run")["prompts"][0]["last_step"] == 3
@@ -181,7 +181,7 @@ def test_what_a_rewound_run_did_is_forgotten(tmp_path: Path, serve: Serve) -> No
     run.close()
 
 
-def test_findings_are_the_doctor_s_of_now_and_those_noted_that_no_longer_hold(tmp_path: Path, serve: Serve) -> None:
+def test_current_and_past_findings(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=0, ended=None)
     for step in range(60):
         run.record_step(step, numbers(step, 0.4, kl_mean=0.01 * step, truncated=0.0), [])
@@ -206,7 +206,7 @@ def test_findings_are_the_doctor_s_of_now_and_those_noted_that_no_longer_hold(tm
     assert [f["code"] for f in served.get("runs")["runs"][0]["findings"]] == ["truncation"]
 
 
-def test_compare_says_what_the_command_says(two: Served) -> None:
+def test_compare_matches_the_command(two: Served) -> None:
     make_run(two.root / "other", steps=12)
     told = two.get("compare", run=["first", "other"])
     sides = compare.read([two.root / "first", two.root / "other"], [])
@@ -219,7 +219,7 @@ def test_compare_says_what_the_command_says(two: Served) -> None:
     assert told["differences"][0]["difference"] == pytest.approx(command["differences"][0]["difference"])
 
 
-def test_a_sweep_is_told_with_the_runs_of_its_cells(two: Served) -> None:
+def test_sweep(two: Served) -> None:
     cells = [{"name": "a", "status": "done", "folder": "cell-a", "keys": {"beta": 0}}, {"name": "b", "folder": "../x"}]
     told = {
         "title": "beta",
@@ -235,14 +235,14 @@ def test_a_sweep_is_told_with_the_runs_of_its_cells(two: Served) -> None:
     assert two.get("runs")["sweeps"] == [{"id": "sweep", "title": "beta", "cells": 2, "done": 1}]
 
 
-def test_the_root_may_be_a_run_itself(tmp_path: Path, serve: Serve) -> None:
+def test_root_is_a_run(tmp_path: Path, serve: Serve) -> None:
     make_run(tmp_path / "alone", steps=2)
     served = serve(tmp_path / "alone")
     assert [(run["id"], run["name"]) for run in served.get("runs")["runs"]] == [(".", "alone")]
     assert served.get("metrics", run=".")["total"] == 2
 
 
-def test_the_api_tells_itself(two: Served) -> None:
+def test_openapi_and_docs(two: Served) -> None:
     schema = two.get("openapi.json")
     assert {"/api/runs", "/api/live", "/api/groups"} <= schema["paths"].keys()
     assert all(set(methods) == {"get"} for methods in schema["paths"].values())

@@ -56,14 +56,14 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) -> None:
+def test_taken_port_and_ctrl_c(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "one", steps=2)
     with serve.bind(port=0).sock as taken:
         port = taken.getsockname()[1]
         server = start(["dash", "--port", str(port), "--no-open"], tmp_path)
         assert server.stdout
         found = ADDRESS.search(server.stdout.readline())
-    assert found and port < int(found[1]) < port + serve.TRIES
+    assert found and port < int(found[1]) < port + serve.MAX_PORTS
     assert [run["id"] for run in asked(int(found[1]))["runs"]] == ["one"]
     loaded = Path(f"/proc/{server.pid}/maps").read_text()
     assert "torch" not in loaded and "matplotlib" not in loaded
@@ -74,9 +74,9 @@ def test_a_taken_port_leads_to_the_next_and_ctrl_c_ends_it_well(tmp_path: Path) 
     assert server.returncode == 0 and out == "" and err == f"port {port} is taken\n"
 
 
-def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     for words, said in (
-        (["dash", "nowhere"], "nowhere is no folder"),
+        (["dash", "nowhere"], "nowhere is not a folder"),
         (["dash", str(tmp_path), "--token", 'a;b c"d-long'], "--token"),
         (["dash", str(tmp_path), "--port", "70000"], "--port"),
     ):
@@ -84,17 +84,17 @@ def test_bad_input_is_said_with_status_2(outdo: Outdo, tmp_path: Path) -> None:
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, words
 
 
-def test_a_missing_extra_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "NEEDS", ("json", "no_such_package"))
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "REQUIRED", ("json", "no_such_package"))
     with pytest.raises(RecipeError, match=r"needs no_such_package: pip install 'outdo\[dash\]'"):
         serve.require()
     said: list[str] = []
-    with serve.beside(Path("runs"), said.append):
+    with serve.serve_beside(Path("runs"), said.append):
         pass
-    assert len(said) == 1 and "training goes on without it" in said[0]
+    assert len(said) == 1 and "training continues" in said[0]
 
 
-def test_other_hosts_get_a_token_that_cannot_be_guessed() -> None:
+def test_token_of_other_hosts() -> None:
     tokens = set()
     for host in ("0.0.0.0", "0.0.0.0", "::"):
         try:
@@ -113,7 +113,7 @@ def test_other_hosts_get_a_token_that_cannot_be_guessed() -> None:
 
 
 @pytest.mark.slow
-def test_files_of_a_gigabyte_and_endless_lines_cost_no_memory(tmp_path: Path) -> None:
+def test_huge_files_cost_no_memory(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "one", steps=2)
     for name in ("metrics.jsonl", "evals.jsonl", "groups/steps-000000.jsonl"):
         path = tmp_path / "runs" / "one" / name
@@ -140,7 +140,7 @@ def test_files_of_a_gigabyte_and_endless_lines_cost_no_memory(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None], ids=["ctrl-c", "killed", "done"])
-def test_the_server_beside_a_run_shows_it_and_ends_with_it(number: signal.Signals | None, tmp_path: Path) -> None:
+def test_server_beside_a_run(number: signal.Signals | None, tmp_path: Path) -> None:
     steps = 3 if number is None else 2000
     words = ["train", "--dash", *QUICK, f"max_steps={steps}", "kl_limit=null", "output_dir=runs/one"]
     training = start(words, tmp_path)

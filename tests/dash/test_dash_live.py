@@ -1,4 +1,4 @@
-"""What is new reaches whoever looks: rows, evaluations, findings, how the run stands; and again after a rewind."""
+"""Live events: new rows, evaluations, findings and status; reset after a rewind."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def served(tmp_path: Path, serve: Serve) -> Iterator[Served]:
     run.close()
 
 
-def test_a_new_row_is_there_within_a_second(served: Served) -> None:
+def test_new_row_within_a_second(served: Served) -> None:
     viewer = Viewer(served, run="run")
     kind, last, told = next(viewer.events)
     assert (kind, last, told["summary"]["status"]) == ("status", "2", "running")
@@ -86,7 +86,7 @@ def test_a_new_row_is_there_within_a_second(served: Served) -> None:
     viewer.close()
 
 
-def test_evaluations_findings_and_the_end_are_told(served: Served) -> None:
+def test_eval_finding_and_end_events(served: Served) -> None:
     viewer = Viewer(served, run="run")
     next(viewer.events)
     run = served.run  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_evaluations_findings_and_the_end_are_told(served: Served) -> None:
     viewer.close()
 
 
-def test_who_comes_back_gets_the_rows_it_lacks(served: Served) -> None:
+def test_reconnect(served: Served) -> None:
     for viewer in (Viewer(served, run="run", after=0), Viewer(served, run="run", had="0")):
         kind, last, told = next(viewer.events)
         assert (kind, last, told["steps"]) == ("metrics", "2", [1, 2])
@@ -110,7 +110,7 @@ def test_who_comes_back_gets_the_rows_it_lacks(served: Served) -> None:
     ahead.close()
 
 
-def test_a_rewound_run_begins_again(served: Served) -> None:
+def test_rewind_resets(served: Served) -> None:
     viewer = Viewer(served, run="run")
     next(viewer.events)
     path = served.root / "run" / "metrics.jsonl"
@@ -123,7 +123,7 @@ def test_a_rewound_run_begins_again(served: Served) -> None:
     viewer.close()
 
 
-def test_several_runs_share_a_stream_and_a_deleted_one_is_told(served: Served) -> None:
+def test_several_runs_and_a_deleted_one(served: Served) -> None:
     make_run(served.root / "other", steps=5)
     viewer = Viewer(served, run=["run", "other"])
     assert next(viewer.events)[2]["run"] == "run"
@@ -136,8 +136,8 @@ def test_several_runs_share_a_stream_and_a_deleted_one_is_told(served: Served) -
     viewer.close()
 
 
-def test_one_watcher_serves_all_viewers_and_goes_with_the_last(served: Served) -> None:
-    live = served.api.state.desk.live
+def test_one_watcher_for_all_viewers(served: Served) -> None:
+    live = served.api.state.api.live
     viewers = [Viewer(served, run="run") for _ in range(50)]
     for viewer in viewers:
         next(viewer.events)
@@ -153,8 +153,8 @@ def test_one_watcher_serves_all_viewers_and_goes_with_the_last(served: Served) -
     assert not live.watchers and not live.viewers
 
 
-def test_too_many_viewers_are_sent_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outdo.dash.live.VIEWERS", 1)
+def test_too_many_viewers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outdo.dash.live.MAX_VIEWERS", 1)
     viewer = Viewer(served, run="run")
     next(viewer.events)
     assert served.status("live", run="run") == 503

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-WEB = Path(str(files("outdo.dash") / "web"))
-MODULES = sorted(WEB.glob("*.js"))
+WEB, CHARTS = (Path(str(files(f"outdo.{name}") / "web")) for name in ("dash", "report"))
+MODULES = sorted([*WEB.glob("*.js"), *CHARTS.glob("*.js")])
+PATHS = {path.name: path for path in MODULES}
 SHEETS = sorted(WEB.glob("*.css"))
 
 
 @pytest.mark.parametrize("path", [*MODULES, *SHEETS, WEB / "index.html"], ids=lambda path: path.name)
-def test_a_file_is_small_and_ours(path: Path) -> None:
+def test_small_files_without_foreign_addresses(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert len(lines) <= 350
     assert max(map(len, lines)) <= 120
@@ -23,15 +24,15 @@ def test_a_file_is_small_and_ours(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_text_never_becomes_markup_or_code(path: Path) -> None:
+def test_no_markup_from_text(path: Path) -> None:
     ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc|DOMParser|javascript:"
     assert not re.findall(ways, path.read_text())
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_imports_name_what_is_exported(path: Path) -> None:
+def test_imports_exist_and_are_used(path: Path) -> None:
     for names, module in re.findall(r"import \{([^}]*)\} from \"\./([\w.]+)\"", path.read_text()):
-        exported = (WEB / module).read_text()
+        exported = PATHS[module].read_text()
         for name in names.split(","):
             is_there = (
                 rf"export (?:async )?(?:function|const|class) {name.strip()}\b|export \{{[^}}]*\b{name.strip()}\b"
@@ -41,16 +42,16 @@ def test_imports_name_what_is_exported(path: Path) -> None:
             assert uses > 1, f"{path.name} does not use {name.strip()}"
 
 
-def test_the_document_holds_no_script_and_no_style_of_its_own() -> None:
+def test_no_inline_script_or_style() -> None:
     document = (WEB / "index.html").read_text()
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script>", document)
     for name in re.findall(r"(?:src|href)=\"/static/([^\"]+)\"", document):
         assert (WEB / name).is_file(), name
 
 
-def test_the_chart_stands_alone() -> None:
+def test_chart_scripts_can_be_embedded() -> None:
     """A report carries these three in itself, in this order, without their import and export words."""
-    parts = [(WEB / name).read_text() for name in ("scale.js", "draw.js", "chart.js")]
+    parts = [(CHARTS / name).read_text() for name in ("scale.js", "draw.js", "chart.js")]
     wanted = {name for part in parts for name in re.findall(r"from \"\./([\w.]+)\"", part)}
     assert wanted <= {"scale.js", "draw.js"}
     names = [

@@ -17,7 +17,7 @@ from outdo.runs.writer import RunWriter
 from support.folders import RECIPE, make_run
 
 
-def test_a_run_is_drawn_from_a_folder_a_name_or_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_by_folder_name_or_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "runs" / "one", steps=20)
     monkeypatch.chdir(tmp_path)
     for run in (tmp_path / "runs/one", "runs/one", "one", SimpleNamespace(folder=Path("runs/one"))):
@@ -30,7 +30,7 @@ def test_a_run_is_drawn_from_a_folder_a_name_or_a_result(tmp_path: Path, monkeyp
     assert figure._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
 
 
-def test_several_runs_are_drawn_over_each_other_and_signals_are_picked(tmp_path: Path) -> None:
+def test_overlay_and_signals(tmp_path: Path) -> None:
     make_run(tmp_path / "one", steps=20)
     make_run(tmp_path / "two", steps=10)
     figure = package.plot(tmp_path / "one", tmp_path / "two", signals=["kl_mean", "success_rate"])
@@ -38,14 +38,14 @@ def test_several_runs_are_drawn_over_each_other_and_signals_are_picked(tmp_path:
     assert figure.axes[0].get_legend_handles_labels()[1] == ["one", "two"]
     assert [len(line.get_xdata()) for line in figure.axes[0].lines] == [20, 20, 10, 10]
     again = package.plot([tmp_path / "one", tmp_path / "two"])
-    assert again._suptitle.get_text() == "one against two" and len(again.axes) == 6
+    assert again._suptitle.get_text() == "one vs two" and len(again.axes) == 6
     with pytest.raises(RecipeError, match="did you mean 'kl_mean'"):
         package.plot(tmp_path / "one", signals="kl_maen")
     with pytest.raises(RecipeError, match="needs a run"):
         package.plot()
 
 
-def test_a_supervised_run_has_its_own_curves(tmp_path: Path) -> None:
+def test_supervised_curves(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "sft"})
     for step in range(5):
         run.record_sft({"step": step, "loss": 1.0 / (step + 1), "lr": 1e-3})
@@ -54,7 +54,7 @@ def test_a_supervised_run_has_its_own_curves(tmp_path: Path) -> None:
     assert list(figure.axes[0].lines[1].get_ydata()) == [1.0, 0.5, pytest.approx(1 / 3), 0.25, 0.2]
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "run", steps=0)
     with pytest.raises(RunError, match="no steps yet"):
         package.plot(tmp_path / "run")
@@ -65,21 +65,21 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         package.plot(tmp_path / "run")
 
 
-def test_a_line_that_is_no_row_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_invalid_line_is_reported(tmp_path: Path) -> None:
     make_run(tmp_path / "run", steps=5)
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join([*lines[:2], "garbage{\n", *lines[2:]]))
-    with pytest.warns(UserWarning, match="passed over 1 line that is no JSON row: .*metrics.jsonl: line 3"):
+    with pytest.warns(UserWarning, match=r"skipped 1 line .*metrics\.jsonl: line 3"):
         figure = package.plot(tmp_path / "run", signals="kl_mean")
     assert list(figure.axes[0].lines[1].get_xdata()) == [1, 2, 3, 4, 5]
     said: list[str] = []
-    plot_runs([tmp_path / "run"], tmp_path / "it.png", say=said.append)
+    plot_runs([tmp_path / "run"], tmp_path / "it.png", notify=said.append)
     assert len(said) == 1 and "line 3" in said[0]
 
 
 @pytest.mark.slow
-def test_the_command_draws_and_refuses(outdo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_plot_command(outdo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     for name in ("one", "two"):
         make_run(tmp_path / "runs" / name, steps=12)
     done = outdo("plot", "one", "two", "--signals", "success_rate,kl_mean", "--out", "both.svg")
@@ -89,7 +89,7 @@ def test_the_command_draws_and_refuses(outdo: Callable[..., subprocess.Completed
     assert done.returncode == 2 and ".png or .svg" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_many_rows_are_drawn_as_means() -> None:
+def test_thinned_curve() -> None:
     rows = [{"step": i, "x": float(i % 2)} for i in range(8000)]
     steps, values = thinned(rows, "x")
     assert len(steps) == 2000 and steps[-1] == 8000 and set(values) == {0.5}

@@ -1,4 +1,4 @@
-"""Reports: what they say of a run, that they let nothing in or out, and what they cost."""
+"""Reports: their content, their security policy, and their cost."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rich.console import Console
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
+from outdo.report.facts import read_facts
 from outdo.report.html import visible
-from outdo.report.story import read_story
-from outdo.report.words import again, duration, verdict
+from outdo.report.sentences import describe_result, format_duration, repeat_command
 from outdo.report.write import write_report
 from outdo.runs.writer import RunWriter
 from outdo.training.console import summary
@@ -79,7 +79,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_says_what_came_of_the_run(made: Path) -> None:
+def test_result_and_sections(made: Path) -> None:
     page = Page(write_report(made))
     assert "Held-out success (test) rose from 0.100 [0.00, 0.40] to 0.900 [0.60, 0.98]." in page.text
     assert "30 steps" in page.text and "720 sampled tokens in 240 answers" in page.text
@@ -89,16 +89,16 @@ def test_it_says_what_came_of_the_run(made: Path) -> None:
         "Answers before and after",
         "Where the time went",
         "Recipe",
-        "Doing it again",
+        "Repeat this run",
     ):
         assert title in page.text, title
     assert "sampling" in page.text and "38%" in page.text, "0.75 of 2 seconds: grading is within sampling"
     assert "pass@1 [95%]" in page.text and "doctor" in page.text
-    changed = page.text.partition("What is not as it comes:")[2].partition("all ")[0]
+    changed = page.text.partition("Changed from the defaults:")[2].partition("all ")[0]
     assert "max_steps" in changed and "num_generations 4" in re.sub(r"\s+", " ", changed) and "seed" not in changed
 
 
-def test_shares_are_written_as_the_terminal_writes_them(tmp_path: Path) -> None:
+def test_shares_as_in_the_terminal(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
     found = Evaluation("test", 200, 0.235, 0.18, 0.3, {1: 0.4174, 10: 0.965})
     later = replace(found, success_rate=0.9951, pass_at={1: 0.9286, 10: 1.0})
@@ -114,14 +114,14 @@ def test_shares_are_written_as_the_terminal_writes_them(tmp_path: Path) -> None:
     assert all(share in text for share in ("0.417", "0.965", "0.929", "1.000", "0.995"))
 
 
-def test_the_same_prompt_is_shown_early_and_late(made: Path) -> None:
+def test_prompt_early_and_late(made: Path) -> None:
     text = Page(write_report(made)).text
     early, late = text.partition("step 1: 0 of 4 right")[2], text.partition("step 30: 1 of 4 right")[2]
     assert early and late, "17*3 is wrong at first, and one of four is right at the end"
     assert "said right" in late and text.count("What is 17*3?") == 1 and "expected: 42" in text
 
 
-def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
+def test_prompts_sampled_once(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
     for step in range(3):
         run.record_step(step, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
@@ -132,7 +132,7 @@ def test_prompts_that_were_asked_once_are_shown_by_step(tmp_path: Path) -> None:
     assert "told to stop" in text and "The reward went" in text, "no evaluation: the reward is what is known"
 
 
-def test_curves_count_steps_from_one_and_have_bands_evaluations_and_marks(made: Path) -> None:
+def test_chart_data(made: Path) -> None:
     run = RunWriter.reopen(made)
     for step in range(30, 60):  # KL runs away
         run.record_step(step, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
@@ -148,7 +148,7 @@ def test_curves_count_steps_from_one_and_have_bands_evaluations_and_marks(made: 
     assert kl["lines"][0]["y"][0] == 0.01 and kl["lines"][0]["y"][-1] == 0.5
 
 
-def test_nothing_of_a_run_is_markup_and_nothing_leaves_the_page(tmp_path: Path) -> None:
+def test_no_markup_from_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run = RunWriter.create(folder, RECIPE | {"dataset_name": SCRIPT, "system_prompt": HOSTILE}, {"device": SCRIPT})
     run.record_step(
@@ -167,7 +167,7 @@ def test_nothing_of_a_run_is_markup_and_nothing_leaves_the_page(tmp_path: Path) 
     assert "⟨U+001B⟩[31mred" in page.text and "⟨U+202E⟩" in page.text
 
 
-def test_the_policy_lets_in_its_own_script_and_style_alone(made: Path) -> None:
+def test_content_security_policy(made: Path) -> None:
     page = Page(write_report(made))
     policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
     assert policy and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
@@ -178,7 +178,7 @@ def test_the_policy_lets_in_its_own_script_and_style_alone(made: Path) -> None:
     assert "import " not in re.sub(r"//.*", "", page.inline[-1][2]), "one module that loads no other"
 
 
-def test_the_command_makes_the_same_recipe() -> None:
+def test_repeat_command_gives_the_same_recipe() -> None:
     for given in (
         [
             "seed=3",
@@ -191,31 +191,31 @@ def test_the_command_makes_the_same_recipe() -> None:
         ["model_name_or_path=./model", "dataset_name=my data.jsonl", "reward_funcs=numeric", "system_prompt=Say 'it'"],
     ):
         recipe = load_recipe(None, given)
-        words = shlex.split(again("grpo", recipe.model_dump(mode="json")))
+        words = shlex.split(repeat_command("grpo", recipe.model_dump(mode="json")))
         assert words[:2] == ["outdo", "train"] and load_recipe(None, words[2:]) == recipe
-    assert again("grpo", load_recipe(None, ["output_dir=here"]).model_dump(mode="json")) == "outdo train"
-    assert again("sft", load_recipe(None, []).model_dump(mode="json")) == "outdo sft"
+    assert repeat_command("grpo", load_recipe(None, ["output_dir=here"]).model_dump(mode="json")) == "outdo train"
+    assert repeat_command("sft", load_recipe(None, []).model_dump(mode="json")) == "outdo sft"
 
 
-def test_intervals_decide_what_is_called_a_rise(made: Path) -> None:
+def test_overlapping_intervals(made: Path) -> None:
     run = RunWriter.reopen(made)
     run.record_eval({"step": 31, "split": "test", "n": 10, "success_rate": 0.3, "low": 0.1, "high": 0.6})
-    assert "to 0.300 [0.10, 0.60], which the intervals do not tell apart" in verdict(read_story(made))
+    assert "to 0.300 [0.10, 0.60]; the intervals overlap" in describe_result(read_facts(made))
     run.close()
-    assert [duration(s) for s in (0.25, 59.6, 61, 7260)] == ["0.25 s", "1 min 0 s", "1 min 1 s", "2 h 1 min"]
+    assert [format_duration(s) for s in (0.25, 59.6, 61, 7260)] == ["0.25 s", "1 min 0 s", "1 min 1 s", "2 h 1 min"]
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_told(made: Path) -> None:
+def test_unreadable_parts(made: Path) -> None:
     with (made / "metrics.jsonl").open("a") as file:
         file.write("{broken\n" + json.dumps({"step": 30, **numbers(30)}) + "\n" + '{"half')
     shutil.rmtree(made / "groups")
     text = Page(write_report(made)).text
-    assert "1 lines of metrics.jsonl are no rows" in text and "31 steps" in text and "Answers before" not in text
+    assert "1 lines of metrics.jsonl" in text and "31 steps" in text and "Answers before" not in text
     with pytest.raises(RunError, match="holds no run"):
-        read_story(made / "groups")
+        read_facts(made / "groups")
 
 
-def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
+def test_supervised_report(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "sft"})
     for step in range(20):
         run.record_sft({"step": step, "loss": 2.0 - step / 10, "grad_norm": 1.0, "lr": 1e-3, "tokens": 10})
@@ -226,7 +226,7 @@ def test_a_supervised_run_has_its_loss(tmp_path: Path) -> None:
     assert [chart["title"] for chart in page.data["charts"]] == ["Loss", "Gradient norm", "Learning rate"]
 
 
-def test_stages_are_told_from_before_the_first_to_after_the_last(tmp_path: Path) -> None:
+def test_stages(tmp_path: Path) -> None:
     names = ["01-sft", "02-grpo", "../out"]
     run = RunWriter.create(tmp_path / "all", RECIPE, {"kind": "stages", "stages": names})
     make_run(tmp_path / "all/01-sft", steps=3)
@@ -242,7 +242,7 @@ def test_stages_are_told_from_before_the_first_to_after_the_last(tmp_path: Path)
     ]
 
 
-def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
+def test_long_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=3)
     rows = "".join(json.dumps({"step": step, **numbers(step, (step % 97) / 97)}) + "\n" for step in range(3, 20_000))
     with (run.folder / "metrics.jsonl").open("a") as file:
@@ -257,18 +257,18 @@ def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
     )
 
 
-def test_controls_are_made_visible() -> None:
+def test_control_characters() -> None:
     assert visible("a\x1b\x00\x85\u200f\n\tb") == "a⟨U+001B⟩⟨U+0000⟩⟨U+0085⟩⟨U+200F⟩\n\tb"
 
 
-def test_a_run_leaves_its_report(steady: Path) -> None:
+def test_every_run_writes_a_report(steady: Path) -> None:
     page = Page(steady / "report.html")
     assert "Held-out success (test)" in page.text and "6 steps" in page.text and "grpo, done" in page.text
     assert page.data["axes"]["grpo"]["steps"] == [1, 2, 3, 4, 5, 6] and page.data["axes"]["sft"]["steps"] == [1, 2]
 
 
 @pytest.mark.slow
-def test_the_command_writes_it_anew_with_a_picture(outdo: Outdo, tmp_path: Path) -> None:
+def test_report_command(outdo: Outdo, tmp_path: Path) -> None:
     make_run(tmp_path / "runs/one")
     done = outdo("report", "one", "--out", "send/it.html")
     assert done.returncode == 0, done.stderr
@@ -278,7 +278,7 @@ def test_the_command_writes_it_anew_with_a_picture(outdo: Outdo, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_nothing_but_an_earlier_report_is_written_over(outdo: Outdo, tmp_path: Path) -> None:
+def test_foreign_files_are_not_overwritten(outdo: Outdo, tmp_path: Path) -> None:
     make_run(tmp_path / "runs/one")
     assert outdo("report", "one", "--out", "it.html").returncode == 0
     assert outdo("report", "one", "--out", "it.html").returncode == 0
@@ -288,11 +288,11 @@ def test_nothing_but_an_earlier_report_is_written_over(outdo: Outdo, tmp_path: P
         assert done.returncode == 2 and name in done.stderr, done
         assert (tmp_path / name).read_text() == text
     done = outdo("plot", "one", "--out", "it.png")
-    assert done.returncode == 2 and "it.png: is there already, and outdo did not write it" in done.stderr
+    assert done.returncode == 2 and "it.png: already exists" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_report_that_fails_does_not_fail_the_run(outdo: Outdo, tmp_path: Path) -> None:
+def test_failed_report(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "runs/one/report.html/in the way").mkdir(parents=True)
     done = outdo("train", *SHORT, "max_steps=1", "eval_size=2", "output_dir=runs/one")
     assert done.returncode == 0 and "warning: no report" in done.stdout, done.stderr
@@ -300,7 +300,7 @@ def test_a_report_that_fails_does_not_fail_the_run(outdo: Outdo, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_browser_draws_it_at_both_widths_and_runs_nothing_else(browser: Any, tmp_path: Path) -> None:
+def test_report_in_a_browser(browser: Any, tmp_path: Path) -> None:
     make_run(tmp_path / "run", groups=[group(SCRIPT, [SCRIPT, HOSTILE], [1.0, 0.0])])
     address = write_report(tmp_path / "run").as_uri()
     for width in (1280, 400):
@@ -330,7 +330,7 @@ def test_a_browser_draws_it_at_both_widths_and_runs_nothing_else(browser: Any, t
 
 
 @pytest.mark.slow
-def test_without_scripts_and_on_paper_the_curves_are_pictures(browser: Any, made: Path) -> None:
+def test_report_without_scripts_and_in_print(browser: Any, made: Path) -> None:
     address = write_report(made).as_uri()
     page = browser.new_page(java_script_enabled=False)
     page.goto(address)

@@ -15,9 +15,7 @@ from outdo.runs import checkpoint
 from outdo.runs.outputs import refuse_file
 
 
-def test_a_file_of_results_is_not_written_over_nor_put_where_none_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refuse_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").touch()
     Path("folder").mkdir()
@@ -27,7 +25,7 @@ def test_a_file_of_results_is_not_written_over_nor_put_where_none_can_be(
         "folder": "is a folder",
         "no/file": "there is no folder no",
         "there/file": "there is no folder there",
-        "there": "is there already; .*--force",
+        "there": "already exists; .*--force",
     }.items():
         with pytest.raises(RecipeError, match=words):
             refuse_file(Path(path), over=False)
@@ -42,7 +40,7 @@ def test_a_file_of_results_is_not_written_over_nor_put_where_none_can_be(
         export_model("tiny", Path("."))
 
 
-def test_it_is_told_which_weights_of_a_run_are_measured(tmp_path: Path) -> None:
+def test_which_weights_are_measured(tmp_path: Path) -> None:
     run, policy = tmp_path / "run", load_policy("tiny", device="cpu")
     run.mkdir()
     (run / "run.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The run folder's lock: one process writes, any may ask."""
+"""The lock, the manifest and the rows of a run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir() if path.is_file()}
 
 
-def test_asking_whether_a_run_is_written_writes_nothing(tmp_path: Path) -> None:
+def test_is_locked_writes_nothing(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", {}, {})
     before = state(run.folder)
     assert is_locked(run.folder) and state(run.folder) == before
@@ -37,7 +37,7 @@ def test_asking_whether_a_run_is_written_writes_nothing(tmp_path: Path) -> None:
     assert not is_locked(tmp_path / "none")
 
 
-def test_a_run_that_is_written_is_not_opened_twice_and_names_its_writer(tmp_path: Path) -> None:
+def test_locked_run_names_its_writer(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", {}, {})
     for _ in range(2):  # to be refused changes nothing
         with pytest.raises(PlaceError, match=f"is being written by process {os.getpid()} on "):
@@ -47,12 +47,12 @@ def test_a_run_that_is_written_is_not_opened_twice_and_names_its_writer(tmp_path
     RunWriter.reopen(run.folder).close()
 
 
-def test_a_pipe_for_a_lock_is_not_waited_for(tmp_path: Path) -> None:
+def test_lock_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".lock")
     assert not is_locked(tmp_path)
 
 
-def test_a_look_at_the_lock_keeps_no_run_from_starting(tmp_path: Path) -> None:
+def test_lock_check_does_not_block_a_run(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", {}, {})
     run.close()
     with (run.folder / ".lock").open() as looking:
@@ -63,7 +63,7 @@ def test_a_look_at_the_lock_keeps_no_run_from_starting(tmp_path: Path) -> None:
         gone.join()
 
 
-def test_where_there_is_no_run_that_is_bad_input_and_says_what_there_is(tmp_path: Path) -> None:
+def test_no_run_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("empty", "broken", "pipe"):
         (tmp_path / name).mkdir()
@@ -77,7 +77,7 @@ def test_where_there_is_no_run_that_is_bad_input_and_says_what_there_is(tmp_path
         assert found.value.exit_status == 2
 
 
-def test_a_pipe_that_broke_under_the_output_is_why_a_run_ended(tmp_path: Path) -> None:
+def test_broken_pipe_is_recorded(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", {}, {})
     with pytest.raises(SystemExit), run.until_done():
         try:
@@ -85,17 +85,17 @@ def test_a_pipe_that_broke_under_the_output_is_why_a_run_ended(tmp_path: Path) -
         except BrokenPipeError:
             sys.exit(1)  # as rich does
     manifest = read_manifest(tmp_path / "run")
-    assert (manifest["status"], manifest["why"]) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
+    assert (manifest.status, manifest.why) == ("failed", "BrokenPipeError: [Errno 32] Broken pipe")
 
 
-def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:
+def test_invalid_line_by_number(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"step": 0}\ngarbage{\n[1]\n{"step": 1}\n{"half')
-    with pytest.raises(RunError, match="line 2 is no JSON row: 'garbage"):
+    with pytest.raises(RunError, match="line 2 is not a JSON row: 'garbage"):
         list(read_rows(path))
     passed: list[str] = []
     assert list(read_rows(path, passed)) == [{"step": 0}, {"step": 1}]
-    assert describe_skipped(passed) == f"passed over 2 lines that are no JSON rows: {path}: line 2, {path}: line 3"
+    assert describe_skipped(passed) == f"skipped 2 lines that are not JSON rows: {path}: line 2, {path}: line 3"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_line_that_is_no_row_is_told_by_its_number(tmp_path: Path) -> None:
         (errno.ENOTDIR, 2, "Not a directory; choose another"),
     ],
 )
-def test_what_to_do_fits_what_failed(tmp_path: Path, number: int, status: int, words: str) -> None:
+def test_disk_error_advice(tmp_path: Path, number: int, status: int, words: str) -> None:
     with pytest.raises(RunError) as found, disk_errors(tmp_path, "choose another"):
         raise OSError(number, os.strerror(number))
     assert str(found.value) == f"cannot write {tmp_path}: {words}" and found.value.exit_status == status

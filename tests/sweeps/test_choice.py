@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outdo.doctor.run_row import advantage_noise, troubles
 from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
 from outdo.sweeps.choice import choose
-from outdo.sweeps.rows import advantage_noise, troubles
 from support.cells import row
 
 
@@ -98,7 +96,7 @@ BASE = {"status": "done", "kl_mean": 0.02, "entropy_mean": 0.02, "group_diversit
     [
         ({}, {}, None),
         ({"kl_mean": None}, {}, None),
-        ({"kl_mean": 0.15}, {}, "KL 0.15 past 0.1"),
+        ({"kl_mean": 0.15}, {}, "KL 0.15 above 0.1"),
         ({"kl_mean": 0.15}, {"kl_limit": 0.3}, None),
         ({"entropy_mean": 0.001}, {}, "entropy fell from 0.08 to 0.001"),
         ({"group_diversity": 0.126}, {}, "all answers of a group are the same"),
@@ -120,10 +118,7 @@ def test_troubles(ends: dict[str, Any], recipe: dict[str, Any], part: str | None
         assert not troubles(BASE | ends, mastered, {"kl_limit": 0.1, "num_generations": 8})
 
 
-def test_advantage_noise(tmp_path: Path) -> None:
-    (tmp_path / "groups").mkdir()
-    groups = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, None]]
-    rows = [{"completions": [{"reward": reward} for reward in rewards]} for rewards in groups]
-    (tmp_path / "groups" / "steps-000000.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert advantage_noise(tmp_path, []) == pytest.approx(((0.25 / 4 + (1 / 3) / 3) / 2) ** 0.5)
-    assert advantage_noise(tmp_path / "nowhere", []) is None
+def test_advantage_noise() -> None:
+    groups = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0]]
+    assert advantage_noise(groups) == pytest.approx(((0.25 / 4 + (1 / 3) / 3) / 2) ** 0.5)
+    assert advantage_noise([]) is None

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from outdo.cli import app
+from outdo.doctor.run_row import read_run_row
 from outdo.errors import OutdoError, RunError
 from outdo.runs.manifest import holds_run
 from outdo.runs.writer import RunWriter
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
-from outdo.sweeps.rows import row_of
 
 
 class Ended:
@@ -82,10 +82,10 @@ def corrupt(run: Path) -> list[str]:
 
 def test_skipped_lines(tmp_path: Path) -> None:
     run, skipped = finished(tmp_path / "run"), list[str]()
-    expected = row_of(run, skipped)
+    expected = read_run_row(run, skipped)
     assert (expected["steps"], expected["success_rate"], expected["reward_mean"], skipped) == (3, 0.2, 0.25, [])
     lines = corrupt(run)
-    assert row_of(run, skipped) == expected and skipped == lines
+    assert read_run_row(run, skipped) == expected and skipped == lines
 
 
 def test_skipped_lines_are_reported(
@@ -146,4 +146,4 @@ def test_foreign_rows(tmp_path: Path, name: str, line: str) -> None:
     writer.close()
     (tmp_path / "run" / name).write_text(line + "\n")
     with pytest.raises(RunError, match="run"):
-        row_of(tmp_path / "run", [])
+        read_run_row(tmp_path / "run", [])

@@ -14,44 +14,44 @@ import typer
 from outdo.cli.app import app
 from outdo.errors import RecipeError
 
-TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # as it stands in an address and in a cookie
+TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # that needs no escape in an address or a cookie
 
 
 @app.command()
 def dash(
     runs: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder of runs, or one run.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The next free one where it is taken; 0: any.")] = 8787,
-    host: Annotated[str, typer.Option(help="Another than this machine alone gets a token.")] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="Ask for this token; default: a random one where needed.")] = None,
-    look: Annotated[bool | None, typer.Option("--open/--no-open", help="Open a browser; default: on a screen.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; the next free one if it is taken. 0: any.")] = 8787,
+    host: Annotated[str, typer.Option(help="Address to listen on; one that is not local gets a token.")] = "127.0.0.1",
+    token: Annotated[str | None, typer.Option(help="Require this token; default: a random one where needed.")] = None,
+    browse: Annotated[bool | None, typer.Option("--open/--no-open", help="Open a browser; default: auto.")] = None,
     descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Look at runs in a browser, live: curves, answers, findings, sweeps. Nothing is written.
+    """Show runs live in a browser: curves, answers, findings, sweeps. Read-only.
 
     \b
       outdo dash
       outdo dash runs/NAME
       outdo dash --host 0.0.0.0
     """
-    from outdo.dash.serve import bind, goes_with, inherited, require, serve
+    from outdo.dash.serve import bind, follow_parent, inherit, require, serve
 
     require()
     if token is not None and not TOKEN.fullmatch(token):
-        raise RecipeError("--token: give letters, digits and - . _ ~, eight or more, or leave it out")
+        raise RecipeError("--token: use at least 8 letters, digits and - . _ ~, or leave it out")
     if parent is not None:
-        goes_with(parent)
+        follow_parent(parent)
     elif not runs.is_dir():
-        raise RecipeError(f"{runs} is no folder: name one that runs are in, or train first (outdo train)")
-    bound = bind(host, port, token) if descriptor is None else inherited(descriptor)
+        raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
+    bound = bind(host, port, token) if descriptor is None else inherit(descriptor)
     if descriptor is None and port not in (0, bound.port):
         print(f"port {port} is taken", file=sys.stderr)
-    print(f"outdo dash: {runs} at {bound.address}  (Ctrl-C ends it)", flush=True)
-    if _has_window() if look is None else look:
+    print(f"outdo dash: {runs} at {bound.address}  (stop with Ctrl-C)", flush=True)
+    if _has_display() if browse is None else browse:
         webbrowser.open(bound.address)
     serve(runs, bound)
 
 
-def _has_window() -> bool:
-    """Whether a browser would be seen: a terminal on a machine with a screen."""
+def _has_display() -> bool:
+    """Whether a browser would be seen: a terminal on a machine with a display."""
     return sys.stdout.isatty() and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -11,7 +11,7 @@ import typer
 
 from outdo.cli.app import app
 from outdo.errors import RunError
-from outdo.runs.outputs import refuse_other
+from outdo.runs.outputs import refuse_foreign
 
 PAGE = {
     ".html": (b'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"/><meta http-equiv="Content-Security',)
@@ -19,19 +19,19 @@ PAGE = {
 PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg"), ".pdf": (b"%PDF",)}
 
 
-def _say(words: str) -> None:
-    print(words, file=sys.stderr)
+def _notify(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 @app.command()
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML; default: report.html in the run.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
 ) -> None:
     """Write a run as one page to send: verdict, curves, findings, answers before and after, recipe.
 
-    The page holds everything and asks nobody for anything; the curves are also beside it as a PNG, where matplotlib is
-    installed. Every run writes its page at its end; this writes it anew.
+    The page is one file that loads nothing; where matplotlib is installed, the curves are also written beside it as a
+    PNG. Every run writes its report when it ends; this command writes it again.
 
     \b
       outdo report runs/NAME
@@ -41,27 +41,27 @@ def report(
     from outdo.report.write import write_report
 
     if out:
-        refuse_other(out, PAGE)
-        refuse_other(out.with_suffix(".png"), PICTURES)
+        refuse_foreign(out, PAGE)
+        refuse_foreign(out.with_suffix(".png"), PICTURES)
     folder = find_run(run)
     path = write_report(folder, out)
     print(path)
     if not find_spec("matplotlib"):
-        print("no picture beside it: pip install 'outdo[plot]' for that")
+        print("no PNG beside it: that needs pip install 'outdo[plot]'")
         return
     try:
-        print(plot_runs([folder], path.with_suffix(".png"), say=_say))
+        print(plot_runs([folder], path.with_suffix(".png"), notify=_notify))
     except RunError as error:
-        print(f"no picture beside it: {error}")
+        print(f"no PNG beside it: {error}")
 
 
 @app.command()
 def plot(
     runs: Annotated[list[str], typer.Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="PNG or SVG; default: curves.png in the run.")] = None,
-    signals: Annotated[str, typer.Option(help="Which, with commas between, such as reward_mean,kl_mean.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
+    signals: Annotated[str, typer.Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
 ) -> None:
-    """Draw a run's curves.
+    """Draw the curves of one or several runs.
 
     \b
       outdo plot runs/NAME
@@ -70,7 +70,7 @@ def plot(
     from outdo.report.plot import find_run, plot_runs
 
     if out:
-        refuse_other(out, PICTURES)
+        refuse_foreign(out, PICTURES)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
-    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _say))
+    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _notify))

@@ -104,11 +104,11 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
     """A server beside the run that shows the runs it is among."""
     if not wanted:
         return nullcontext()
-    from outdo.dash.serve import beside
+    from outdo.dash.serve import serve_beside
 
     run = Path(folder) if folder else Path("runs") / "new"
     root = run.parent if run.resolve().parent.name == "runs" else run
-    return beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
+    return serve_beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:

@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with the answer. Around everything, the page included."""
+"""Access control for every request: host name, token, and the headers that limit what a browser may do."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Guard:
-    """Asks for the token where there is one, and on loopback for a name that means this machine: a foreign page that
-    made its own name lead here (DNS rebinding) has another."""
+    """Checks the token where there is one. On loopback, checks that the request names this machine: a foreign page that
+    points its own name here (DNS rebinding) sends another."""
 
     def __init__(self, app: App, token: str | None, hosts: frozenset[str] | None, port: int) -> None:
         self.app, self.token, self.hosts = app, token, hosts
-        self.cookie = f"outdo-dash-{port}"  # cookies do not tell ports apart
+        self.cookie = f"outdo-dash-{port}"  # cookies are shared by all ports of a host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,20 +42,20 @@ class Guard:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self.hosts is not None and _host(headers.get(b"host", "")) not in self.hosts:
-            await _refuse(send, 403, "ask by the address that outdo dash printed: this name is not this machine's")
+            await _refuse(send, 403, "use the address that outdo dash printed: this host name is not this machine's")
             return
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if self.token is not None and not self._is_known(given, headers):
-            await _refuse(send, 401, "this dashboard needs its token: open the address that outdo dash printed")
+        if self.token is not None and not self._has_token(given, headers):
+            await _refuse(send, 401, "this dashboard requires its token: open the address that outdo dash printed")
             return
-        keep = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/" if self.token and given else ""
-        await self.app(scope, receive, _with_headers(send, scope["path"], keep))
+        cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/" if self.token and given else ""
+        await self.app(scope, receive, _with_headers(send, scope["path"], cookie))
 
-    def _is_known(self, given: str, headers: dict[bytes, str]) -> bool:
+    def _has_token(self, given: str, headers: dict[bytes, str]) -> bool:
         kind, _, bearer = headers.get(b"authorization", "").partition(" ")
-        tries = (given, bearer.strip() if kind.lower() == "bearer" else "", _cookie(headers, self.cookie))
+        candidates = (given, bearer.strip() if kind.lower() == "bearer" else "", _cookie(headers, self.cookie))
         assert self.token is not None
-        same = [secrets.compare_digest(each.encode(), self.token.encode()) for each in tries]  # each, always
+        same = [secrets.compare_digest(each.encode(), self.token.encode()) for each in candidates]  # all, always
         return any(same)
 
 
@@ -68,31 +68,31 @@ def _host(value: str) -> str:
 
 def _cookie(headers: dict[bytes, str], name: str) -> str:
     try:
-        found = SimpleCookie(headers.get(b"cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get(b"cookie", "")).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""
 
 
-def _with_headers(send: Send, path: str, keep: str) -> Send:
+def _with_headers(send: Send, path: str, cookie: str) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            had = list(message.get("headers", ()))
-            names = {name.lower() for name, _ in had}
+            headers = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in headers}
             more = dict(HEADERS)
             more[b"content-security-policy"] = POLICY.encode()
             more[b"cache-control"] = b"no-store" if path.startswith(("/api", "/report")) else b"no-cache"
-            had += [(name, value) for name, value in more.items() if name not in names]
-            if keep:
-                had.append((b"set-cookie", keep.encode()))
-            message = {**message, "headers": had}
+            headers += [(name, value) for name, value in more.items() if name not in names]
+            if cookie:
+                headers.append((b"set-cookie", cookie.encode()))
+            message = {**message, "headers": headers}
         await send(message)
 
     return sending
 
 
-async def _refuse(send: Send, status: int, words: str) -> None:
-    body = f'{{"detail": "{words}"}}'.encode()
+async def _refuse(send: Send, status: int, detail: str) -> None:
+    body = f'{{"detail": "{detail}"}}'.encode()
     sending = _with_headers(send, "/api", "")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await sending({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,59 +1,63 @@
-"""What is new in a run, to all who look at it: one watcher a run, however many viewers, gone when nobody looks."""
+"""Live updates of runs as server-sent events: one watcher per run for all its viewers, stopped when the last leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outdo.dash.book import Book, Shelf
-from outdo.dash.files import sign_of
-from outdo.dash.findings import findings_of
-from outdo.dash.metrics import evals_of, new_rows
-from outdo.dash.shapes import NewEvals, NewFindings, NewStatus, OneRun, RunSummary, Shape
-from outdo.dash.summary import FILES, Summaries
+from outdo.dash.models import NewEvals, NewFindings, NewRows, NewStatus, RunEvent
+from outdo.dash.summaries import Summaries
+from outdo.doctor.report import findings_of
+from outdo.doctor.summary import RunSummary
+from outdo.runs.curves import curves_since, eval_records
+from outdo.runs.manifest import manifest_path
+from outdo.runs.run_reader import RunCache, RunReader, run_stamps, status_stamps
+from outdo.runs.safe_open import file_stamp
+from outdo.runs.table import Frame
+from outdo.runs.values import Record
 
-EVERY = 0.4  # seconds between two looks: with many viewers it is the events that cost
-PING = 15.0  # seconds of silence that a proxy may take for an end
-WAITING = 64  # events that a viewer may be behind; one that is further behind begins again
-MOST_ROWS = 2000  # that are sent at once; who lacks more asks for all
-VIEWERS = 256
-ALIVE = 8  # looks between two questions whether the run's process is still there
-STANDING = ("run.json", "evals.jsonl", "findings.jsonl")  # files that say how a run stands, beside its rows
+POLL_INTERVAL = 0.4  # seconds; with many viewers the events cost more than the polling
+PING_INTERVAL = 15.0  # seconds of silence before a proxy might close the stream
+QUEUE_SIZE = 64  # events that a viewer may be behind, before it must reload
+MAX_ROWS = 2000  # in one event; a viewer that lacks more reloads
+MAX_VIEWERS = 256
+POLLS_PER_LOCK_CHECK = 8
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to one run, written once for all viewers."""
+    """Something new in one run, serialized once for all viewers."""
 
     kind: str
     run: str
     body: bytes
-    step: int | None = None  # the last that it tells of
-    rows: int = 0  # of metrics: how many there were with these
+    step: int | None = None  # the last step that it covers
+    rows: int = 0  # of metrics: the number of rows including these
 
 
 @dataclass(eq=False)
 class Viewer:
-    """One connection. `steps` and `rows` are how far it was told each of its runs."""
+    """One connection. `steps` and `rows` are what it has received of each of its runs."""
 
     runs: tuple[str, ...]
     steps: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    queue: asyncio.Queue[Event | None] = field(default_factory=lambda: asyncio.Queue(WAITING))
+    queue: asyncio.Queue[Event | None] = field(default_factory=lambda: asyncio.Queue(QUEUE_SIZE))
 
     def put(self, event: Event | None) -> None:
-        """Never waits: who does not read in time is told to begin again. None is the end."""
+        """Never waits: a viewer that does not read in time gets a reset. None ends the stream."""
         if self.queue.full():
             while not self.queue.empty():
                 self.queue.get_nowait()
             for name in self.runs:
-                self.queue.put_nowait(reset_of(name))
+                self.queue.put_nowait(reset_event(name))
         self.queue.put_nowait(event)
 
-    def written(self, event: Event) -> bytes:
-        """As it is sent; nothing where the viewer has these rows already."""
+    def format(self, event: Event) -> bytes:
+        """The event as it is sent; empty where the viewer already has these rows."""
         if event.kind == "metrics" and event.rows <= self.rows.get(event.run, 0):
             return b""
         if event.kind in ("metrics", "reset"):
@@ -64,175 +68,172 @@ class Viewer:
         return b"event: %b\nid: %b\ndata: %b\n\n" % (event.kind.encode(), last.encode(), event.body)
 
 
-def encoded(shape: Shape) -> bytes:
-    """On one line, as an event's data must be: JSON has no line ends of its own."""
-    return shape.model_dump_json(by_alias=True).encode()
+def encode(record: Record) -> bytes:
+    """One line, as an event's data must be: JSON escapes line ends."""
+    return record.model_dump_json(by_alias=True).encode()
 
 
-def reset_of(run: str, rows: int = 0, step: int | None = None) -> Event:
-    return Event("reset", run, encoded(OneRun(run=run)), step, rows)
+def reset_event(run: str, rows: int = 0, step: int | None = None) -> Event:
+    return Event("reset", run, encode(RunEvent(run=run)), step, rows)
+
+
+def rows_event(run: str, frame: Frame, start: int, step: int) -> Event:
+    """The rows from `start` on."""
+    curves = curves_since(frame, start)
+    return Event("metrics", run, encode(NewRows(run=run, **dict(curves))), step, len(frame))
 
 
 class Watcher:
-    """Looks at one run's folder, and tells its viewers."""
+    """Polls one run's folder and sends events to its viewers."""
 
-    def __init__(self, name: str, folder: Path, book: Book, summaries: Summaries) -> None:
-        self.name, self.folder, self.book, self.summaries = name, folder, book, summaries
+    def __init__(self, name: str, folder: Path, reader: RunReader, summaries: Summaries) -> None:
+        self.name, self.folder, self.reader, self.summaries = name, folder, reader, summaries
         self.viewers: set[Viewer] = set()
-        self.signs: tuple[object, ...] = ()
-        self.standing: tuple[object, ...] = ()
-        self.rows, self.times, self.evals, self.noted = 0, 0, 0, 0
-        self.last: RunSummary | None = None
-        self.gone = False
+        self.run_stamps: tuple[object, ...] = ()
+        self.status_stamps: tuple[object, ...] = ()
+        self.rows, self.restarts, self.evals, self.findings = 0, 0, 0, 0
+        self.summary: RunSummary | None = None
+        self.is_gone = False
         self.ready = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def _signs(self, names: Sequence[str] = FILES) -> tuple[object, ...]:
-        return tuple(sign_of(self.folder / name) for name in names)
-
-    def begin(self) -> None:
-        """What is there already is not new."""
-        self.signs, self.standing = self._signs(), self._signs(STANDING)
-        self.rows, self.times = len(self.book.metrics.frame()), self.book.metrics.times
-        self.evals, self.noted = len(self.book.evals.all()), len(self.book.findings.all())
-        self.last = self.summaries.of(self.folder, self.name)
+    def start(self) -> None:
+        """What exists now is not new."""
+        self.run_stamps, self.status_stamps = run_stamps(self.folder), status_stamps(self.folder)
+        self.rows, self.restarts = len(self.reader.metrics.frame()), self.reader.metrics.restarts
+        self.evals, self.findings = len(self.reader.evals.all()), len(self.reader.findings.all())
+        self.summary = self.summaries.of(self.folder, self.name)
 
     async def watch(self) -> None:
         try:
-            await asyncio.to_thread(self.begin)
+            await asyncio.to_thread(self.start)
         finally:
             self.ready.set()
-        looks = 0
-        while True:
-            await asyncio.sleep(EVERY)
-            looks += 1
-            signs = self._signs()
-            ask = looks % ALIVE == 0
-            if signs == self.signs and not ask:
+        for poll in itertools.count(1):
+            await asyncio.sleep(POLL_INTERVAL)
+            stamps = run_stamps(self.folder)
+            check_lock = poll % POLLS_PER_LOCK_CHECK == 0
+            if stamps == self.run_stamps and not check_lock:
                 continue
-            self.signs = signs
+            self.run_stamps = stamps
             try:
-                events = await asyncio.to_thread(self.look, ask)
-            except (OSError, ValueError):  # files that changed under our hands: the next look sees them whole
+                events = await asyncio.to_thread(self.poll, check_lock)
+            except (OSError, ValueError):  # files that changed while they were read: the next poll reads them again
                 continue
             for event in events:
                 for viewer in self.viewers:
                     viewer.put(event)
 
-    def look(self, ask: bool = True) -> list[Event]:
-        """The events since the last look; with whether the process is there, where that is to be asked."""
-        if sign_of(self.folder / "run.json") is None:
-            had, self.gone = self.gone, True
-            return [] if had else [Event("gone", self.name, encoded(OneRun(run=self.name)))]
-        self.gone = False
-        return [*self._numbers(), *self._evals(), *self._findings(), *self._status(ask)]
+    def poll(self, check_lock: bool = True) -> list[Event]:
+        """The events since the last poll; `check_lock` also checks whether the run's process is alive."""
+        if file_stamp(manifest_path(self.folder)) is None:
+            was_gone, self.is_gone = self.is_gone, True
+            return [] if was_gone else [Event("gone", self.name, encode(RunEvent(run=self.name)))]
+        self.is_gone = False
+        return [*self._new_rows(), *self._new_evals(), *self._new_findings(), *self._new_status(check_lock)]
 
-    def _numbers(self) -> list[Event]:
-        frame, times = self.book.metrics.frame(), self.book.metrics.times
-        again = times != self.times or len(frame) - self.rows > MOST_ROWS
-        had, self.rows, self.times = self.rows, len(frame), times
+    def _new_rows(self) -> list[Event]:
+        frame, restarts = self.reader.metrics.frame(), self.reader.metrics.restarts
+        must_reload = restarts != self.restarts or len(frame) - self.rows > MAX_ROWS
+        start, self.rows, self.restarts = self.rows, len(frame), restarts
         last = int(frame.steps[-1]) if len(frame) else -1
-        if again:
-            self.evals, self.noted = len(self.book.evals.all()), len(self.book.findings.all())
-            return [reset_of(self.name, len(frame), last)]
-        if had == len(frame):
+        if must_reload:
+            self.evals, self.findings = len(self.reader.evals.all()), len(self.reader.findings.all())
+            return [reset_event(self.name, len(frame), last)]
+        return [rows_event(self.name, frame, start, last)] if len(frame) != start else []
+
+    def _new_evals(self) -> list[Event]:
+        rows = self.reader.evals.all()
+        start, self.evals = self.evals, len(rows)
+        evals = eval_records(rows[start:] if start <= len(rows) else rows)
+        return [Event("evals", self.name, encode(NewEvals(run=self.name, evals=evals)))] if evals else []
+
+    def _new_findings(self) -> list[Event]:
+        previous, self.findings = self.findings, len(self.reader.findings.all())
+        if previous == self.findings:
             return []
-        return [Event("metrics", self.name, encoded(new_rows(self.name, frame, had)), last, len(frame))]
+        findings = findings_of(self.reader).findings
+        return [Event("findings", self.name, encode(NewFindings(run=self.name, findings=findings)))]
 
-    def _evals(self) -> list[Event]:
-        rows = self.book.evals.all()
-        had, self.evals = self.evals, len(rows)
-        new = evals_of(rows[had:] if had <= len(rows) else rows)
-        return [Event("evals", self.name, encoded(NewEvals(run=self.name, evals=new)))] if new else []
-
-    def _findings(self) -> list[Event]:
-        had, self.noted = self.noted, len(self.book.findings.all())
-        if had == self.noted:
+    def _new_status(self, check_lock: bool) -> list[Event]:
+        """Where more than the curve has changed: the rows themselves carry that."""
+        stamps = status_stamps(self.folder)
+        if stamps == self.status_stamps and not check_lock:
             return []
-        found = findings_of(self.book).findings
-        return [Event("findings", self.name, encoded(NewFindings(run=self.name, findings=found)))]
-
-    def _status(self, ask: bool) -> list[Event]:
-        """When more than the curve has changed: rows tell that themselves."""
-        standing = self._signs(STANDING)
-        if standing == self.standing and not ask:
+        self.status_stamps = stamps
+        previous, self.summary = self.summary, self.summaries.of(self.folder, self.name)
+        in_rows = {"steps", "spark"}
+        if previous is not None and previous.model_dump(exclude=in_rows) == self.summary.model_dump(exclude=in_rows):
             return []
-        self.standing = standing
-        now = self.summaries.of(self.folder, self.name)
-        had, self.last = self.last, now
-        moved = {"steps", "spark"}
-        if had is not None and had.model_dump(exclude=moved) == now.model_dump(exclude=moved):
-            return []
-        return [self._stands(now)]
+        return [self._status_event(self.summary)]
 
-    def _stands(self, summary: RunSummary, step: int | None = None) -> Event:
-        return Event("status", self.name, encoded(NewStatus(run=self.name, summary=summary)), step)
+    def _status_event(self, summary: RunSummary, step: int | None = None) -> Event:
+        return Event("status", self.name, encode(NewStatus(run=self.name, summary=summary)), step)
 
-    def missed(self, after: int | None) -> tuple[list[Event], int]:
-        """How the run stands as a viewer comes, with the rows after the step that it had; and how many rows that is:
-        later ones come as events."""
-        frame, known = self.book.metrics.frame(), self.rows
-        known = min(known, len(frame))
-        last = int(frame.steps[known - 1]) if known else -1
-        told = [self._stands(self.summaries.of(self.folder, self.name), last)]
+    def catch_up(self, after: int | None) -> tuple[list[Event], int]:
+        """For a new viewer: the status, the rows after the last step that it has, and the number of rows with these.
+        Later ones come as events."""
+        frame = self.reader.metrics.frame()
+        frame = frame.head(min(self.rows, len(frame)))
+        last = int(frame.steps[-1]) if len(frame) else -1
+        status = self._status_event(self.summaries.of(self.folder, self.name), last)
         if after is None or after == last:
-            return told, known
-        lacking = int((frame.steps[:known] > after).sum())
-        if after > last or lacking > MOST_ROWS:
-            return [reset_of(self.name, known, last), *told], known
-        rows = new_rows(self.name, frame.head(known), known - lacking)
-        return [Event("metrics", self.name, encoded(rows), last, known), *told], known
+            return [status], len(frame)
+        missing = int((frame.steps > after).sum())
+        if after > last or missing > MAX_ROWS:
+            return [reset_event(self.name, len(frame), last), status], len(frame)
+        return [rows_event(self.name, frame, len(frame) - missing, last), status], len(frame)
 
 
 class Live:
-    """All watchers, and the streams that they feed."""
+    """All watchers and streams."""
 
-    def __init__(self, shelf: Shelf, summaries: Summaries) -> None:
-        self.shelf, self.summaries = shelf, summaries
+    def __init__(self, cache: RunCache, summaries: Summaries) -> None:
+        self.cache, self.summaries = cache, summaries
         self.watchers: dict[str, Watcher] = {}
         self.viewers: set[Viewer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def is_full(self) -> bool:
-        return len(self.viewers) >= VIEWERS
+        return len(self.viewers) >= MAX_VIEWERS
 
     async def stream(self, runs: Sequence[tuple[str, Path]], after: Sequence[int | None]) -> AsyncIterator[bytes]:
-        """Server-sent events of these runs, from the step given for each, or from now on."""
+        """Server-sent events of these runs, after the step given for each, or from now on."""
         viewer = Viewer(tuple(name for name, _ in runs))
         self._loop = asyncio.get_running_loop()
         self.viewers.add(viewer)
         try:
             yield b"retry: 2000\n\n"
             for (name, folder), step in zip(runs, after, strict=True):
-                watcher = self._joined(viewer, name, folder)
+                watcher = self._join(viewer, name, folder)
                 await watcher.ready.wait()
-                events, known = await asyncio.to_thread(watcher.missed, step)
+                events, rows = await asyncio.to_thread(watcher.catch_up, step)
                 for event in events:
-                    yield viewer.written(event)
-                viewer.rows[name] = known
-            async for text in self._told(viewer):
+                    yield viewer.format(event)
+                viewer.rows[name] = rows
+            async for text in self._events(viewer):
                 yield text
         finally:
             self.viewers.discard(viewer)
             self._leave(viewer)
 
-    async def _told(self, viewer: Viewer) -> AsyncIterator[bytes]:
+    async def _events(self, viewer: Viewer) -> AsyncIterator[bytes]:
         while True:
             try:
-                event = await asyncio.wait_for(viewer.queue.get(), PING)
+                event = await asyncio.wait_for(viewer.queue.get(), PING_INTERVAL)
             except TimeoutError:
                 yield b": ping\n\n"
                 continue
             if event is None:
                 return
-            if text := viewer.written(event):
+            if text := viewer.format(event):
                 yield text
 
-    def _joined(self, viewer: Viewer, name: str, folder: Path) -> Watcher:
+    def _join(self, viewer: Viewer, name: str, folder: Path) -> Watcher:
         watcher = self.watchers.get(name)
         if watcher is None:
-            watcher = self.watchers[name] = Watcher(name, folder, self.shelf.book(folder), self.summaries)
+            watcher = self.watchers[name] = Watcher(name, folder, self.cache.reader(folder), self.summaries)
             watcher.task = asyncio.create_task(watcher.watch())
         watcher.viewers.add(viewer)
         return watcher
@@ -257,8 +258,8 @@ class Live:
             viewer.put(None)
 
 
-def parse_id(value: str, count: int) -> list[int | None]:
-    """The steps that a viewer had when it was cut off, as `id:` gave them."""
+def parse_event_id(value: str, count: int) -> list[int | None]:
+    """The last step of each run that a viewer received before it was disconnected, from the last `id:`."""
     parts = value.split(",")
     if len(parts) != count or not all(part.lstrip("-").isdecimal() and len(part) < 17 for part in parts):
         return [None] * count

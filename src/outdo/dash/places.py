@@ -1,4 +1,4 @@
-"""Which folders under the root hold runs and sweeps, and which folder an id means. An id is a path from the root."""
+"""Which folders under the root hold runs and sweeps, and which folder an id names. An id is a path from the root."""
 
 from __future__ import annotations
 
@@ -8,96 +8,96 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outdo.dash.files import Outside, real
+from outdo.runs.layout import MANIFEST, SUBFOLDERS
+from outdo.runs.safe_open import resolve_inside
 
-DEPTH = 5  # folders below the root
-MOST = 20_000  # folders that are looked into
-FRESH = 1.0  # seconds that a look is good for
-OF_A_RUN = frozenset({"groups", "checkpoints", "reference", "model", "adapter"})  # its own folders, with no run in them
+SWEEP = "sweep.json"
+MAX_DEPTH = 5  # folders below the root
+MAX_FOLDERS = 20_000
+MAX_AGE = 1.0  # seconds that a listing is used
 
 
-class Unknown(LookupError):
+class UnknownId(LookupError):
     """There is no such run or sweep under the root."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a look came to: ids, in order."""
+class Listing:
+    """Ids, in order."""
 
     runs: tuple[str, ...] = ()
     sweeps: tuple[str, ...] = ()
-    trouble: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 @dataclass
 class Places:
-    """The root, and what was found under it a moment ago."""
+    """The root, with its last listing."""
 
     root: Path
-    _found: Found = field(default_factory=Found)
-    _at: float = float("-inf")
+    _listing: Listing = field(default_factory=Listing)
+    _listed: float = float("-inf")
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.root = Path(os.path.realpath(self.root))
 
-    def look(self) -> Found:
+    def list(self) -> Listing:
         with self._lock:
-            if time.monotonic() - self._at > FRESH:
-                self._found, self._at = look(self.root), time.monotonic()
-            return self._found
+            if time.monotonic() - self._listed > MAX_AGE:
+                self._listing, self._listed = list_folders(self.root), time.monotonic()
+            return self._listing
 
-    def run(self, name: str) -> Path:
-        """A run's folder. Raises Unknown."""
-        return self._folder(name, "run.json", "run")
+    def run(self, run_id: str) -> Path:
+        """A run's folder. Raises UnknownId."""
+        return self._folder(run_id, MANIFEST, "run")
 
-    def sweep(self, name: str) -> Path:
-        return self._folder(name, "sweep.json", "sweep")
+    def sweep(self, sweep_id: str) -> Path:
+        return self._folder(sweep_id, SWEEP, "sweep")
 
-    def _folder(self, name: str, file: str, what: str) -> Path:
-        """Only paths that are written as we write them: no parent, no second slash, no link that leads out."""
-        parts = name.split("/")
-        if name != "." and any(part in ("", ".", "..") for part in parts):
-            raise Unknown(f"there is no {what} {name!r:.200}: an id is a path from the root, as /api/runs lists it")
+    def _folder(self, id_: str, file: str, what: str) -> Path:
+        """Refuses every other spelling of a path: parents, empty parts, links that lead out."""
+        if id_ != "." and any(part in ("", ".", "..") for part in id_.split("/")):
+            raise UnknownId(f"there is no {what} {id_!r:.200}: an id is a path from the root, as /api/runs lists it")
         try:
-            folder = real(self.root, self.root / name)
-            there = folder.is_dir() and (folder / file).exists()
-        except (Outside, OSError, ValueError):
-            there = False
-        if not there:
-            raise Unknown(f"there is no {what} {name!r:.200} here; /api/runs lists what there is")
+            folder = resolve_inside(self.root, self.root / id_)
+            exists = folder.is_dir() and (folder / file).exists()
+        except (OSError, ValueError):
+            exists = False
+        if not exists:
+            raise UnknownId(f"there is no {what} {id_!r:.200} here; /api/runs lists what exists")
         return folder
 
 
-def look(root: Path) -> Found:
-    """Every folder with a run.json or a sweep.json. Links are not followed: what they lead to is listed where it is."""
+def list_folders(root: Path) -> Listing:
+    """Every folder that holds a run or a sweep. Links are not followed: their targets are listed where they are."""
     runs: list[str] = []
     sweeps: list[str] = []
     queue = [("", 0)]
-    looked = 0
-    while queue and looked < MOST:
+    visited = 0
+    while queue and visited < MAX_FOLDERS:
         name, depth = queue.pop()
-        looked += 1
+        visited += 1
         try:
-            with os.scandir(root / name) as entries:
-                inside = list(entries)
+            with os.scandir(root / name) as iterator:
+                entries = list(iterator)
         except OSError:
             continue
-        files = {entry.name for entry in inside}
-        if "run.json" in files:
+        names = {entry.name for entry in entries}
+        if MANIFEST in names:
             runs.append(name or ".")
-        if "sweep.json" in files:
+        if SWEEP in names:
             sweeps.append(name or ".")
-        if depth < DEPTH:
-            own = OF_A_RUN if "run.json" in files else frozenset()
-            folders = [entry.name for entry in inside if _is_room(entry) and entry.name not in own]
+        if depth < MAX_DEPTH:
+            skipped = SUBFOLDERS if MANIFEST in names else frozenset()
+            folders = [entry.name for entry in entries if _may_hold_runs(entry) and entry.name not in skipped]
             queue += [(f"{name}/{each}" if name else each, depth + 1) for each in folders]
-    trouble = (f"more than {MOST} folders are under {root}: not all were looked into",) if queue else ()
-    return Found(tuple(sorted(runs)), tuple(sorted(sweeps)), trouble)
+    problems = (f"{root} has more than {MAX_FOLDERS} folders: not all were searched",) if queue else ()
+    return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)), problems)
 
 
-def _is_room(entry: os.DirEntry[str]) -> bool:
-    """A folder that a run may be in. A name that is no text cannot be asked for."""
+def _may_hold_runs(entry: os.DirEntry[str]) -> bool:
+    """Not hidden, and with a name that an address can hold."""
     if entry.name.startswith(".") or not entry.name.isprintable():
         return False
     try:

@@ -9,101 +9,109 @@ from pathlib import Path
 
 import numpy as np
 
-from outdo.dash.answers import SHORT, mean_reward, prompt_of, read_groups
-from outdo.dash.blocks import Index, Reader, Whole, key_of, read_place
-from outdo.dash.files import text_of
-from outdo.dash.shapes import Better, Improved, PromptPage, Seen
+from outdo.dash.models import Improved, PromptGain, PromptPage, PromptStep
+from outdo.runs.groups import LIST_CHARS, GroupStats, load_groups, mean_reward, prompt_text
+from outdo.runs.index import AllGroups, GroupIndex, GroupReader, prompt_key, read_location
+from outdo.runs.run_reader import RunReader
+from outdo.runs.values import as_text
 
-BEST = 300  # characters of the best answer
-MOST_SEEN = 1000  # steps of one prompt that are shown, evenly taken where there are more
-MOST_PROMPTS = 20_000  # whose gain is measured
+MAX_BEST_CHARS = 300
+MAX_STEPS = 1000  # of one prompt, evenly chosen where there are more
+MAX_PROMPTS = 20_000  # whose gain is measured
+MAX_PROBLEMS = 20
 
 
-def prompt_page(root: Path, index: Index, prompt_id: str) -> PromptPage | None:
-    """Every step at which the prompt was asked; None where it never was."""
-    whole = index.all()
-    found = np.flatnonzero(whole.keys_N == key_of(prompt_id))
-    trouble = whole.trouble()
-    if len(found) > MOST_SEEN:
-        trouble.append(f"it was asked {len(found)} times: {MOST_SEEN} of them are shown")
-        found = found[np.linspace(0, len(found) - 1, MOST_SEEN).astype(np.int64)]
-    seen: list[Seen] = []
+def prompt_page(root: Path, index: GroupIndex, prompt_id: str) -> PromptPage | None:
+    """Every step that sampled the prompt; None where no step did."""
+    groups = index.all()
+    indices = np.flatnonzero(groups.keys_N == prompt_key(prompt_id))
+    problems = groups.problems()
+    if len(indices) > MAX_STEPS:
+        problems.append(f"the prompt was sampled {len(indices)} times: {MAX_STEPS} of them are shown")
+        indices = indices[np.linspace(0, len(indices) - 1, MAX_STEPS).astype(np.int64)]
+    steps: list[PromptStep] = []
     prompt = ""
-    groups, wrong = read_groups(root, [whole.place(at) for at in found.tolist()])
-    for group in groups:
-        if group.prompt_id != prompt_id:  # another with the same key
+    records, unread = load_groups(root, [groups.location(i) for i in indices.tolist()])
+    for group in records:
+        if group.prompt_id != prompt_id:  # another prompt with the same key
             continue
         prompt = prompt or group.prompt
-        paid = [answer for answer in group.answers if answer.reward is not None]
-        best = max(paid, key=lambda answer: answer.reward or 0.0).text[:BEST] if paid else ""
+        graded = [answer for answer in group.answers if answer.reward is not None]
+        best = max(graded, key=lambda answer: answer.reward or 0.0).text[:MAX_BEST_CHARS] if graded else ""
         rewards = [answer.reward for answer in group.answers]
-        told = group.model_dump(include={"step", "right", "wrong", "broken", "mean"})
-        seen.append(Seen(rewards=rewards, best=best, **told))
-    if not seen and not len(found):
+        same = group.model_dump(include=set(GroupStats.model_fields))
+        steps.append(PromptStep(rewards=rewards, best=best, **same))
+    if not steps and not len(indices):
         return None
-    seen.sort(key=lambda one: one.step)
-    return PromptPage(prompt_id=prompt_id, prompt=prompt[:SHORT], seen=seen, trouble=[*trouble, *wrong][:20])
+    steps.sort(key=lambda step: step.step)
+    problems = [*problems, *unread][:MAX_PROBLEMS]
+    return PromptPage(prompt_id=prompt_id, prompt=prompt[:LIST_CHARS], seen=steps, trouble=problems)
+
+
+def improved_prompts(reader: RunReader, limit: int) -> Improved:
+    """Prompts that were sampled at two steps or more, the largest gain first."""
+    gains: Gains = reader.derived.setdefault("gains", Gains(reader.root, reader.groups))
+    return gains.improved(limit)
 
 
 class Gains:
-    """Mean rewards of single groups, kept: a finished group does not change."""
+    """Mean rewards of groups, cached: a recorded group does not change."""
 
-    def __init__(self, root: Path, index: Index) -> None:
+    def __init__(self, root: Path, index: GroupIndex) -> None:
         self.root, self.index = root, index
         self._means: dict[tuple[int, int], float] = {}  # by step and key
-        self._times = 0  # that files were begun again
+        self._restarts = 0  # of the files when the means were read
         self._lock = threading.Lock()
 
     def improved(self, limit: int) -> Improved:
-        """Prompts that were asked at least twice, those that gained most first."""
         with self._lock:
-            whole = self.index.all()
-            trouble = whole.trouble()
-            ends = first_and_last(whole)
-            if len(ends) > MOST_PROMPTS:
-                trouble.append(f"{len(ends)} prompts were asked twice or more: {MOST_PROMPTS} of them are measured")
-                ends = ends[:MOST_PROMPTS]
-            if whole.times != self._times or len(self._means) > 4 * MOST_PROMPTS:
+            groups = self.index.all()
+            problems = groups.problems()
+            pairs = first_and_last(groups)
+            if len(pairs) > MAX_PROMPTS:
+                problems.append(f"{len(pairs)} prompts were sampled twice or more: {MAX_PROMPTS} of them are measured")
+                pairs = pairs[:MAX_PROMPTS]
+            if groups.restarts != self._restarts or len(self._means) > 4 * MAX_PROMPTS:
                 self._means.clear()
-                self._times = whole.times
-            means = self._measured(sorted({at for pair in ends for at in pair}), whole)
-            found = [(means[b] - means[a], a, b) for a, b in ends if a in means and b in means]
-            found.sort(key=lambda one: (-one[0], one[1]))
-            shown = [self._told(whole, a, b, means) for _, a, b in found[:limit]]
-            return Improved(prompts=[one for one in shown if one], trouble=trouble[:20])
+                self._restarts = groups.restarts
+            means = self._read_means(sorted({index for pair in pairs for index in pair}), groups)
+            gains = [(means[b] - means[a], a, b) for a, b in pairs if a in means and b in means]
+            gains.sort(key=lambda gain: (-gain[0], gain[1]))
+            prompts = [self._gain(groups, a, b, means) for _, a, b in gains[:limit]]
+            return Improved(prompts=[gain for gain in prompts if gain], trouble=problems[:MAX_PROBLEMS])
 
-    def _measured(self, wanted: list[int], whole: Whole) -> dict[int, float]:
-        """The mean reward of each group wanted, in the order of the files."""
-        found: dict[int, float] = {}
-        with Reader(self.root) as reader:
-            for at in wanted:
-                key = (int(whole.steps_N[at]), int(whole.keys_N[at]))
-                known = self._means.get(key)
-                if known is None:
+    def _read_means(self, indices: list[int], groups: AllGroups) -> dict[int, float]:
+        """The mean reward of each group, read in the order of the files."""
+        means: dict[int, float] = {}
+        with GroupReader(self.root) as reader:
+            for index in indices:
+                key = (int(groups.steps_N[index]), int(groups.keys_N[index]))
+                mean = self._means.get(key)
+                if mean is None:
                     with suppress(OSError, ValueError):
-                        known = mean_reward(reader.row(whole.place(at)))
-                if known is not None:
-                    found[at] = self._means[key] = known
-        return found
+                        mean = mean_reward(reader.row(groups.location(index)))
+                if mean is not None:
+                    means[index] = self._means[key] = mean
+        return means
 
-    def _told(self, whole: Whole, first: int, last: int, means: Mapping[int, float]) -> Better | None:
+    def _gain(self, groups: AllGroups, first: int, last: int, means: Mapping[int, float]) -> PromptGain | None:
         try:
-            row = read_place(self.root, whole.place(last))
+            row = read_location(self.root, groups.location(last))
         except (OSError, ValueError):
             return None
         a, b = means[first], means[last]
-        steps = {"first_step": int(whole.steps_N[first]), "last_step": int(whole.steps_N[last])}
-        prompt_id = text_of(row.get("prompt_id"))
-        return Better(prompt_id=prompt_id, prompt=prompt_of(row), **steps, first_mean=a, last_mean=b, gain=b - a)
+        steps = {"first_step": int(groups.steps_N[first]), "last_step": int(groups.steps_N[last])}
+        prompt_id = as_text(row.get("prompt_id"))
+        return PromptGain(prompt_id=prompt_id, prompt=prompt_text(row), **steps, first_mean=a, last_mean=b, gain=b - a)
 
 
-def first_and_last(whole: Whole) -> list[tuple[int, int]]:
-    """Where each prompt that was asked at two steps or more was asked first and last."""
-    if not len(whole.keys_N):
+def first_and_last(groups: AllGroups) -> list[tuple[int, int]]:
+    """The first and the last group of each prompt that was sampled at two steps or more."""
+    if not len(groups.keys_N):
         return []
-    order = np.lexsort((whole.steps_N, whole.keys_N))
-    keys, steps = whole.keys_N[order], whole.steps_N[order]
-    new = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-    last = np.append(new[1:], len(keys)) - 1
-    twice = np.flatnonzero(steps[last] > steps[new])
-    return list(zip(order[new[twice]].tolist(), order[last[twice]].tolist(), strict=True))
+    order = np.lexsort((groups.steps_N, groups.keys_N))
+    keys, steps = groups.keys_N[order], groups.steps_N[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    last = np.append(first[1:], len(keys)) - 1
+    repeated = np.flatnonzero(steps[last] > steps[first])
+    return list(zip(order[first[repeated]].tolist(), order[last[repeated]].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The server's process: its socket, its address, and one that goes beside a training run and ends with it."""
+"""The server process: its socket, its address, and a server that runs beside training and ends with it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from types import FrameType
 from outdo.errors import OutdoError, RecipeError
 
 PORT = 8787
-TRIES = 50  # ports that are tried, from the one asked for on
-NEEDS = ("fastapi", "uvicorn")
+MAX_PORTS = 50  # to try, from the given one on
+REQUIRED = ("fastapi", "uvicorn")
 MISSING = "the dashboard needs {}: pip install 'outdo[dash]'"
-NICE = 10  # beside a run, training comes first
+NICE = 10  # training has priority
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A socket that listens, and how it is reached."""
+    """A listening socket, and how to reach it."""
 
     sock: socket.socket
     host: str
@@ -52,9 +52,9 @@ class Bound:
 
 def require() -> None:
     """Raises RecipeError where the extra is not installed."""
-    lacking = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise RecipeError(MISSING.format(" and ".join(lacking)))
+    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RecipeError(MISSING.format(" and ".join(missing)))
 
 
 def is_loopback(host: str) -> bool:
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str = "127.0.0.1", port: int = PORT, token: str | None = None) -> Bound:
-    """Listens at the port, or at the next one that is free. Hosts that others reach get a token if none is given."""
+    """Listens on the port, or on the next free one. A host that others can reach gets a token if none is given."""
     if not is_loopback(host) and not token:
         token = secrets.token_urlsafe(24)
     try:
@@ -73,7 +73,7 @@ def bind(host: str = "127.0.0.1", port: int = PORT, token: str | None = None) ->
     except (OSError, UnicodeError) as error:
         raise RecipeError(f"--host {host}: {getattr(error, 'strerror', None) or error}") from None
     last: OSError | None = None
-    for number in range(port, min(port + TRIES, 65536)) if port else (0,):
+    for number in range(port, min(port + MAX_PORTS, 65536)) if port else (0,):
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -85,11 +85,11 @@ def bind(host: str = "127.0.0.1", port: int = PORT, token: str | None = None) ->
             continue
         return Bound(sock, host, token)
     why = last.strerror if last else "no port"
-    raise RecipeError(f"cannot listen at {host}, ports {port} to {port + TRIES - 1}: {why}; choose another --port")
+    raise RecipeError(f"cannot listen on {host}, ports {port} to {port + MAX_PORTS - 1}: {why}; choose another --port")
 
 
 def serve(root: Path, bound: Bound) -> None:
-    """Answers until it is told to stop."""
+    """Serves until it is interrupted."""
     import uvicorn
 
     from outdo.dash.app import guarded, make_api
@@ -97,10 +97,10 @@ def serve(root: Path, bound: Bound) -> None:
     api = make_api(root)
 
     class Server(uvicorn.Server):
-        """Ends its streams when it is told to stop: it would wait for them."""
+        """Ends its streams on a signal, since a shutdown waits for them."""
 
         def handle_exit(self, number: int, frame: FrameType | None) -> None:
-            api.state.desk.live.close()
+            api.state.api.live.close()
             super().handle_exit(number, frame)
 
     config = uvicorn.Config(
@@ -118,45 +118,45 @@ def serve(root: Path, bound: Bound) -> None:
         Server(config).run(sockets=[bound.sock])
 
 
-def goes_with(parent: int) -> None:
-    """Ends this process when that one is gone, however it went, and lets it have the machine first."""
+def follow_parent(parent: int) -> None:
+    """Ends this process when its parent ends, however it does, and gives the parent priority."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:  # it ended before prctl
         raise SystemExit(0)
     with suppress(OSError):
         os.nice(NICE)
 
 
 @contextmanager
-def beside(root: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """A server in a process of its own, as long as this lasts. What keeps it from starting is said, and no more."""
+def serve_beside(root: Path, notify: Callable[[str], None]) -> Iterator[None]:
+    """Runs a server in its own process for the duration of the block. A failure to start is reported, not raised."""
     child = None
     try:
         require()
         bound = bind()
-        words = [sys.executable, "-m", "outdo", "dash", str(root), "--no-open"]
-        words += ["--fd", str(bound.sock.fileno()), "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", "outdo", "dash", str(root), "--no-open"]
+        command += ["--fd", str(bound.sock.fileno()), "--parent", str(os.getpid())]
         child = subprocess.Popen(
-            words,
+            command,
             pass_fds=(bound.sock.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches training, which ends it
+            start_new_session=True,  # Ctrl-C reaches training only, which ends the server
         )
-        say(f"dashboard at {bound.address}")
+        notify(f"dashboard at {bound.address}")
         bound.sock.close()
     except (OutdoError, OSError) as error:
-        say(f"no dashboard: {error}; training goes on without it")
+        notify(f"no dashboard: {error}; training continues without it")
     try:
         yield
     finally:
         if child is not None:
-            _end(child)
+            _stop(child)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _stop(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     try:
         child.wait(3)
@@ -165,11 +165,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def inherited(descriptor: int) -> Bound:
-    """A socket that the process beside us opened."""
+def inherit(descriptor: int) -> Bound:
+    """A socket that the parent process opened."""
     try:
         sock = socket.socket(fileno=descriptor)
         host = str(sock.getsockname()[0])
     except OSError as error:
-        raise RecipeError(f"--fd {descriptor} is no socket: {error}") from None
+        raise RecipeError(f"--fd {descriptor} is not a socket: {error}") from None
     return Bound(sock, host, None)

@@ -1,61 +1,59 @@
-"""Sweeps as their sweep.json tells them."""
+"""Sweeps, as their own file describes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from outdo.dash.files import Sign, plain, read_object, sign_of, text_of
-from outdo.dash.shapes import SweepPage, SweepSummary
+from outdo.dash.models import SweepPage, SweepSummary
+from outdo.dash.places import SWEEP
+from outdo.runs.manifest import manifest_path
+from outdo.runs.safe_open import Stamp, file_stamp, read_object
+from outdo.runs.values import as_dict, as_list, as_text, dicts_in, json_safe
+
+MAX_SWEEP_BYTES = 32 << 20
 
 
 class Sweeps:
-    """Sweeps in a line, each read again when its file changes."""
+    """Summaries of sweeps, each read again when its file changes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._kept: dict[Path, tuple[Sign | None, SweepSummary | None]] = {}
+        self._cache: dict[Path, tuple[Stamp | None, SweepSummary | None]] = {}
 
-    def of(self, folder: Path, name: str) -> SweepSummary | None:
+    def of(self, folder: Path, sweep_id: str) -> SweepSummary | None:
         """None where its file cannot be read."""
-        sign = sign_of(folder / "sweep.json")
-        kept = self._kept.get(folder)
-        if kept is None or kept[0] != sign:
-            kept = self._kept[folder] = (sign, self._read(folder, name))
-        return kept[1]
+        stamp = file_stamp(folder / SWEEP)
+        cached = self._cache.get(folder)
+        if cached is None or cached[0] != stamp:
+            cached = self._cache[folder] = (stamp, self._read(folder, sweep_id))
+        return cached[1]
 
-    def _read(self, folder: Path, name: str) -> SweepSummary | None:
+    def _read(self, folder: Path, sweep_id: str) -> SweepSummary | None:
         try:
-            page = sweep_page(self.root, folder, name)
+            page = sweep_page(self.root, folder, sweep_id)
         except (OSError, ValueError):
             return None
         return SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
 
 
-def sweep_page(root: Path, folder: Path, name: str) -> SweepPage:
-    """What is in sweep.json. Raises OSError or ValueError where it cannot be read."""
-    told = plain(read_object(root, folder / "sweep.json", most=32 << 20))
-    cells = [cell for cell in told.get("cells", ()) if isinstance(cell, dict)] if _is_list(told.get("cells")) else []
-    pick = told.get("pick") if isinstance(told.get("pick"), dict) else {}
-    varied = told.get("varied") if _is_list(told.get("varied")) else []
-    here = "" if name == "." else f"{name}/"
+def sweep_page(root: Path, folder: Path, sweep_id: str) -> SweepPage:
+    """Raises OSError or ValueError where its file cannot be read."""
+    sweep = json_safe(read_object(root, folder / SWEEP, MAX_SWEEP_BYTES))
+    cells, pick = dicts_in(sweep.get("cells")), as_dict(sweep.get("pick"))
+    prefix = "" if sweep_id == "." else f"{sweep_id}/"
     rows = []
     for cell in cells:
-        inside = cell.get("folder")
-        there = isinstance(inside, str) and "/" not in inside and (folder / inside / "run.json").is_file()
-        rows.append({**cell, "run": f"{here}{inside}" if there else None})
+        name = cell.get("folder")
+        has_run = isinstance(name, str) and "/" not in name and manifest_path(folder / name).is_file()
+        rows.append({**cell, "run": f"{prefix}{name}" if has_run else None})
     return SweepPage(
-        id=name,
-        title=text_of(told.get("title")) or text_of(folder.name),
-        keys=[text_of(key) for key in varied],
+        id=sweep_id,
+        title=as_text(sweep.get("title")) or as_text(folder.name),
+        keys=[as_text(key) for key in as_list(sweep.get("varied"))],
         rows=rows,
         pick=pick["setting"] if isinstance(pick.get("setting"), str) else None,
-        why=text_of(pick.get("why")),
-        default=told["default"] if isinstance(told.get("default"), str) else None,
+        why=as_text(pick.get("why")),
+        default=sweep["default"] if isinstance(sweep.get("default"), str) else None,
         done=sum(cell.get("status") in ("done", "halted") for cell in cells),
         cells=len(cells),
     )
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)

@@ -1,7 +1,8 @@
-"""A run as one page to send: an HTML file that asks nobody for anything. It imports no engine.
+"""A run as one HTML page to send, which loads nothing. It imports no engine.
 
-story.py      what is told of a run, read as the dashboard reads it; examples.py: answers before and after
-words.py      the verdict in a sentence, how to do it again
-html.py       elements whose text is text; svg.py: curves for paper and for those without scripts
-page.py       the sections; write.py puts the whole together. page.css, page.js: its looks, its charts
+facts.py      everything that the page shows, read from the run; examples.py: answers before and after
+sentences.py  the result in a sentence, the command that repeats the run
+html.py       elements with escaped text; svg.py: curves for print and for browsers without scripts
+page.py       the sections; write.py: the complete file, with page.css, page.js and the chart scripts of web/
+plot.py       curves as a picture (matplotlib)
 """

@@ -1,4 +1,4 @@
-"""The charts of a report: of each signal of the catalogue what was measured, as plain values."""
+"""The charts of a report: the catalogue's signals that were measured, as plain values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outdo.dash.shapes import Finding, Metrics
+from outdo.doctor.report import FindingRecord
 from outdo.metrics.catalogue import CATALOGUE, Signal
-from outdo.report.story import Story
+from outdo.report.facts import RunFacts
+from outdo.runs.curves import Metrics
 
-STYLES = 8  # ways to draw a line
-ENVELOPES = 3  # lines in a chart, of which the least and most can still be told apart
+NUM_STYLES = 8  # of a line
+MAX_ENVELOPES = 3  # in a chart; more cannot be distinguished
+MAX_POINTS = 400  # evaluations
 Values = Sequence[float | None]
-SUPERVISED = (  # of sft.jsonl: the first of the names is the chart's
+SUPERVISED = (  # as the catalogue has it for GRPO
     Signal(
         "loss",
         "Loss",
@@ -32,7 +34,7 @@ SUPERVISED = (  # of sft.jsonl: the first of the names is the chart's
         "optimizer",
         log=True,
     ),
-    Signal("lr", "Learning rate", "the rate of the update", "as the recipe says", "", "optimizer"),
+    Signal("lr", "Learning rate", "the rate of the update", "follows the schedule", "", "optimizer"),
 )
 
 
@@ -47,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart over the steps of `x`: they count what is done, so that the first is 1."""
+    """One chart over the steps of `x`, which count from 1."""
 
     signal: Signal
     x: Sequence[int]
@@ -59,79 +61,71 @@ class Chart:
 
     @property
     def bands(self) -> list[dict[str, Any]]:
-        both = (("good", self.signal.good_band), ("bad", self.signal.bad_band))
-        return [{"from": band[0], "to": band[1], "kind": kind} for kind, band in both if band]
+        bands = (("good", self.signal.good_band), ("bad", self.signal.bad_band))
+        return [{"from": band[0], "to": band[1], "kind": kind} for kind, band in bands if band]
 
 
-def charts_of(story: Story) -> list[Chart]:
-    """GRPO's signals."""
-    return [_with_marks(chart, story) for chart in _charts(story.metrics, CATALOGUE)]
+def grpo_charts(facts: RunFacts) -> list[Chart]:
+    return [_with_marks(chart, facts) for chart in _charts(facts.metrics, CATALOGUE)]
 
 
-def supervised_of(story: Story) -> list[Chart]:
-    """Those of the warm-up or of a supervised run."""
-    return list(_charts(story.sft, SUPERVISED))
+def sft_charts(facts: RunFacts) -> list[Chart]:
+    """Of the warm-up, or of a supervised run."""
+    return list(_charts(facts.sft, SUPERVISED))
 
 
 def _charts(metrics: Metrics, catalogue: Sequence[Signal]) -> Iterator[Chart]:
     for signal in catalogue:
-        names = [name for wanted in signal.names for name in _matching(wanted, metrics)]
-        lines = tuple(_line(metrics, name, i % STYLES) for i, name in enumerate(dict.fromkeys(names)))
-        if len(lines) > ENVELOPES:
+        names = [name for pattern in signal.names for name in _measured(pattern, metrics)]
+        series = {name: metrics.series[name] for name in names}
+        lines = tuple(Line(name, s.mean, s.low, s.high, i % NUM_STYLES) for i, (name, s) in enumerate(series.items()))
+        if len(lines) > MAX_ENVELOPES:
             lines = tuple(replace(line, low=None, high=None) for line in lines)
-        if lines and not (signal.name == "reward/*" and len(lines) == 1):  # one part is the reward
+        if lines and not (signal.name == "reward/*" and len(lines) == 1):  # a single part is the reward itself
             yield Chart(signal, [step + 1 for step in metrics.steps], metrics.time, metrics.tokens, lines)
 
 
-def _matching(wanted: str, metrics: Metrics) -> list[str]:
-    """Signals that were measured at all and are not always the same nothing."""
-    names = [name for name in metrics.series if _fits(wanted, name)]
+def _measured(pattern: str, metrics: Metrics) -> list[str]:
+    """The names that fit a pattern and have at least one value."""
+    names = [name for name in metrics.series if _fits(pattern, name)]
     return [name for name in names if any(value is not None for value in metrics.series[name].mean)]
 
 
-def _fits(wanted: str, name: str) -> bool:
-    return name.startswith(wanted[:-1]) if wanted.endswith("/*") else name == wanted
+def _fits(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
 
 
-def _line(metrics: Metrics, name: str, style: int) -> Line:
-    series = metrics.series[name]
-    return Line(name, series.mean, series.low, series.high, style)
-
-
-def _with_marks(chart: Chart, story: Story) -> Chart:
-    """Evaluations on the chart of success; findings on those that show them."""
+def _with_marks(chart: Chart, facts: RunFacts) -> Chart:
+    """With evaluations on the chart of success, and findings on the charts of their signals."""
     names = {line.name for line in chart.lines}
-    points = _evaluations(story) if "success_rate" in names else ()
-    marks = tuple(_mark(finding) for finding in story.findings if names & set(finding.signals) and _is_ill(finding))
-    return Chart(chart.signal, chart.x, chart.time, chart.tokens, chart.lines, points, marks)
+    points = _evaluations(facts) if "success_rate" in names else ()
+    failures = [finding for finding in facts.findings if finding.severity != "info"]
+    marks = tuple(_mark(finding) for finding in failures if names & set(finding.signals))
+    return replace(chart, points=points, marks=marks)
 
 
-def _is_ill(finding: Finding) -> bool:
-    return finding.severity != "info"
-
-
-def _mark(finding: Finding) -> dict[str, Any]:
+def _mark(finding: FindingRecord) -> dict[str, Any]:
     return {"x": finding.step + 1, "label": finding.code, "severity": finding.severity}
 
 
-def _evaluations(story: Story) -> tuple[dict[str, Any], ...]:
-    splits = list(dict.fromkeys(one.split for one in story.evals))
+def _evaluations(facts: RunFacts) -> tuple[dict[str, Any], ...]:
+    splits = list(dict.fromkeys(evaluation.split for evaluation in facts.evals))
     return tuple(
         {
-            "name": f"held out: {one.split}",
-            "x": one.step,
-            "y": one.success,
-            "low": one.low,
-            "high": one.high,
-            "style": (1 + splits.index(one.split)) % STYLES,
+            "name": f"held out: {evaluation.split}",
+            "x": evaluation.step,
+            "y": evaluation.success,
+            "low": evaluation.low,
+            "high": evaluation.high,
+            "style": (1 + splits.index(evaluation.split)) % NUM_STYLES,
         }
-        for one in story.evals
-        if one.success is not None
-    )[:400]
+        for evaluation in facts.evals
+        if evaluation.success is not None
+    )[:MAX_POINTS]
 
 
 def as_data(charts: Sequence[Chart]) -> list[dict[str, Any]]:
-    """For the page's script, which is given the axes once where they are shared."""
+    """For the page's script, which has the shared axes apart."""
     return [
         {
             "title": chart.signal.title,

@@ -1,78 +1,72 @@
-"""Answers before and after: the same prompts at the run's first and last steps, where they were asked twice."""
+"""Answers before and after: the same prompts at the run's first and last steps, where they were sampled twice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outdo.dash.answers import read_groups
-from outdo.dash.blocks import Block, Place
-from outdo.dash.book import Book
-from outdo.dash.shapes import Answer, Group
+from outdo.runs.groups import AnswerRecord, GroupRecord, load_groups
+from outdo.runs.index import GroupFile, Location
+from outdo.runs.run_reader import RunReader
 
-PROMPTS = 6
-LENGTH = 1200  # characters of a text
+MAX_PROMPTS = 6
+MAX_CHARS = 1200  # of a text
+MAX_GROUPS = 64  # of a step
 
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt, early and late; of different prompts one side is empty."""
+    """One prompt early and late; a prompt that was sampled once has one of them."""
 
-    before: Group | None
-    after: Group | None
+    before: GroupRecord | None
+    after: GroupRecord | None
 
 
-def examples(book: Book) -> list[Example]:
-    """A few. Only the first and the last file of groups/ are looked at, however many there are."""
-    files = book.index.files()
-    if not files:
+def find_examples(reader: RunReader) -> list[Example]:
+    """A few. Only the first and the last group file are read, however many there are."""
+    paths = reader.groups.paths()
+    if not paths:
         return []
-    first, last = (book.index.block(at, files[at]) for at in (min(files), max(files)))
-    found = [Example(*_both(book, *pair)) for pair in _asked_twice(first, last)]
-    found = [one for one in found if one.before and one.after]
-    if len(found) >= PROMPTS // 2:
-        return found
-    room = (PROMPTS - len(found)) // 2
-    shown = {one.before.prompt_id for one in found if one.before}
+    first, last = (reader.groups.file(step, paths[step]) for step in (min(paths), max(paths)))
+    pairs = [load_groups(reader.root, pair, MAX_CHARS)[0] for pair in _repeated_prompts(first, last)]
+    examples = [Example(*pair) for pair in pairs if len(pair) == 2]
+    if len(examples) >= MAX_PROMPTS // 2:
+        return examples
+    room = (MAX_PROMPTS - len(examples)) // 2
+    shown = {example.before.prompt_id for example in examples if example.before}
     early, late = (
-        [group for group in _of_step(book, block, which) if group.prompt_id not in shown][:room]
-        for block, which in ((first, 0), (last, -1))
+        [group for group in _step_groups(reader, file, index) if group.prompt_id not in shown][:room]
+        for file, index in ((first, 0), (last, -1))
     )
     is_one_step = bool(early and late) and early[0].step == late[0].step
     return [
-        *found,
+        *examples,
         *(Example(group, None) for group in early),
         *(Example(None, group) for group in late if not is_one_step),
     ]
 
 
-def _asked_twice(first: Block, last: Block) -> list[tuple[Place, Place]]:
-    """Where the same prompt stands early and late: the earliest in the one, the latest in the other."""
+def _repeated_prompts(first: GroupFile, last: GroupFile) -> list[tuple[Location, Location]]:
+    """The same prompt early and late: its earliest group in the first file, its latest in the last."""
     early, late = dict(reversed(_keyed(first))), dict(_keyed(last))
-    both = [(early[key], late[key]) for key in early if key in late]
-    both = [(a, b) for a, b in both if b.step > a.step]
-    return sorted(both, key=lambda pair: (pair[0].step - pair[1].step, pair[0].offset))[:PROMPTS]
+    pairs = [(early[key], late[key]) for key in early if key in late and late[key].step > early[key].step]
+    return sorted(pairs, key=lambda pair: (pair[0].step - pair[1].step, pair[0].offset))[:MAX_PROMPTS]
 
 
-def _keyed(block: Block) -> list[tuple[int, Place]]:
-    return list(zip(block.columns()[1].tolist(), block.places(), strict=True))
+def _keyed(file: GroupFile) -> list[tuple[int, Location]]:
+    return list(zip(file.columns()[1].tolist(), file.locations(), strict=True))
 
 
-def _both(book: Book, *places: Place) -> tuple[Group | None, Group | None]:
-    groups, _ = read_groups(book.root, places, LENGTH)
-    return (groups[0], groups[1]) if len(groups) == 2 else (None, None)
-
-
-def _of_step(book: Book, block: Block, which: int) -> list[Group]:
-    """Groups of a file's first or last step, those with spread first."""
-    places = block.places()
-    if not places:
+def _step_groups(reader: RunReader, file: GroupFile, index: int) -> list[GroupRecord]:
+    """Groups of a file's first or last step, the largest spread first."""
+    locations = file.locations()
+    if not locations:
         return []
-    groups, _ = read_groups(book.root, block.at(places[which].step)[:64], LENGTH)
+    groups, _ = load_groups(reader.root, file.at(locations[index].step)[:MAX_GROUPS], MAX_CHARS)
     return sorted(groups, key=lambda group: -(group.spread or 0.0))
 
 
-def telling(answers: Sequence[Answer]) -> list[Answer]:
-    """A right one and a wrong one where there are both, else the first; broken ones where there is no other."""
-    kinds = [[answer for answer in answers if answer.verdict == verdict][:1] for verdict in ("right", "wrong")]
-    return [answer for kind in kinds for answer in kind] or list(answers[:1])
+def pick_answers(answers: Sequence[AnswerRecord]) -> list[AnswerRecord]:
+    """A right one and a wrong one where there are both, else the first; a broken one where there is no other."""
+    first = [[answer for answer in answers if answer.verdict == verdict][:1] for verdict in ("right", "wrong")]
+    return [answer for answers in first for answer in answers] or list(answers[:1])

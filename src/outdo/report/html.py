@@ -1,4 +1,4 @@
-"""HTML from values. Whatever is no `Raw` is text, and is shown as text: markup, control signs and all."""
+"""HTML from values. Whatever is not `Raw` is text: markup is escaped, control characters are made visible."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import html
 import re
 from typing import Any
 
-VOID = {"meta", "br", "hr", "rect", "polyline", "line", "circle", "polygon"}  # of those that are used here
+VOID = {"meta", "br", "hr", "rect", "polyline", "line", "circle", "polygon"}  # of the elements that are used
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 class Raw(str):
-    """Markup that is ours."""
+    """Trusted markup."""
 
     __slots__ = ()
 
 
 def visible(text: str) -> str:
-    """Signs that steer a terminal or turn the direction of writing, as signs that can be seen."""
-    return _HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
+    """With control and direction characters as visible text."""
+    return _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def escaped(value: Any) -> Raw:
@@ -26,26 +26,26 @@ def escaped(value: Any) -> Raw:
 
 
 def el(name: str, /, *children: Any, **attributes: Any) -> Raw:
-    """An element. `class_` is class, `data_x` is data-x; None and False leave a child or an attribute out."""
-    told = "".join(
+    """An element. `class_` is class, `data_x` is data-x; None and False omit a child or an attribute."""
+    formatted = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"' if value is not True else f" {key}"
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     if name in VOID:
-        return Raw(f"<{name}{told}/>")
-    return Raw(f"<{name}{told}>{joined(children)}</{name}>")
+        return Raw(f"<{name}{formatted}/>")
+    return Raw(f"<{name}{formatted}>{joined(children)}</{name}>")
 
 
 def joined(children: Any) -> Raw:
-    """Children one after the other; lists among them are taken apart."""
+    """Children in order, with lists flattened."""
     if isinstance(children, (list, tuple)):
         return Raw("".join(joined(child) for child in children))
     return Raw("") if children is None or children is False else escaped(children)
 
 
 def table(head: list[str], rows: list[list[Any]], class_: str = "") -> Raw:
-    """In a box that scrolls by itself where the window is narrow."""
+    """In a box that scrolls where the window is narrow."""
     top = el("thead", el("tr", [el("th", name, scope="col") for name in head])) if head else None
     body = el("tbody", [el("tr", [_cell(i, cell) for i, cell in enumerate(row)]) for row in rows])
     return el("div", el("table", top, body), class_=f"scroll {class_}".strip())

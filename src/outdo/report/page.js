@@ -1,4 +1,4 @@
-// The report's own lines: its numbers into charts. The chart's modules stand before them in the same script.
+// Draws the report's numbers as charts. The chart scripts come first in the same module.
 const data = JSON.parse(document.getElementById("data").textContent);
 const groups = { grpo: chartGroup(), sft: chartGroup() };
 const drawnCharts = [];
@@ -17,7 +17,7 @@ function smoothness() {
   return document.getElementById("smooth")?.checked ? 0.6 : 0;
 }
 
-/** Evaluations and findings stand at steps: on another axis they are where that step ended. */
+/** Evaluations and findings have steps: on another axis, their position is the end of that step. */
 function placedAt(axis, kind, step) {
   if (kind === "steps") return step;
   const at = nearest(axis.steps, step);

@@ -1,25 +1,31 @@
-"""The sections of a report, each from the story."""
+"""The sections of a report."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from outdo.dash.files import as_float, as_int
-from outdo.dash.shapes import Answer, Finding, Group
+from outdo.doctor.report import FindingRecord
+from outdo.doctor.summary import Success
 from outdo.evals.estimate import as_share
-from outdo.report import svg
+from outdo.report import sentences, svg
 from outdo.report.charts import Chart
-from outdo.report.examples import Example, telling
+from outdo.report.examples import Example, pick_answers
+from outdo.report.facts import RunFacts
 from outdo.report.html import Raw, el, escaped, table
-from outdo.report.story import Story
-from outdo.report.words import again, duration, lasted, rate, typed, verdict, when
+from outdo.runs.groups import AnswerRecord, GroupRecord
+from outdo.runs.layout import report_path
+from outdo.runs.reader import JsonRow
+from outdo.runs.values import as_float, as_int
 
-SHOWN = 1200  # characters of an answer
-EVALS = 300  # rows of the table of evaluations
-NAMES = {"reward": "Reward", "policy": "Policy", "groups": "Groups", "length": "Length"}
-FOLDED = {"optimizer": "Optimizer", "machine": "Machine"}
+MAX_ANSWER_CHARS = 1200
+MAX_EVALS = 300  # rows of the table
+MAX_PROBLEMS = 8
+SECTIONS = {"reward": "Reward", "policy": "Policy", "groups": "Groups", "length": "Length"}
+FOLDED_SECTIONS = {"optimizer": "Optimizer", "machine": "Machine"}
+AXES = ("steps", "time", "tokens")
 GLYPHS = "●■▲◆▼✚○□"
 PHASES = {"rollout": "sampling", "grade": "grading", "update": "updates", "save": "saving", "other": "other"}
 
@@ -28,72 +34,72 @@ def section(title: str, *children: Any, id_: str) -> Raw:
     return el("section", el("h2", title), *children, id=id_)
 
 
-def head(story: Story) -> Raw:
-    """The title, the verdict, and what is not as it should be."""
-    summary = story.page.summary
-    what = f"{summary.model} on {summary.task}" if summary.task else summary.model
-    device = str(story.page.facts.get("device") or "")
-    facts = [what, f"{summary.kind}, {summary.status}", when(summary.started), device]
+def head(facts: RunFacts) -> Raw:
+    """The title, the result, and what could not be read."""
+    summary = facts.page.summary
+    subject = f"{summary.model} on {summary.task}" if summary.task else summary.model
+    device = str(facts.page.facts.get("device") or "")
+    line = [subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
     why = el("p", summary.why, class_="why") if summary.why else None
-    trouble = [el("p", line, class_="why") for line in story.trouble[:8]]
+    problems = [el("p", problem, class_="why") for problem in facts.problems[:MAX_PROBLEMS]]
     return el(
         "header",
-        el("h1", story.name),
-        el("p", " · ".join(part for part in facts if part), class_="dim"),
-        el("p", verdict(story), class_="verdict"),
+        el("h1", facts.name),
+        el("p", " · ".join(filter(None, line)), class_="dim"),
+        el("p", sentences.describe_result(facts), class_="verdict"),
         why,
-        trouble,
-        _tiles(story),
+        problems,
+        _tiles(facts),
     )
 
 
-def _tiles(story: Story) -> Raw:
-    page, before, after = story.page, story.page.summary.before, story.page.summary.after
-    seconds = lasted(page)
+def _tiles(facts: RunFacts) -> Raw:
+    page, before, after = facts.page, facts.page.summary.before, facts.page.summary.after
+    seconds = sentences.duration(page)
     tiles = [
-        ("success before", f"{before.success:.3f}", _ends(before)) if before and before.success is not None else None,
-        ("success after", f"{after.success:.3f}", _ends(after)) if after and after.success is not None else None,
+        ("success before", f"{before.success:.3f}", _ends(before)) if before else None,
+        ("success after", f"{after.success:.3f}", _ends(after)) if after else None,
         ("steps", f"{page.summary.steps:,}", f"of {page.summary.max_steps:,}" if page.summary.max_steps else ""),
-        ("time", duration(seconds), "") if seconds else None,
+        ("time", sentences.format_duration(seconds), "") if seconds else None,
         ("tokens", f"{page.tokens:,}", f"{page.answers:,} answers") if page.tokens else None,
     ]
     return el("dl", [el("div", el("dt", t[0]), el("dd", t[1], el("small", t[2]))) for t in tiles if t], class_="tiles")
 
 
-def _ends(found: Any) -> str:
-    return "" if found.low is None else f"[{found.low:.2f}, {found.high:.2f}]"
+def _ends(rate: Success) -> str:
+    return "" if rate.low is None or rate.high is None else f"[{rate.low:.2f}, {rate.high:.2f}]"
 
 
-def findings(story: Story) -> Raw | None:
-    if not story.findings:
+def findings(facts: RunFacts) -> Raw | None:
+    if not facts.findings:
         return None
-    return section("What the doctor says", [_finding(one) for one in story.findings], id_="findings")
+    return section("The doctor's findings", [_finding(finding) for finding in facts.findings], id_="findings")
 
 
-def _finding(one: Finding) -> Raw:
-    when = "" if one.severity == "info" else f"{one.severity}, since step {one.step}"
-    when += "; it no longer holds" if one.past else ""
-    change = one.change.override if one.change else ""
+def _finding(finding: FindingRecord) -> Raw:
+    since = "" if finding.severity == "info" else f"{finding.severity}, since step {finding.step}"
+    since += "; it no longer holds" if finding.past else ""
+    change = finding.change.override if finding.change else ""
     return el(
         "article",
-        el("h3", one.code, el("small", when)),
-        el("p", one.what),
-        el("ul", [el("li", line) for line in one.evidence.split("\n") if line]),
+        el("h3", finding.code, el("small", since)),
+        el("p", finding.what),
+        el("ul", [el("li", line) for line in finding.evidence.split("\n") if line]),
         el("p", el("b", "Change "), el("code", change)) if change else None,
-        el("p", el("b", "Expect "), one.expect.words) if one.expect else None,
-        el("p", el("b", "Do "), _with_code(one.do)) if one.do and one.severity != "info" else None,
-        class_=f"finding {one.severity if one.severity in ('critical', 'warning', 'info') else 'info'}",
+        el("p", el("b", "Expect "), finding.expect.words) if finding.expect else None,
+        el("p", el("b", "Do "), _with_code(finding.do)) if finding.do and finding.severity != "info" else None,
+        class_=f"finding {finding.severity if finding.severity in ('critical', 'warning') else 'info'}",
     )
 
 
 def _with_code(text: str) -> Raw:
-    """Words between backticks as code."""
+    """Text between backticks as code."""
     parts = re.split(r"`([^`]*)`", text)
     return Raw("".join(el("code", part) if i % 2 else escaped(part) for i, part in enumerate(parts)))
 
 
-def evaluation(story: Story) -> Raw | None:
-    rows = [row for row in story.rows if isinstance(row.get("split"), str) and as_int(row.get("step")) is not None]
+def evaluation(facts: RunFacts) -> Raw | None:
+    rows = [row for row in facts.eval_rows if isinstance(row.get("split"), str) and as_int(row.get("step")) is not None]
     if not rows:
         return None
     ks = sorted({int(key[5:]) for row in rows for key in row if re.fullmatch(r"pass@\d{1,6}", key)})
@@ -101,27 +107,27 @@ def evaluation(story: Story) -> Raw | None:
     splits = list(dict.fromkeys(row["split"] for row in rows))
     rows.sort(key=lambda row: (splits.index(row["split"]), row["step"]))
     ends = [row for row in rows if _is_end(row, rows)]
-    whole = None
+    all_rows = None
     if len(ends) < len(rows):
-        listed = table(titles, [_evaluated(row, ks) for row in rows[:EVALS]])
-        whole = el("details", el("summary", f"all {len(rows)} evaluations"), listed)
-    note = "Problems that training never saw. Success is that of one greedy answer to each; pass@k is of sampled ones."
+        rest = table(titles, [_eval_cells(row, ks) for row in rows[:MAX_EVALS]])
+        all_rows = el("details", el("summary", f"all {len(rows)} evaluations"), rest)
+    note = "Problems that are not in training. Success is of one greedy answer to each; pass@k is of sampled answers."
     return section(
         "Evaluation",
-        table(titles, [_evaluated(row, ks) for row in ends]),
-        whole,
+        table(titles, [_eval_cells(row, ks) for row in ends]),
+        all_rows,
         el("p", note, class_="dim"),
         id_="evaluation",
     )
 
 
-def _is_end(row: Any, rows: Sequence[Any]) -> bool:
-    """The first and the last of its split."""
+def _is_end(row: JsonRow, rows: Sequence[JsonRow]) -> bool:
+    """Whether it is the first or the last of its split."""
     steps = [other["step"] for other in rows if other["split"] == row["split"]]
     return row["step"] in (min(steps), max(steps))
 
 
-def _evaluated(row: Any, ks: Sequence[int]) -> list[Any]:
+def _eval_cells(row: JsonRow, ks: Sequence[int]) -> list[Any]:
     success = _interval(as_float(row.get("success_rate")), as_float(row.get("low")), as_float(row.get("high")))
     passes = [_interval(*(as_float(row.get(f"pass@{k}{end}")) for end in ("", "_low", "_high"))) for k in ks]
     return [row["split"], row["step"], as_int(row.get("n")) or "–", success, *passes]
@@ -133,50 +139,43 @@ def _interval(value: float | None, low: float | None, high: float | None) -> str
 
 
 def curves(charts: Sequence[Chart], supervised: Sequence[Chart], is_supervised: bool) -> Raw | None:
-    """Drawn by the script; the pictures are for paper, and for those who run none."""
+    """Drawn by the script; the pictures are for print and for browsers without scripts."""
     if not charts and not supervised:
         return None
     numbered = list(enumerate([*charts, *supervised]))
     grpo, sft = numbered[: len(charts)], numbered[len(charts) :]
-    parts = [_charts(title, grpo, name) for name, title in NAMES.items()]
+    parts = [_charts(title, grpo, name) for name, title in SECTIONS.items()]
     parts += [
         el("details", el("summary", title), _charts("", grpo, name))
-        for name, title in FOLDED.items()
-        if _any(grpo, name)
+        for name, title in FOLDED_SECTIONS.items()
+        if any(chart.signal.section == name for _, chart in grpo)
     ]
-    taught = _charts("", sft, *NAMES, *FOLDED)
+    sft_part = _charts("", sft, *SECTIONS, *FOLDED_SECTIONS)
     if sft and grpo and not is_supervised:
-        taught = el("details", el("summary", "Warm-up"), taught)
+        sft_part = el("details", el("summary", "Warm-up"), sft_part)
     controls = el(
         "p",
-        el("label", "over ", el("select", [el("option", name, value=value) for name, value in AXES], id="axis"))
+        el("label", "over ", el("select", [el("option", axis, value=axis) for axis in AXES], id="axis"))
         if grpo
         else None,
         el("label", el("input", type="checkbox", id="smooth", checked=True), " smoothed"),
-        el("span", "drag to zoom, double-click to see all", class_="dim"),
+        el("span", "drag to zoom, double-click to reset", class_="dim"),
         class_="controls",
     )
-    return section("Curves", controls, parts, taught if sft else None, id_="curves")
-
-
-AXES = (("steps", "steps"), ("time", "time"), ("tokens", "tokens"))
-
-
-def _any(charts: Sequence[tuple[int, Chart]], name: str) -> bool:
-    return any(chart.signal.section == name for _, chart in charts)
+    return section("Curves", controls, parts, sft_part, id_="curves")
 
 
 def _charts(title: str, charts: Sequence[tuple[int, Chart]], *sections: str) -> Raw | None:
-    ours = [(i, chart) for i, chart in charts if chart.signal.section in sections]
-    if not ours:
+    figures = [_figure(i, chart) for i, chart in charts if chart.signal.section in sections]
+    if not figures:
         return None
-    return el("div", el("h3", title) if title else None, el("div", [_figure(i, c) for i, c in ours], class_="grid"))
+    return el("div", el("h3", title) if title else None, el("div", figures, class_="grid"))
 
 
 def _figure(index: int, chart: Chart) -> Raw:
     names = [(line.style, line.name) for line in chart.lines]
     names += list(dict.fromkeys((point["style"], point["name"]) for point in chart.points))
-    shown = [el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name) for style, name in names]
+    legend = [el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name) for style, name in names]
     signal = chart.signal
     good = [el("b", "Good: "), _with_code(signal.good), ". "] if signal.good else []
     bad = [el("b", "Bad: "), _with_code(signal.bad), "."] if signal.bad else []
@@ -184,27 +183,26 @@ def _figure(index: int, chart: Chart) -> Raw:
         "figure",
         el("figcaption", el("b", signal.title), el("span", signal.unit, class_="dim"), el("span", class_="read")),
         el("div", class_="plot", data_chart=index),
-        el("div", svg.drawn(chart), class_="static"),
-        el("p", shown, class_="legend") if len(names) > 1 else None,
+        el("div", svg.draw_chart(chart), class_="static"),
+        el("p", legend, class_="legend") if len(names) > 1 else None,
         el("p", _with_code(signal.what[:1].upper() + signal.what[1:]), ". ", good, bad, class_="dim what"),
     )
 
 
-def answers(story: Story) -> Raw | None:
-    if not story.examples:
+def answers(facts: RunFacts) -> Raw | None:
+    if not facts.examples:
         return None
-    same = any(one.before and one.after for one in story.examples)
-    how = "The same prompts early and late." if same else "Prompts of the first and of the last step that is kept."
-    return section(
-        "Answers before and after", el("p", how, class_="dim"), [_example(e) for e in story.examples], id_="answers"
-    )
+    is_paired = any(example.before and example.after for example in facts.examples)
+    note = "The same prompts early and late." if is_paired else "Prompts of the first and the last recorded step."
+    examples = [_example(example) for example in facts.examples]
+    return section("Answers before and after", el("p", note, class_="dim"), examples, id_="answers")
 
 
-def _example(one: Example) -> Raw:
-    group = one.before or one.after
+def _example(example: Example) -> Raw:
+    group = example.before or example.after
     assert group
     expected = "" if group.answer in (None, "") else f"expected: {_cut(str(group.answer), 200)}"
-    sides = [side for side in (one.before, one.after) if side]
+    sides = [side for side in (example.before, example.after) if side]
     return el(
         "article",
         el("pre", _cut(group.prompt), class_="prompt", dir="auto"),
@@ -214,44 +212,43 @@ def _example(one: Example) -> Raw:
     )
 
 
-def _side(group: Group) -> Raw:
-    judged = len(group.answers) - group.broken
-    title = f"step {group.step + 1}: {group.right} of {judged} right"
-    title += f", {group.broken} not judged" if group.broken else ""
-    return el("div", el("h4", title), [_answer(answer) for answer in telling(group.answers)])
+def _side(group: GroupRecord) -> Raw:
+    graded = len(group.answers) - group.broken
+    title = f"step {group.step + 1}: {group.right} of {graded} right"
+    title += f", {group.broken} broken" if group.broken else ""
+    return el("div", el("h4", title), [_answer(answer) for answer in pick_answers(group.answers)])
 
 
-def _answer(answer: Answer) -> Raw:
+def _answer(answer: AnswerRecord) -> Raw:
     reward = "–" if answer.reward is None else f"{answer.reward:.3g}"
-    gain = "" if not answer.advantage else f", advantage {answer.advantage:+.2f}"
+    advantage = "" if not answer.advantage else f", advantage {answer.advantage:+.2f}"
     kind = answer.verdict if answer.verdict in ("right", "wrong") else "broken"
     return el(
         "div",
-        el("p", el("b", answer.verdict or "not judged"), f" · reward {reward}{gain}", class_="verdict-line"),
+        el("p", el("b", answer.verdict or "no verdict"), f" · reward {reward}{advantage}", class_="verdict-line"),
         el("pre", _cut(answer.text), " … (cut)" if answer.cut else None, dir="auto"),
         el("p", _cut(answer.reason, 300), class_="dim") if answer.reason else None,
         class_=f"answer {kind}",
     )
 
 
-def _cut(text: str, limit: int = SHOWN) -> str:
+def _cut(text: str, limit: int = MAX_ANSWER_CHARS) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"
 
 
-def spent(story: Story) -> Raw | None:
-    phases = [(PHASES.get(name, name), seconds) for name, seconds in story.page.phases.items() if seconds > 0]
-    whole = sum(seconds for _, seconds in phases)
-    if not whole:
+def time_spent(facts: RunFacts) -> Raw | None:
+    phases = [(PHASES.get(name, name), seconds) for name, seconds in facts.page.phases.items() if seconds > 0]
+    total = sum(seconds for _, seconds in phases)
+    if not total:
         return None
-    rows = [
-        [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name), duration(seconds), _share(seconds / whole)]
-        for i, (name, seconds) in enumerate(phases)
-    ]
-    speed = f"{story.page.tokens / whole:,.0f} sampled tokens a second over all steps." if story.page.tokens else ""
+    names = [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name) for i, (name, _) in enumerate(phases)]
+    times = [(sentences.format_duration(seconds), _share(seconds / total)) for _, seconds in phases]
+    rows = [[name, *time] for name, time in zip(names, times, strict=True)]
+    speed = f"{facts.page.tokens / total:,.0f} sampled tokens/s over all steps." if facts.page.tokens else ""
     return section(
         "Where the time went",
-        svg.shares(phases),
-        table(["of the steps", "time", "share"], rows, "narrow"),
+        svg.draw_shares(phases),
+        table(["phase", "time", "share"], rows, "narrow"),
         el("p", speed, class_="dim"),
         id_="time",
     )
@@ -261,50 +258,50 @@ def _share(part: float) -> str:
     return f"{part:.0%}" if part >= 0.01 else "under 1%"
 
 
-def recipe(story: Story) -> Raw:
-    changed = [[el("code", key), el("code", typed(value))] for key, value in story.changed.items()]
-    whole = [[el("code", key), el("code", typed(value))] for key, value in story.recipe.items()]
+def recipe(facts: RunFacts) -> Raw:
+    changed, all_keys = (
+        [[el("code", key), el("code", sentences.format_value(value))] for key, value in keys.items()]
+        for keys in (facts.changed, facts.recipe)
+    )
     return section(
         "Recipe",
-        el("p", "What is not as it comes:", class_="dim")
-        if changed
-        else el("p", "All keys are as they come.", class_="dim"),
+        el("p", "Changed from the defaults:" if changed else "All keys have their defaults.", class_="dim"),
         table([], changed, "narrow keys") if changed else None,
-        el("details", el("summary", f"all {len(whole)} keys"), table([], whole, "narrow keys")),
+        el("details", el("summary", f"all {len(all_keys)} keys"), table([], all_keys, "narrow keys")),
         id_="recipe",
     )
 
 
-def repeat(story: Story) -> Raw:
-    facts = story.page.facts
-    versions = facts.get("versions")
+def repeat(facts: RunFacts) -> Raw:
+    manifest = facts.page.facts
+    versions = manifest.get("versions")
     rows = [[name, str(value)] for name, value in versions.items()] if isinstance(versions, dict) else []
-    git = facts.get("git")
+    git = manifest.get("git")
     if isinstance(git, dict):
         rows.append(["commit", f"{git.get('commit')}{', with changes' if git.get('changed') else ''}"])
     rows += [
-        [name.replace("_", " "), f"{facts[name]:,}" if isinstance(facts[name], int) else str(facts[name])]
+        [name.replace("_", " "), f"{manifest[name]:,}" if isinstance(manifest[name], int) else str(manifest[name])]
         for name in ("device", "num_parameters", "data")
-        if facts.get(name)
+        if manifest.get(name)
     ]
     return section(
-        "Doing it again",
-        el("pre", again(story.page.summary.kind, story.recipe), class_="command"),
+        "Repeat this run",
+        el("pre", sentences.repeat_command(facts.page.summary.kind, facts.recipe), class_="command"),
         table([], rows, "narrow") if rows else None,
         id_="again",
     )
 
 
-def stages(story: Story) -> Raw | None:
-    if not story.stages:
+def stages(facts: RunFacts) -> Raw | None:
+    if not facts.stages:
         return None
     rows = [
         [
-            el("a", one.name, href=f"{one.name}/report.html"),
-            one.status,
-            f"{one.steps:,}",
-            *(rate(found) if found and found.success is not None else "–" for found in (one.before, one.after)),
+            el("a", stage.name, href=str(report_path(Path(stage.name)))),
+            stage.status,
+            f"{stage.steps:,}",
+            *(sentences.format_rate(rate) if rate else "–" for rate in (stage.before, stage.after)),
         ]
-        for one in story.stages
+        for stage in facts.stages
     ]
     return section("Stages", table(["stage", "status", "steps", "success before", "success after"], rows), id_="stages")

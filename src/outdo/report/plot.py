@@ -1,4 +1,4 @@
-"""Runs' curves as a picture, for notebooks and files. Needs matplotlib: `pip install outdo[plot]`."""
+"""Curves of runs as a picture, for notebooks and files. Needs matplotlib: `pip install outdo[plot]`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError, did_you_mean
 from outdo.runs.files import disk_errors
-from outdo.runs.manifest import read_manifest
-from outdo.runs.reader import describe_skipped, read_rows
+from outdo.runs.layout import row_path
+from outdo.runs.manifest import holds_run, read_manifest
+from outdo.runs.reader import JsonRow, describe_skipped, read_evals, read_rows
 
-PANELS = (  # title, names of metrics.jsonl, what a good curve looks like
+PANELS = (  # title, names of signals, what a good curve looks like
     ("reward and success", ("success_rate", "reward_mean"), "rise, then flat"),
     ("groups", ("informative", "all_right", "all_wrong"), "informative above 0"),
     ("KL to the start", ("kl_mean",), "small and slow"),
@@ -22,18 +23,18 @@ PANELS = (  # title, names of metrics.jsonl, what a good curve looks like
     ("answer length", ("len_mean",), "steady or earned"),
     ("gradient norm", ("grad_norm",), "steady"),
 )
-SUPERVISED = (  # the same of sft.jsonl
+SUPERVISED_PANELS = (  # of a supervised run
     ("loss", ("loss", "held_out_loss"), "falls, then flat"),
     ("gradient norm", ("grad_norm",), "steady"),
-    ("learning rate", ("lr",), "as the recipe says"),
+    ("learning rate", ("lr",), "follows the schedule"),
 )
-POINTS = 2000  # of a curve
-ACROSS = 3  # panels in a row
+MAX_POINTS = 2000  # of a curve
+MAX_COLUMNS = 3  # of panels
 DASHES = ("-", "--", ":", "-.")  # of one run's lines in a panel
 MISSING = "drawing needs matplotlib: pip install 'outdo[plot]'"
 
 Panel = tuple[str, Sequence[str], str]
-Row = dict[str, Any]
+Notify = Callable[[str], None]
 
 
 class HasFolder(Protocol):
@@ -47,75 +48,75 @@ AnyRun = str | Path | HasFolder
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A run's rows. `name` tells it from the others."""
+class _Curves:
+    """A run's rows. `name` identifies it among several."""
 
     name: str
     title: str
-    rows: list[Row]
-    evals: list[Row]
+    rows: list[JsonRow]
+    evals: list[JsonRow]
     panels: Sequence[Panel]
-    passed: Sequence[str]  # lines that are no rows
+    skipped: Sequence[str]  # lines that are not JSON rows
 
 
 def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None = None) -> Any:
-    """A matplotlib Figure of a run's curves; of several runs, one over the other. A notebook shows it.
+    """A matplotlib Figure of a run's curves; several runs are overlaid. A notebook shows it.
 
-    A run is a folder, its name under runs/, or what `train` returned. `signals` picks some by their names in
-    metrics.jsonl, a panel each. Raises RunError where matplotlib or the rows are not there, RecipeError for a signal
-    that no run has. Lines that are no rows are passed over, with a warning.
+    A run is a folder, its name under runs/, or what `train` returned. `signals` selects metrics by name, a panel each.
+    Raises RunError where matplotlib or rows are missing, RecipeError for a signal that no run has. Lines that are not
+    JSON rows are skipped with a warning.
     """
-    flat: list[Any] = [one for run in runs for one in (run if isinstance(run, (list, tuple)) else [run])]
-    return _figure([find_run(run) for run in flat], signals, lambda words: warnings.warn(words, stacklevel=4))
+    flat: list[Any] = [each for run in runs for each in (run if isinstance(run, (list, tuple)) else [run])]
+    return _figure([find_run(run) for run in flat], signals, lambda message: warnings.warn(message, stacklevel=4))
 
 
-def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, say: Callable[[str], None]) -> Any:
+def _figure(folders: Sequence[Path], signals: Sequence[str] | str | None, notify: Notify) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise RunError(MISSING) from None
 
     class Picture(Figure):
-        """Shown by a notebook whether or not pyplot is loaded."""
+        """A notebook shows it even if pyplot is not loaded."""
 
         def _repr_png_(self) -> bytes:
             file = io.BytesIO()
             self.savefig(file, format="png", dpi=110)
             return file.getvalue()
 
-    read = [_read(folder) for folder in folders]
-    if passed := [words for one in read for words in one.passed]:
-        say(describe_skipped(passed))
-    if not read:
+    runs = [_read(folder) for folder in folders]
+    if skipped := [line for run in runs for line in run.skipped]:
+        notify(describe_skipped(skipped))
+    if not runs:
         raise RecipeError("plot needs a run: a folder, its name under runs/, or what train returned")
     if signals:
-        panels = _picked(read, [signals] if isinstance(signals, str) else signals)
+        panels = _selected(runs, [signals] if isinstance(signals, str) else signals)
     else:
-        panels = [(title, names if len(read) == 1 else names[:1], good) for title, names, good in read[0].panels]
-    across = min(ACROSS, len(panels))
-    down = -(-len(panels) // across)
-    figure = Picture(figsize=(max(3.7 * across, 5.5), 2.8 * down), layout="constrained")
-    axes = list(figure.subplots(down, across, squeeze=False).flat)
+        panels = [(title, names if len(runs) == 1 else names[:1], good) for title, names, good in runs[0].panels]
+    columns = min(MAX_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Picture(figsize=(max(3.7 * columns, 5.5), 2.8 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axis, panel in zip(axes, panels, strict=False):
-        _draw(axis, panel, read)
+        _draw(axis, panel, runs)
     for axis in axes[len(panels) :]:
         axis.remove()
-    figure.suptitle(read[0].title if len(read) == 1 else " against ".join(one.name for one in read), fontsize=10)
+    figure.suptitle(runs[0].title if len(runs) == 1 else " vs ".join(run.name for run in runs), fontsize=10)
     figure.supxlabel("step", fontsize=9)
     return figure
 
 
 def plot_runs(
-    folders: Sequence[Path], out: Path, signals: Sequence[str] | None = None, say: Callable[[str], None] = warnings.warn
+    folders: Sequence[Path], out: Path, signals: Sequence[str] | None = None, notify: Notify = warnings.warn
 ) -> Path:
-    """Draws runs' curves, finished or not, to a PNG or SVG file; `say` hears what was passed over."""
-    figure = _figure(folders, signals, say)
+    """Draws the curves of runs, finished or not, to a PNG, SVG or PDF file; `notify` gets what was skipped."""
+    figure = _figure(folders, signals, notify)
     with disk_errors(out, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             figure.savefig(out, dpi=110)
         except ValueError as error:
-            raise RecipeError(f"{out}: give it the ending .png or .svg ({error})") from None
+            raise RecipeError(f"{out}: use the suffix .png, .svg or .pdf ({error})") from None
     return out
 
 
@@ -123,89 +124,87 @@ def find_run(run: AnyRun) -> Path:
     """A run's folder. Raises RunError where there is none."""
     folder = Path(run) if isinstance(run, (str, Path)) else run.folder
     named = Path("runs") / folder
-    if not (folder / "run.json").exists() and not folder.is_absolute() and (named / "run.json").exists():
+    if not holds_run(folder) and not folder.is_absolute() and holds_run(named):
         return named
-    read_manifest(folder)  # says why there is none
+    read_manifest(folder)  # raises where there is none
     return folder
 
 
-def _read(folder: Path) -> _Read:
+def _read(folder: Path) -> _Curves:
     manifest = read_manifest(folder)
     recipe = manifest.recipe
     title = f"{recipe.get('dataset_name')}, {recipe.get('model_name_or_path')}, seed {recipe.get('seed')}"
     name = folder.resolve().name
-    is_supervised = manifest.kind == "sft"
-    passed: list[str] = []
-    rows = list(read_rows(folder / ("sft.jsonl" if is_supervised else "metrics.jsonl"), passed))
+    skipped: list[str] = []
+    rows = list(read_rows(row_path(folder, manifest.kind), skipped))
     if not rows:
         raise RunError(f"{folder} has no steps yet: there is nothing to draw")
-    evals = list(read_rows(folder / "evals.jsonl", passed))
+    evals = list(read_evals(folder, skipped))
     first = evals[0]["split"] if evals else ""
-    return _Read(
+    return _Curves(
         name=name,
         title=title,
         rows=rows,
         evals=[row for row in evals if row["split"] == first],
-        panels=SUPERVISED if is_supervised else PANELS,
-        passed=passed,
+        panels=SUPERVISED_PANELS if manifest.kind == "sft" else PANELS,
+        skipped=skipped,
     )
 
 
-def _picked(read: Sequence[_Read], signals: Sequence[str]) -> list[Panel]:
-    """A panel for each. A name that no run has is refused with the nearest."""
-    known = dict.fromkeys(name for one in read for row in one.rows for name in row if name != "step")
+def _selected(runs: Sequence[_Curves], signals: Sequence[str]) -> list[Panel]:
+    """A panel for each. An unknown name is refused with the nearest."""
+    names = dict.fromkeys(name for run in runs for row in run.rows for name in row if name != "step")
     for name in signals:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        if name not in names:
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise RecipeError(f"signals: no run has {name!r}{hint}")
     return [(name, (name,), "") for name in signals]
 
 
-def _draw(axis: Any, panel: Panel, read: Sequence[_Read]) -> None:
+def _draw(axis: Any, panel: Panel, runs: Sequence[_Curves]) -> None:
     title, names, good = panel
-    for index, one in enumerate(read):
+    for index, run in enumerate(runs):
         for dash, name in zip(DASHES, names, strict=False):
-            steps, values = thinned(one.rows, name)
+            steps, values = thinned(run.rows, name)
             if not values:
                 continue
-            own = {"color": f"C{index}", "linestyle": dash} if len(read) > 1 else {}
-            label = ", ".join(([one.name] if len(read) > 1 else []) + ([name] if len(names) > 1 else []))
-            (line,) = axis.plot(steps, smooth(values), linewidth=1.8, label=label or name, **own)
-            axis.plot(steps, values, linewidth=0.7, alpha=0.3 / len(read), color=line.get_color())
-        if "success_rate" in names and one.evals:
-            _draw_evals(
-                axis, one.evals, f"C{index}" if len(read) > 1 else "black", "" if index else "held out (greedy)"
-            )
+            style = {"color": f"C{index}", "linestyle": dash} if len(runs) > 1 else {}
+            label = ", ".join(([run.name] if len(runs) > 1 else []) + ([name] if len(names) > 1 else []))
+            (line,) = axis.plot(steps, smooth(values), linewidth=1.8, label=label or name, **style)
+            axis.plot(steps, values, linewidth=0.7, alpha=0.3 / len(runs), color=line.get_color())
+        if "success_rate" in names and run.evals:
+            colour = f"C{index}" if len(runs) > 1 else "black"
+            _draw_evals(axis, run.evals, colour, "" if index else "held out (greedy)")
     axis.set_title(f"{title}  ({good})" if good else title, fontsize=9, loc="left")
     axis.grid(alpha=0.25)
     axis.tick_params(labelsize=8)
     if not axis.lines:
         axis.text(0.5, 0.5, "not measured", ha="center", fontsize=9, color="gray", transform=axis.transAxes)
         axis.set(xticks=[], yticks=[])
-    if axis.lines and (len(names) > 1 or len(read) > 1):
+    if axis.lines and (len(names) > 1 or len(runs) > 1):
         axis.legend(fontsize=7, frameon=False)
 
 
 def thinned(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Steps, counted from 1, and values where there are any; means of equal stretches where there are many."""
-    known = [(row["step"] + 1, float(row[name])) for row in rows if isinstance(row.get(name), (int, float))]
-    size = max(1, -(-len(known) // POINTS))
-    parts = [known[i : i + size] for i in range(0, len(known), size)]
-    return [part[-1][0] for part in parts], [sum(value for _, value in part) / len(part) for part in parts]
+    """Steps, counted from 1, with their values; means of equal bins where there are many."""
+    points = [(row["step"] + 1, float(row[name])) for row in rows if isinstance(row.get(name), (int, float))]
+    size = max(1, -(-len(points) // MAX_POINTS))
+    bins = [points[i : i + size] for i in range(0, len(points), size)]
+    return [each[-1][0] for each in bins], [sum(value for _, value in each) / len(each) for each in bins]
 
 
 def smooth(values: Sequence[float], window: int = 9) -> list[float]:
-    """A centred moving mean that keeps its ends."""
+    """A centred moving mean, with smaller windows at the ends."""
     half = window // 2
-    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [sum(part) / len(part) for part in parts]
+    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(each) / len(each) for each in windows]
 
 
-def _draw_evals(axis: Any, evals: Sequence[Row], colour: str, label: str) -> None:
+def _draw_evals(axis: Any, evals: Sequence[JsonRow], colour: str, label: str) -> None:
     steps, rates = [row["step"] for row in evals], [row["success_rate"] for row in evals]
     errors = [
         [rate - row["low"] for rate, row in zip(rates, evals, strict=True)],
         [row["high"] - rate for rate, row in zip(rates, evals, strict=True)],
     ]
-    how = {"fmt": "o", "markersize": 4, "capsize": 3, "label": label or None}
-    axis.errorbar(steps, rates, yerr=errors, color=colour, **how)
+    style = {"fmt": "o", "markersize": 4, "capsize": 3, "label": label or None}
+    axis.errorbar(steps, rates, yerr=errors, color=colour, **style)

@@ -1,4 +1,4 @@
-"""A chart as it is printed, and as it is seen where no script runs. Colours come from the page's stylesheet."""
+"""Charts as SVG, for print and for browsers without scripts. Colours come from the page's stylesheet."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from outdo.report.html import Raw, el
 
 WIDTH, HEIGHT = 420, 150
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 8, 18
-POINTS = 150  # of a line
+MAX_POINTS = 150  # of a line
 Scale = Callable[[float], float]
+IsDrawable = Callable[[float | None], bool]
 
 
-def drawn(chart: Chart) -> Raw:
-    """An SVG picture, or nothing where nothing can be drawn."""
+def draw_chart(chart: Chart) -> Raw:
+    """Empty where there is nothing to draw."""
     values = [v for line in chart.lines for v in line.y if v is not None and (v > 0 or not chart.signal.log)]
     values += [end for point in chart.points for end in (point["y"], point["low"], point["high"]) if end is not None]
     if not values or not chart.x:
         return Raw("")
-    turn: Scale = math.log10 if chart.signal.log and min(values) > 0 else float
-    low, high = turn(min(values)), turn(max(values))
+    scale: Scale = math.log10 if chart.signal.log and min(values) > 0 else float
+    low, high = scale(min(values)), scale(max(values))
     low, high = (low - 0.5, high + 0.5) if high == low else (low, high)
     first = min([chart.x[0], *(point["x"] for point in chart.points)])
     last = max([chart.x[-1], *(point["x"] for point in chart.points), first + 1])
 
-    def across(x: float) -> float:
+    def to_x(x: float) -> float:
         return LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
 
-    def up(y: float) -> float:
-        return HEIGHT - BOTTOM - (turn(y) - low) / (high - low) * (HEIGHT - BOTTOM - TOP)
+    def to_y(y: float) -> float:
+        return HEIGHT - BOTTOM - (scale(y) - low) / (high - low) * (HEIGHT - BOTTOM - TOP)
 
-    def can(y: float | None) -> bool:
-        return y is not None and (y > 0 or turn is float)
+    def is_drawable(y: float | None) -> bool:
+        return y is not None and (y > 0 or scale is float)
 
     marks = [
-        el("line", x1=_px(across(m["x"])), x2=_px(across(m["x"])), y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
+        el("line", x1=_px(to_x(m["x"])), x2=_px(to_x(m["x"])), y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
         for m in chart.marks
     ]
     lines = [
-        el("polyline", points=run, class_=f"l{line.style}")
+        el("polyline", points=segment, class_=f"l{line.style}")
         for line in chart.lines
-        for run in _runs(chart.x, line.y, across, up, can)
+        for segment in _segments(chart.x, line.y, to_x, to_y, is_drawable)
     ]
-    points = [part for point in chart.points for part in _point(point, across, up, can)]
-    told = (10**low, 10**high) if turn is math.log10 else (low, high)
+    points = [part for point in chart.points for part in _point(point, to_x, to_y, is_drawable)]
+    ends = (10**low, 10**high) if scale is math.log10 else (low, high)
     return el(
         "svg",
-        _axes(told, (first, last)),
+        _axes(ends, (first, last)),
         marks,
         lines,
         points,
@@ -71,40 +72,42 @@ def _axes(values: tuple[float, float], steps: tuple[int, int]) -> list[Raw]:
     ]
 
 
-def _runs(
-    x: Sequence[int], y: Sequence[float | None], across: Scale, up: Scale, can: Callable[[float | None], bool]
+def _segments(
+    x: Sequence[int], y: Sequence[float | None], to_x: Scale, to_y: Scale, is_drawable: IsDrawable
 ) -> Iterator[str]:
-    """Stretches that were measured, in fewer points where there are many."""
-    every = max(1, len(x) // POINTS)
-    run: list[str] = []
-    for at in range(0, len(x), every):
-        part = [value for value in y[at : at + every] if value is not None and can(value)]
-        if part:
-            run.append(f"{_px(across(x[at]))},{_px(up(sum(part) / len(part)))}")
-        elif run:
-            yield " ".join(run)
-            run = []
-    if run:
-        yield " ".join(run if len(run) > 1 else run * 2)
+    """Unbroken parts of a line, downsampled where they are long."""
+    size = max(1, len(x) // MAX_POINTS)
+    segment: list[str] = []
+    for start in range(0, len(x), size):
+        values = [value for value in y[start : start + size] if value is not None and is_drawable(value)]
+        if values:
+            segment.append(f"{_px(to_x(x[start]))},{_px(to_y(sum(values) / len(values)))}")
+        elif segment:
+            yield " ".join(segment)
+            segment = []
+    if segment:
+        yield " ".join(segment if len(segment) > 1 else segment * 2)
 
 
-def _point(point: dict[str, Any], across: Scale, up: Scale, can: Callable[[float | None], bool]) -> Iterator[Raw]:
-    if not can(point["y"]):
+def _point(point: dict[str, Any], to_x: Scale, to_y: Scale, is_drawable: IsDrawable) -> Iterator[Raw]:
+    if not is_drawable(point["y"]):
         return
-    x = _px(across(point["x"]))
-    if can(point["low"]) and can(point["high"]):
-        yield el("line", x1=x, x2=x, y1=_px(up(point["low"])), y2=_px(up(point["high"])), class_=f"l{point['style']}")
-    yield el("circle", cx=x, cy=_px(up(point["y"])), r=3, class_=f"p{point['style']}")
+    x = _px(to_x(point["x"]))
+    if is_drawable(point["low"]) and is_drawable(point["high"]):
+        yield el(
+            "line", x1=x, x2=x, y1=_px(to_y(point["low"])), y2=_px(to_y(point["high"])), class_=f"l{point['style']}"
+        )
+    yield el("circle", cx=x, cy=_px(to_y(point["y"])), r=3, class_=f"p{point['style']}")
 
 
-def shares(parts: Sequence[tuple[str, float]]) -> Raw:
-    """One bar in parts, as wide as each is of the whole."""
-    whole = sum(value for _, value in parts) or 1.0
-    bars, at = [], 0.0
+def draw_shares(parts: Sequence[tuple[str, float]]) -> Raw:
+    """One bar, divided by the parts' shares of their sum."""
+    total = sum(value for _, value in parts) or 1.0
+    bars, x = [], 0.0
     for i, (name, value) in enumerate(parts):
-        wide = value / whole * 1000
-        bars.append(el("rect", el("title", name), x=_px(at), y=0, width=_px(wide), height=20, class_=f"p{i}"))
-        at += wide
+        width = value / total * 1000
+        bars.append(el("rect", el("title", name), x=_px(x), y=0, width=_px(width), height=20, class_=f"p{i}"))
+        x += width
     return el(
         "svg",
         bars,

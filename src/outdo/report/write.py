@@ -1,11 +1,10 @@
-"""One file that holds everything: its looks, its script and its numbers. A policy lets no other thing in or out."""
+"""The report as one file: styles, script and numbers. Its content security policy lets it load nothing else."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import os
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,70 +13,69 @@ from pathlib import Path
 from typing import Any
 
 from outdo.report import page
-from outdo.report.charts import as_data, charts_of, supervised_of
+from outdo.report.charts import as_data, grpo_charts, sft_charts
+from outdo.report.facts import RunFacts, read_facts
 from outdo.report.html import Raw, el, escaped, joined
-from outdo.report.story import Story, read_story
-from outdo.runs.files import disk_errors
+from outdo.runs.files import disk_errors, write_atomic
+from outdo.runs.layout import report_path
 
-CHARTS = ("scale.js", "draw.js", "chart.js")  # of the dashboard, in the order in which they need each other
+SCRIPTS = ("web/scale.js", "web/draw.js", "web/chart.js", "page.js")  # in the order of their imports
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """The report of a run's folder, live or ended. Raises RunError where there is no run, or it cannot be written."""
-    path = out or folder / "report.html"
-    text = report_page(read_story(folder))
-    aside = path.with_name(f".{path.name}.tmp")
+    """Writes the report of a run that is going on or has ended. Raises RunError where there is no run or no place."""
+    path = out or report_path(folder)
+    text = report_page(read_facts(folder))
     with disk_errors(path, "name another place with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
+        write_atomic(path, text)
     return path
 
 
-def try_report(folder: Path, say: Callable[[str], None]) -> None:
-    """At the end of a run, of whatever there is. It is no reason for a run to fail."""
+def try_report(folder: Path, notify: Callable[[str], None]) -> None:
+    """Writes the report at the end of a run. A failure is reported, and does not fail the run."""
     try:
         write_report(folder)
     except Exception as error:
         with suppress(OSError):
-            say(f"  warning: no report: {error}; outdo report {shlex.quote(str(folder))} tries again")
+            notify(f"  warning: no report: {error}; retry with outdo report {shlex.quote(str(folder))}")
 
 
-def report_page(story: Story) -> str:
-    charts, supervised = charts_of(story), supervised_of(story)
+def report_page(facts: RunFacts) -> str:
+    charts, supervised = grpo_charts(facts), sft_charts(facts)
     data = {
         "axes": {
             "grpo": {
-                "steps": [step + 1 for step in story.metrics.steps],
-                "time": story.metrics.time,
-                "tokens": story.metrics.tokens,
+                "steps": [step + 1 for step in facts.metrics.steps],
+                "time": facts.metrics.time,
+                "tokens": facts.metrics.tokens,
             },
-            "sft": {"steps": [step + 1 for step in story.sft.steps]},
+            "sft": {"steps": [step + 1 for step in facts.sft.steps]},
         },
         "charts": as_data([*charts, *supervised]),
     }
     body = el(
         "main",
-        page.head(story),
-        page.stages(story),
-        page.findings(story),
-        page.evaluation(story),
-        page.curves(charts, supervised, story.page.summary.kind == "sft"),
-        page.answers(story),
-        page.spent(story),
-        page.recipe(story),
-        page.repeat(story),
-        el("footer", f"Written by outdo {_version(story)}", class_="dim"),
+        page.head(facts),
+        page.stages(facts),
+        page.findings(facts),
+        page.evaluation(facts),
+        page.curves(charts, supervised, facts.page.summary.kind == "sft"),
+        page.answers(facts),
+        page.time_spent(facts),
+        page.recipe(facts),
+        page.repeat(facts),
+        el("footer", f"Written by outdo {_version(facts)}", class_="dim"),
     )
-    style, script = _file("report", "page.css"), _script()
+    style, script = _file("page.css"), _script()
     parts = [
         Raw("<!doctype html>"),
         Raw('<html lang="en">'),
-        el("head", _policy(style, script), el("title", f"{story.name}: report"), _tag("style", style)),
+        el("head", _policy(style, script), el("title", f"{facts.name}: report"), _tag("style", style)),
         el(
             "body",
             body,
-            _tag("script", _quoted(data), ' type="application/json" id="data"'),
+            _tag("script", _embedded(data), ' type="application/json" id="data"'),
             _tag("script", script, ' type="module"'),
         ),
         Raw("</html>"),
@@ -86,7 +84,7 @@ def report_page(story: Story) -> str:
 
 
 def _policy(style: str, script: str) -> Raw:
-    """Nothing may be loaded or run but what is here, by its hash."""
+    """Only the styles and the script of this file may be used, by their hashes."""
     own = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     rule = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
     return joined(
@@ -105,13 +103,13 @@ def _hash(text: str) -> str:
 
 
 def _tag(name: str, text: str, attributes: str = "") -> Raw:
-    """Text as it is: what would end the tag is not in it."""
+    """Unescaped text, which must not end the tag."""
     assert f"</{name}" not in text.lower()
     return Raw(f"<{name}{attributes}>{text}</{name}>")
 
 
-def _quoted(data: Any) -> str:
-    """JSON that is safe inside a page: NaN is null, and no sign begins a tag."""
+def _embedded(data: Any) -> str:
+    """JSON that is safe inside a page: NaN is null, and no character starts a tag."""
     return (
         json.dumps(_finite(data), separators=(",", ":"))
         .replace("<", "\\u003c")
@@ -128,17 +126,16 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _file(room: str, name: str) -> str:
-    return resources.files("outdo").joinpath(room, name).read_text(encoding="utf-8")
+def _file(name: str) -> str:
+    return resources.files("outdo.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _script() -> str:
-    """The dashboard's charts and this page's own lines, as one module."""
-    texts = [_file("dash/web", name) for name in CHARTS] + [_file("report", "page.js")]
-    lines = [line for text in texts for line in text.splitlines() if not line.startswith("import ")]
+    """The chart scripts and the page's own, as one module."""
+    lines = [line for name in SCRIPTS for line in _file(name).splitlines() if not line.startswith("import ")]
     return "\n".join(line.removeprefix("export ") for line in lines)
 
 
-def _version(story: Story) -> Raw:
-    versions = story.page.facts.get("versions")
+def _version(facts: RunFacts) -> Raw:
+    versions = facts.page.facts.get("versions")
     return escaped(str(versions.get("outdo", "")) if isinstance(versions, dict) else "")

@@ -30,6 +30,7 @@ MODEL = "model"
 ADAPTER = "adapter"
 REPORT = "report.html"
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
+SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER})  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/
 

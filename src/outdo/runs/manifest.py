@@ -46,9 +46,7 @@ class Manifest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _older_names(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "parameters" in data:  # as runs of version 0.1 have it
-            data = {"num_parameters": data["parameters"], **data}
-        return data
+        return with_current_names(data) if isinstance(data, dict) else data
 
     def updated(self, **facts: Any) -> Manifest:
         return Manifest(**{**self.model_dump(), **facts})
@@ -61,6 +59,13 @@ class Manifest(BaseModel):
 def new_manifest(recipe: dict[str, Any], facts: dict[str, Any]) -> Manifest:
     common = {"status": "running", "why": "", "started": timestamp(), "recipe": recipe}
     return Manifest(**{**common, "versions": library_versions(), "git": _git_state(), **facts})
+
+
+def with_current_names(data: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of version 0.1, which has `parameters`, as one of today."""
+    if "parameters" not in data:
+        return data
+    return {"num_parameters": data["parameters"]} | {key: data[key] for key in data if key != "parameters"}
 
 
 def manifest_path(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Files that a command writes its results to: what cannot be is refused before the work, not after it."""
+"""Files that a command writes its results to: an unusable one is refused before the work, not after it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from outdo.errors import RecipeError
 
 
 def refuse_folder(path: Path, option: str = "--out") -> None:
-    """Raises RecipeError where there is a folder in the place of the file."""
+    """Raises RecipeError where the path is a folder."""
     if path.is_dir():
         raise RecipeError(f"{option} {path}: is a folder; name a file")
 
 
-def refuse_other(path: Path, kinds: Mapping[str, tuple[bytes, ...]], option: str = "--out") -> None:
-    """Raises RecipeError where the file's ending is none of these, or a file is there that does not begin so: it is
-    written anew where it was made so before, and nothing else is written over."""
+def refuse_foreign(path: Path, kinds: Mapping[str, tuple[bytes, ...]], option: str = "--out") -> None:
+    """Raises RecipeError where the suffix is not among `kinds`, or a file exists that does not start with the bytes of
+    its kind: an earlier output may be overwritten, and nothing else."""
     refuse_folder(path, option)
-    begins = kinds.get(path.suffix.lower())
-    if begins is None:
+    prefixes = kinds.get(path.suffix.lower())
+    if prefixes is None:
         raise RecipeError(f"{option} {path}: must end in {' or '.join(kinds)}")
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
-            if not file.read(4096).lstrip().startswith(begins):
-                raise RecipeError(f"{option} {path}: is there already, and outdo did not write it; name another file")
+            if not file.read(4096).lstrip().startswith(prefixes):
+                raise RecipeError(f"{option} {path}: already exists and was not written by outdo; name another file")
 
 
 def refuse_file(path: Path, option: str = "--out", *, over: bool) -> None:
-    """Raises RecipeError where no file can be written; and where there is one, unless it may be written `over`."""
+    """Raises RecipeError where no file can be written, or one exists and `over` does not allow to overwrite it."""
     refuse_folder(path, option)
     if not path.parent.is_dir():
         raise RecipeError(f"{option} {path}: cannot be written: there is no folder {path.parent}; make it first")
     if path.is_file() and not over:
-        raise RecipeError(f"{option} {path}: is there already; name another file, or write over it with --force")
+        raise RecipeError(f"{option} {path}: already exists; name another file, or overwrite it with --force")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise RecipeError(f"{option} {path}: cannot be written; name another file")

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from outdo.doctor.run_row import RunRow, read_run_row
 from outdo.errors import RecipeError, RunError
 from outdo.evals.estimate import Difference, as_share
 from outdo.evals.report import change, in_words
@@ -17,7 +18,6 @@ from outdo.runs.manifest import read_manifest
 from outdo.sweeps.analysis import between, by_problem
 from outdo.sweeps.grid import SWEEP_FILE, format_value
 from outdo.sweeps.report import NONE, number
-from outdo.sweeps.rows import Row, row_of
 
 IGNORED_KEYS = ("output_dir", "resume")  # differ between any two runs
 TABLE_ROWS = {  # signal -> title and format
@@ -41,7 +41,7 @@ class Side:
 
     name: str
     recipe: dict[str, Any]
-    row: Row
+    row: RunRow
 
 
 def read(folders: Sequence[Path], skipped: list[str]) -> list[Side]:
@@ -62,7 +62,7 @@ def _side(folder: Path, skipped: list[str]) -> Side:
         raise RecipeError(f"{error}: name folders of runs") from None
     if manifest.kind == "stages":
         raise RecipeError(f"{folder} has stages, each a run of its own: name those, such as {folder}/02-grpo")
-    return Side(str(folder), manifest.recipe, row_of(folder, skipped))
+    return Side(str(folder), manifest.recipe, read_run_row(folder, skipped))
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:
@@ -120,7 +120,7 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
     return table
 
 
-def _success(row: Row) -> str:
+def _success(row: RunRow) -> str:
     if row["success_rate"] is None:
         return NONE
     return f"{as_share(row['success_rate'])} [{row['low']:.3f}, {row['high']:.3f}]"

@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 import yaml
 
+from outdo.doctor.run_row import Outcome, read_run_row
 from outdo.errors import EngineError, RecipeError, RunError
 from outdo.recipe.schema import Recipe
 from outdo.runs.files import acquire_lock, disk_errors, write_atomic
@@ -27,7 +28,6 @@ from outdo.runs.manifest import holds_run, read_manifest
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
-from outdo.sweeps.rows import Outcome, row_of
 from outdo.training import interrupts
 
 Notify = Callable[[str], None]
@@ -87,7 +87,7 @@ class Drive:
         if not holds_run(run):
             return row | _empty_row("waiting")
         try:
-            return row | row_of(run, skipped)
+            return row | read_run_row(run, skipped)
         except RunError as error:  # an unreadable folder costs this cell only
             return row | _empty_row("failed", str(error))
 

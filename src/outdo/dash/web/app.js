@@ -1,4 +1,4 @@
-// The frame: which view is shown, the keys that hold everywhere, dark and light.
+// The frame: which view is shown, keyboard shortcuts, dark and light theme.
 import { h, state } from "./dom.js";
 import { here } from "./route.js";
 import { visible } from "./text.js";
@@ -16,17 +16,17 @@ const VIEWS = { runs, run: curves, groups, prompt, findings, resources, recipe, 
 const KEYS = [
   ["/", "filter the runs"],
   ["g then r", "all runs"],
-  ["1 … 5", "curves, groups, findings, resources, recipe of the run"],
-  ["← →", "read a chart that has the focus; in Groups, the step before and after (Shift: ten)"],
-  ["+ − Esc", "zoom a chart that has the focus in, out, and back to all"],
-  ["t", "dark or light"],
+  ["1 … 5", "the run's curves, groups, findings, resources, recipe"],
+  ["← →", "read values of the focused chart; in Groups, previous and next step (Shift: ten)"],
+  ["+ − Esc", "zoom the focused chart in, out, and reset"],
+  ["t", "dark or light theme"],
   ["?", "this list"],
 ];
 const LIVE = { live: "live", waiting: "waiting for the server …", off: "" };
 
 /**
- * What a view gets: its page, its part of the address, and ways to speak to the frame. What is given to `onClose` is
- * called when the reader goes elsewhere, at once where that has happened already.
+ * What a view gets: its page, its query, and access to the frame. `onClose` registers a callback for when the view is
+ * left, which is called at once where that has already happened.
  */
 function scope(query) {
   const closing = [], stop = new AbortController();
@@ -43,10 +43,10 @@ function scope(query) {
         href && i < last ? h("a", { href }, visible(text)) : h("span", {}, visible(text))));
       document.title = ["outdo", ...parts.map((part) => visible(part.text))].join(" · ");
     },
-    live(told) {
+    live(state) {
       const element = document.getElementById("live");
-      element.textContent = LIVE[told];
-      element.dataset.state = told;
+      element.textContent = LIVE[state];
+      element.dataset.state = state;
     },
     close() {
       made.closed = true;
@@ -69,55 +69,55 @@ async function show() {
   mine.page.append(h("p.state.waiting", {}, "Loading …"));
   window.scrollTo(0, 0);
   try {
-    if (!VIEWS[view]) throw new Error(`There is no view called ${view}`);
+    if (!VIEWS[view]) throw new Error(`There is no view named ${view}`);
     await VIEWS[view].open(mine);
   } catch (error) {
-    if (error.name !== "AbortError" && !mine.closed) mine.page.replaceChildren(trouble(error));
+    if (error.name !== "AbortError" && !mine.closed) mine.page.replaceChildren(errorPage(error));
   }
 }
 
-/** What went wrong, and the way on. */
-export function trouble(error) {
-  const title = error.status === 404 ? "Not there" : error.status === 401 ? "A token is needed" : "That did not work";
+/** The error, and links to continue. */
+export function errorPage(error) {
+  const title = error.status === 404 ? "Not found" : error.status === 401 ? "Token required" : "Something went wrong";
   if (error.status === undefined) console.error(error);
   return state(title, visible(error.message), h("p", {},
     h("button", { type: "button", onclick: show }, "Try again"), " ", h("a.button", { href: "#/runs" }, "All runs")));
 }
 
-function turnTheme() {
+function toggleTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
   try {
     localStorage.setItem("theme", next);
-  } catch {  // without storage the choice holds for this page
+  } catch {  // without storage the choice is for this page only
   }
   document.dispatchEvent(new Event("theme"));
 }
 
-function tellKeys() {
+function showKeys() {
   const dialog = /** @type {HTMLDialogElement} */ (document.getElementById("keys"));
-  dialog.replaceChildren(h("h2", {}, "Keys"),
-    h("dl", {}, KEYS.map(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
+  dialog.replaceChildren(h("h2", {}, "Keyboard shortcuts"),
+    h("dl", {}, KEYS.map(([key, action]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, action)])),
     h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   if (!dialog.open) dialog.showModal();
 }
 
-let waitsForG = 0;
+let pressedG = 0;
 
 function onKey(event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-  const writes = event.target.closest?.("input:not([type=range]):not([type=checkbox]), textarea, select, dialog");
-  if (writes) return;
+  const isTyping = event.target.closest?.("input:not([type=range]):not([type=checkbox]), textarea, select, dialog");
+  if (isTyping) return;
   if (current?.onKey?.(event)) event.preventDefault();
-  else if (event.key === "?") tellKeys();
-  else if (event.key === "t") turnTheme();
-  else if (event.key === "g") waitsForG = Date.now();
-  else if (event.key === "r" && Date.now() - waitsForG < 1500) location.hash = "#/runs";
-  else if (event.key === "/") toFilter(event);
+  else if (event.key === "?") showKeys();
+  else if (event.key === "t") toggleTheme();
+  else if (event.key === "g") pressedG = Date.now();
+  else if (event.key === "r" && Date.now() - pressedG < 1500) location.hash = "#/runs";
+  else if (event.key === "/") focusFilter(event);
   else if (/^[1-9]$/.test(event.key)) document.querySelectorAll(".tabs a")[Number(event.key) - 1]?.click();
 }
 
-function toFilter(event) {
+function focusFilter(event) {
   event.preventDefault();
   const field = document.querySelector("input[type=search]");
   if (field) field.focus();
@@ -125,15 +125,15 @@ function toFilter(event) {
 }
 
 document.addEventListener("keydown", onKey);
-document.getElementById("theme").addEventListener("click", turnTheme);
-document.getElementById("help").addEventListener("click", tellKeys);
+document.getElementById("theme").addEventListener("click", toggleTheme);
+document.getElementById("help").addEventListener("click", showKeys);
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();  // the address names the view
   document.getElementById("main").focus();
 });
 window.addEventListener("hashchange", () => {
   show();
-  document.getElementById("main").focus({ preventScroll: true });  // what is read aloud next is the new view
+  document.getElementById("main").focus({ preventScroll: true });  // a screen reader continues with the new view
 });
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token leaves the address
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // without the token
 show();

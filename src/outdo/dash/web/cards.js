@@ -3,35 +3,35 @@ import { chart } from "./chart.js";
 import { bandsOf, evalPoints, lineOf, marksOf, named } from "./data.js";
 import { h, state } from "./dom.js";
 import { GLYPHS } from "./draw.js";
-import { told, visible } from "./text.js";
+import { withCode, visible } from "./text.js";
 
 const SECTIONS = [
-  ["reward", "Reward", "Is it learning, and is that real?"],
-  ["policy", "Policy", "How far and how fast it moves from where it began."],
-  ["groups", "Groups", "Whether siblings differ: without that there is nothing to learn from."],
+  ["reward", "Reward", "Is it learning, and is the gain real?"],
+  ["policy", "Policy", "How far and how fast it moves from the starting model."],
+  ["groups", "Groups", "Whether the answers of a group differ: without spread there is nothing to learn from."],
   ["length", "Length", "What an answer costs."],
-  ["optimizer", "Optimizer", "Steps, and how big they are."],
-  ["machine", "Machine", "Speed, and whether grader and sampler are well."],
+  ["optimizer", "Optimizer", "Learning rate and the size of updates."],
+  ["machine", "Machine", "Speed, and the health of graders and sampler."],
 ];
 
 /**
- * All cards of what is shown. `update` draws what is new and adds cards for signals that have come.
+ * All cards of what is shown. `update` draws what is new and adds cards for new signals.
  * @param {any} shown see curves.js
  */
 export function cardsOf(shown) {
   const element = h("div.sections"), opened = new Set();
-  let cards = [], had = null;
+  let cards = [], shownKey = null;
   const build = (all) => {
     cards.forEach((card) => card.chart.remove());
     const entries = all.filter((entry) => !isStill(shown, entry) || opened.has(entry.name));
     cards = entries.map((entry) => card(shown, entry));
     if (shown.flat) return element.replaceChildren(h("div.cards", {}, cards.map((each) => each.element)));
-    const parts = SECTIONS.map(([key, title, words]) => {
+    const parts = SECTIONS.map(([key, title, about]) => {
       const own = cards.filter((_, i) => entries[i].section === key);
       const still = all.filter((entry) => entry.section === key && !entries.includes(entry));
       return own.length + still.length > 0 && h("section", { "aria-label": title },
-        h("h2", {}, title, h("small.dim", {}, words)), h("div.cards", {}, own.map((each) => each.element)),
-        still.length > 0 && h("p.still", {}, "At 0 throughout: ", still.map((entry) => stillButton(entry, () => {
+        h("h2", {}, title, h("small.dim", {}, about)), h("div.cards", {}, own.map((each) => each.element)),
+        still.length > 0 && h("p.still", {}, "Always 0: ", still.map((entry) => stillButton(entry, () => {
           opened.add(entry.name);
           update();
         }))));
@@ -40,9 +40,9 @@ export function cardsOf(shown) {
   };
   const update = () => {
     const all = entriesOf(shown);
-    const now = all.map((entry) => [...entry.names, isStill(shown, entry), opened.has(entry.name)].join()).join("|");
-    if (now !== had) build(all);
-    had = now;
+    const key = all.map((entry) => [...entry.names, isStill(shown, entry), opened.has(entry.name)].join()).join("|");
+    if (key !== shownKey) build(all);
+    shownKey = key;
     cards.forEach((each) => each.update());
   };
   update();
@@ -52,7 +52,7 @@ export function cardsOf(shown) {
   };
 }
 
-/** Whether a signal that is bad above zero was always zero: it is named, and drawn when asked for. */
+/** Whether a signal that is bad above zero was always zero: its chart is folded to a button. */
 function isStill(shown, entry) {
   if (!(entry.bad_band?.[0] > 0)) return false;
   const values = shown.runs.flatMap((run) => entry.names.flatMap((name) => run.metrics.series[name]?.mean ?? []));
@@ -60,16 +60,16 @@ function isStill(shown, entry) {
 }
 
 function stillButton(entry, onclick) {
-  return h("button", { type: "button", title: "Draw it", "data-still": entry.name, onclick },
+  return h("button", { type: "button", title: "Show the chart", "data-still": entry.name, onclick },
     visible(entry.title || entry.name));
 }
 
 function nothingYet(shown) {
   if (["sft", "stages"].includes(shown.runs[0].summary.kind)) return "";
   const running = shown.runs.some((run) => run.summary.status === "running");
-  return state("No step is finished yet", running
-    ? "The run is loading, warming up or evaluating. The first curves show by themselves."
-    : "This run has no steps of GRPO; what it has is below, or on its Recipe page.");
+  return state("No finished steps yet", running
+    ? "The run is loading, warming up or evaluating. Curves appear after the first step."
+    : "This run has no GRPO steps; see below, or its Recipe page.");
 }
 
 /** The charts that have data. Several runs over each other get a chart for each signal, one run may share one. */
@@ -92,9 +92,9 @@ function withEvals(shown, found) {
   if (!shown.runs.some((run) => run.evals.length)) return found;
   return [{
     names: [], name: "held-out", title: "Held-out success", section: "reward", bands: [],
-    what: "Problems that were never trained on, with 95% intervals.",
+    what: "Problems that are not in training, with 95% intervals.",
     good: "rises with the reward",
-    bad: "flat while the reward rises: the reward is gamed, or the prompts are learnt by heart",
+    bad: "flat while the reward rises: the reward is gamed, or the prompts are memorized",
   }, ...found];
 }
 
@@ -110,8 +110,8 @@ function card(shown, entry) {
     h("header", {},
       h("h3", { title: entry.names.join(", ") }, visible(entry.title || entry.name), unit), tag, h("span.grow"), read),
     h("div.tiny-tools", {}, toggle, wide),
-    plot, legend, h("p.what", {}, told(entry.what)),
-    entry.bad && h("p.bad", {}, h("b", {}, "When bad: "), told(entry.bad)));
+    plot, legend, h("p.what", {}, withCode(entry.what)),
+    entry.bad && h("p.bad", {}, h("b", {}, "When bad: "), withCode(entry.bad)));
   const drawn = chart(plot, { title: entry.title || entry.name, group: shown.group, read, bands: bandsOf(entry) });
   const update = () => {
     const { lines, points, names } = contentOf(shown, entry);
@@ -120,7 +120,7 @@ function card(shown, entry) {
     drawn.set({ marks, lines, points, smooth, log: log || shown.log, xKind: shown.x });
     legend.replaceChildren(...names.map(([style, name]) =>
       h("span", {}, h(`i.line-${style}`, { "aria-hidden": "true" }, GLYPHS[style % 8]), visible(name))));
-    element.classList.toggle("ill", marks.length > 0);
+    element.classList.toggle("failing", marks.length > 0);
     judge(tag, entry, lines);
   };
   return { element, chart: drawn, update };
@@ -158,13 +158,13 @@ function withPasses(run, split) {
   return [split, ...parts].join(", ");
 }
 
-/** Says in which band the newest values lie. Whether that is an illness, the doctor says, who sees all curves. */
+/** The band of the latest values. Whether that is a failure mode is the doctor's call, which reads all curves. */
 function judge(tag, entry, lines) {
   const last = (lines[0]?.y ?? []).filter((value) => value !== null).slice(-5);
   const mean = last.reduce((sum, value) => sum + value, 0) / last.length;
   const within = (band) => band && last.length > 0 && mean >= (band[0] ?? -Infinity) && mean <= (band[1] ?? Infinity);
   const kind = lines.length > 0 && within(entry.bad_band) ? "bad" : within(entry.good_band) ? "good" : "";
   tag.className = `verdict ${kind}`;
-  tag.textContent = { bad: "! look", good: "✓ good", "": "" }[kind];
-  tag.title = kind && `The newest values lie in the ${kind} band.`;
+  tag.textContent = { bad: "! check", good: "✓ good", "": "" }[kind];
+  tag.title = kind && `The latest values are in the ${kind} band.`;
 }

@@ -1,4 +1,4 @@
-// Runs side by side: in what they were told to differ, what came of it, and their curves over each other.
+// Runs side by side: recipe keys that differ, results, and overlaid curves.
 import { get } from "./api.js";
 import { chartGroup } from "./chart.js";
 import { cardsOf } from "./cards.js";
@@ -22,9 +22,9 @@ export async function open(scope) {
   const ids = [...new Set(query.getAll("run"))].slice(0, 8);
   if (ids.length < 2) {
     const back = h("a.button", { href: "#/runs" }, "All runs");
-    return page.replaceChildren(state("Two runs at least", "Pick them in the list of runs, then Compare.", back));
+    return page.replaceChildren(state("Select at least two runs", "In the list of runs, then Compare.", back));
   }
-  const figures = get("compare", { run: ids }, scope.signal);  // it reads answers too, so the curves do not wait for it
+  const figures = get("compare", { run: ids }, scope.signal);  // slow: it reads answers
   const [catalogue, ...runs] = await Promise.all([signals(), ...ids.map((id, i) => load(id, i, scope.signal))]);
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: "Compare" });
   const chosen = catalogue.filter((each) => CURVES.includes(each.name)).map((each) => ({ ...each, also: [] }));
@@ -32,10 +32,10 @@ export async function open(scope) {
   const shown = { runs, catalogue: chosen, group: chartGroup(), scope, ...looks };
   const cards = cardsOf(shown);
   scope.onClose(cards.remove);
-  const table = h("p.state.waiting", {}, "Reading the figures …");
+  const table = h("p.state.waiting", {}, "Loading figures …");
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),
-      h("a.button", { href: to("run", { run: ids }) }, "All their curves")),
+      h("a.button", { href: to("run", { run: ids }) }, "Overlay curves")),
     success(runs), table, cards.element);
   table.replaceWith(tables(await figures, runs));
 }
@@ -46,45 +46,45 @@ function success(runs) {
     low: run.summary.after.low, high: run.summary.after.high, before: run.summary.before?.success,
   }));
   if (!rows.length) return "";
-  const how = h("small.dim", {}, "dot with its 95% interval; the small tick is before training");
+  const how = h("small.dim", {}, "dot with 95% interval; the small tick is before training");
   return h("section.card", {}, h("h2", {}, "Held-out success", how), dots(rows, "Held-out success"));
 }
 
 /** Keys that differ, then every figure: a column for each run. */
-function tables(told, runs) {
+function tables(comparison, runs) {
   const heads = h("tr", {}, h("td", {}), runs.map((run) => h("th", { scope: "col" }, swatch(run.style),
     h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)))));
   const line = (title, values, classes = "") => h(`tr${classes}`, {}, h("th", { scope: "row" }, visible(title)),
     values.map((value) => h("td.num", {}, visible(value))));
   const across = { colspan: runs.length + 1 };
-  const keys = told.keys.map((each) => line(each.key, each.values.map(typed), ".mono-row"));
+  const keys = comparison.keys.map((each) => line(each.key, each.values.map(typed), ".mono-row"));
   const body = h("tbody", {},
-    h("tr.between", {}, h("th", across, "Keys of the recipe that differ")),
-    keys.length ? keys : h("tr", {}, h("td.dim", across, "none: only chance differs")),
-    h("tr.between", {}, h("th", across, "What came of it")),
-    figureRows(told).map(([title, values]) => line(title, values)));
-  return h("section.card", {}, h("h2", {}, "What differs, and what came of it"),
-    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of the runs" },
+    h("tr.between", {}, h("th", across, "Recipe keys that differ")),
+    keys.length ? keys : h("tr", {}, h("td.dim", across, "none")),
+    h("tr.between", {}, h("th", across, "Results")),
+    figureRows(comparison).map(([title, values]) => line(title, values)));
+  return h("section.card", {}, h("h2", {}, "Recipe and results"),
+    h("div.scroll", { tabindex: "0", role: "region", "aria-label": "Comparison table" },
       h("table.side", {}, h("thead", {}, heads), body)),
-    told.notes.map((words) => h("p.dim", {}, visible(words))));
+    comparison.notes.map((note) => h("p.dim", {}, visible(note))));
 }
 
 /** The figures of `outdo compare`, in its order, where a run has them. */
-function figureRows(told) {
-  const has = ([name]) => told.rows.some((row) => typeof row[name] === "number");
-  const each = (call) => told.rows.map(call);
+function figureRows(comparison) {
+  const has = ([name]) => comparison.rows.some((row) => typeof row[name] === "number");
+  const each = (call) => comparison.rows.map(call);
   return [
     ["status", each((row) => row.status)],
     ["held-out success [95%]", each((row) => `${share(row.success_rate)} ${interval(row.low, row.high)}`)],
     ["before", each((row) => share(row.before))],
-    ["difference to the first", each((row, i) => (i ? difference(told, row.run) : ""))],
+    ["difference from the first", each((row, i) => (i ? difference(comparison, row.run) : ""))],
     ...FIGURES.filter(has).map(([name, title]) => [title, each((row) => short(row[name]))]),
     ["findings", each((row) => (row.findings ?? []).join(", ") || "none")],
   ];
 }
 
-function difference(told, run) {
-  const gap = told.differences.find((each) => each.run === run);
+function difference(comparison, run) {
+  const gap = comparison.differences.find((each) => each.run === run);
   if (!gap) return "–";
   const [value, low, high] = [gap.difference, gap.low, gap.high].map((each) => signed(each, 3));
   return `${value} [${low}, ${high}]${gap.noise ? ", within noise" : ""}`;

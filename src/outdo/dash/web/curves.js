@@ -1,4 +1,4 @@
-// The curves of a run as they grow, or of several runs over each other.
+// Live curves of a run, or overlaid curves of several runs.
 import { get, listen } from "./api.js";
 import { chartGroup } from "./chart.js";
 import { cardsOf } from "./cards.js";
@@ -12,13 +12,13 @@ import { visible } from "./text.js";
 import { warmup } from "./warmup.js";
 
 const SMOOTH = 0.6;  // a step is a small sample: without it the trend is hard to see
-const MOST = 8;  // runs over each other: there are no more colours and dashes that can be told apart
-const TOGETHER = 100;  // milliseconds in which what comes is drawn at once
+const MAX_RUNS = 8;  // overlaid: there are no more distinguishable colours and dashes
+const BATCH = 100;  // milliseconds in which events are drawn together
 
 export async function open(scope) {
   const { page, query } = scope;
-  const ids = [...new Set(query.getAll("run"))].slice(0, MOST);
-  if (!ids.length) return page.replaceChildren(state("No run is named", "Pick one from the list of runs."));
+  const ids = [...new Set(query.getAll("run"))].slice(0, MAX_RUNS);
+  if (!ids.length) return page.replaceChildren(state("No run selected", "Select one in the list of runs."));
   const [catalogue, ...runs] = await Promise.all([signals(), ...ids.map((id, i) => load(id, i, scope.signal))]);
   const range = query.get("zoom")?.split(":").map(Number);
   const shown = {
@@ -30,7 +30,7 @@ export async function open(scope) {
   const head = runs.length === 1 ? runHead(scope, "run", runs[0].about, runs[0].findings) : severalHead(scope, shown);
   const cards = cardsOf(shown);
   const tools = toolbar(shown, cards);
-  tools.hidden = runs.length === 1 && ["sft", "stages"].includes(runs[0].summary.kind);  // no step of GRPO will come
+  tools.hidden = runs.length === 1 && ["sft", "stages"].includes(runs[0].summary.kind);  // no GRPO steps
   page.replaceChildren(head.element, tools, cards.element);
   if (runs.length === 1) page.append(warmup(scope, runs[0]));
   if (runs[0].summary.kind === "stages") page.append(await stagesOf(scope, runs[0]));
@@ -40,40 +40,40 @@ export async function open(scope) {
   scope.onClose(listen(ids, {
     after: () => shown.runs.map((run) => run.metrics.steps.at(-1) ?? -1),
     onBack: () => catchUp(shown, cards, head),
-    onState: (told) => scope.live(runs.some((run) => run.summary.status === "running") ? told : "off"),
+    onState: (state) => scope.live(runs.some((run) => run.summary.status === "running") ? state : "off"),
     onEvent: (kind, data) => onEvent(shown, cards, head, kind, data),
   }));
 }
 
-/** A run of several stages has no curves of its own: each stage is a run. */
+/** A run with stages has no curves itself: each stage is a run. */
 async function stagesOf(scope, run) {
   const { runs } = await get("runs", {}, scope.signal);
   const inside = runs.filter((each) => each.id !== run.id && (run.id === "." || each.id.startsWith(`${run.id}/`)));
   inside.sort((a, b) => a.id.localeCompare(b.id));
-  return h("section", {}, h("h2", {}, "Stages", h("small.dim", {}, "each is a run of its own")),
+  return h("section", {}, h("h2", {}, "Stages", h("small.dim", {}, "each is a separate run")),
     h("div.cards", {}, inside.map((each) => h("a.card.sweep-card", { href: to("run", { run: each.id }) },
       h("small.dim", {}, visible(each.kind)), h("b", {}, visible(each.name)), statusMark(each)))));
 }
 
-/** Rows that came while nobody listened. */
+/** Loads what changed while the page was hidden. */
 async function catchUp(shown, cards, head) {
   for (const run of shown.runs) {
     const fresh = await load(run.id, run.style, shown.scope.signal).catch((error) => error);
     if (fresh.status === 404) gone(shown, run);
     if (fresh instanceof Error || shown.scope.closed) return;
-    Object.assign(run.about, fresh.about);  // the head holds on to it
+    Object.assign(run.about, fresh.about);  // the head refers to it
     Object.assign(run, fresh, { about: run.about, window: run.window });
     head.update(run.summary, run.findings);
   }
   cards.update();
 }
 
-/** A run that was deleted while it was looked at: what was read stays, and the page says so. */
+/** A run that was deleted while it was shown: what was loaded stays, with a notice. */
 function gone(shown, run) {
   if (!shown.scope.page.querySelector(".gone")) {
     shown.scope.page.prepend(h("p.notice.gone", { role: "alert" },
-      `${visible(run.summary.name)} is no longer there: its folder was moved or deleted. `,
-      "What you see was read before. ", h("a", { href: "#/runs" }, "All runs")));
+      `${visible(run.summary.name)} no longer exists: its folder was moved or deleted. `,
+      "This is what was loaded before. ", h("a", { href: "#/runs" }, "All runs")));
   }
   shown.scope.live("off");
 }
@@ -92,30 +92,30 @@ function onEvent(shown, cards, head, kind, data) {
   else if (kind === "status") {
     const ended = run.summary.status === "running" && data.summary.status !== "running";
     run.summary = data.summary;
-    if (ended) catchUp(shown, cards, head);  // the doctor looks at the whole of it
+    if (ended) catchUp(shown, cards, head);  // the doctor reads the complete run
     shown.scope.live(shown.runs.some((each) => each.summary.status === "running") ? "live" : "off");
   }
-  shown.due ||= setTimeout(() => {  // many events may come at once
+  shown.due ||= setTimeout(() => {  // several events may arrive at once
     shown.due = 0;
     if (shown.scope.closed) return;
     head.update(run.summary, run.findings);
     cards.update();
-  }, TOGETHER);
+  }, BATCH);
 }
 
-/** What the head says of the rows: the server tells of them once. */
+/** Updates the head from new rows, which come without a summary. */
 function grow({ metrics, summary, about }) {
   summary.steps = metrics.total;
   summary.spark = [metrics.series.reward_mean?.mean.at(-1) ?? null];
   about.tokens = metrics.tokens.at(-1) ?? about.tokens;
 }
 
-function mergedEvals(had, more) {
+function mergedEvals(old, more) {
   const key = (each) => `${each.step} ${each.split}`;
-  return [...new Map([...had, ...more].map((each) => [key(each), each])).values()];
+  return [...new Map([...old, ...more].map((each) => [key(each), each])).values()];
 }
 
-/** More detail of what is zoomed to, where the curve was thinned out. */
+/** Loads more detail of the zoomed range, where the curve is downsampled. */
 async function onZoom(shown, cards, range) {
   shown.scope.page.querySelector(".reset").hidden = !range;
   note({ zoom: range && range.map((x) => Number(x.toPrecision(6))).join(":") });
@@ -142,9 +142,9 @@ function toolbar(shown, cards) {
     cards.update();
   } });
   const reset = h("button.reset", { type: "button", hidden: !shown.group.range,
-    onclick: () => shown.group.zoom(null) }, "Show all");
-  return h("div.bar.tools", { role: "toolbar", "aria-label": "How the curves are drawn" },
-    segmented("Along x", [["steps", "Steps"], ["time", "Time"], ["tokens", "Tokens"]], shown.x, (x) => {
+    onclick: () => shown.group.zoom(null) }, "Reset zoom");
+  return h("div.bar.tools", { role: "toolbar", "aria-label": "Chart options" },
+    segmented("X axis", [["steps", "Steps"], ["time", "Time"], ["tokens", "Tokens"]], shown.x, (x) => {
       shown.x = x;
       note({ x: x === "steps" ? "" : x });
       shown.group.zoom(null);
@@ -152,7 +152,7 @@ function toolbar(shown, cards) {
     }),
     h("label.field", {}, h("span", {}, "Smoothing"), slider, out),
     h("label.check", {}, log, h("span", {}, "Log scale")), reset,
-    h("span.dim.hint", {}, "drag to zoom, double-click for all"));
+    h("span.dim.hint", {}, "drag to zoom, double-click to reset"));
 }
 
 /** The head of several runs: which line is which. */
@@ -162,11 +162,11 @@ function severalHead(scope, shown) {
   const element = h("div.run-head", {},
     h("div.headline", {}, h("h1", {}, `${ids.length} runs`),
       h("a.button", { href: to("compare", { run: ids }) }, "Compare")),
-    scope.query.getAll("run").length > MOST &&
-      h("p.dim", {}, `These are the first ${MOST}: more cannot be told apart.`),
-    h("ul.legend", { "aria-label": "Runs and their lines" }, shown.runs.map((run) => h("li", {},
+    scope.query.getAll("run").length > MAX_RUNS &&
+      h("p.dim", {}, `Only the first ${MAX_RUNS} are shown.`),
+    h("ul.legend", { "aria-label": "Legend" }, shown.runs.map((run) => h("li", {},
       swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
-      h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Take away",
-        "aria-label": `Take ${visible(run.summary.name)} away` }, "×")))));
+      h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Remove",
+        "aria-label": `Remove ${visible(run.summary.name)}` }, "×")))));
   return { element, update() {} };
 }

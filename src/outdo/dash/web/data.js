@@ -1,4 +1,4 @@
-// A run's rows as the page holds them, and what a chart draws of them.
+// A run's rows as the page has them, and what a chart draws of them.
 import { get } from "./api.js";
 
 /**
@@ -17,15 +17,15 @@ export async function load(id, style, signal) {
   return { id, style, about, summary: about.summary, metrics, window: null, evals, findings };
 }
 
-/** New rows at the end of those that are there; rows that are known are passed over. @param {Metrics} metrics */
+/** Appends new rows; rows that exist are skipped. @param {Metrics} metrics */
 export function append(metrics, more) {
   const last = metrics.steps.length ? metrics.steps[metrics.steps.length - 1] : -1;
   const from = more.steps.findIndex((step) => step > last);
   if (from < 0) return false;
-  const had = metrics.steps.length, added = more.steps.length - from;
+  const start = metrics.steps.length, added = more.steps.length - from;
   for (const key of ["steps", "time", "tokens"]) metrics[key].push(...more[key].slice(from));
   for (const name of new Set([...Object.keys(metrics.series), ...Object.keys(more.series)])) {
-    const series = (metrics.series[name] ??= { mean: Array(had).fill(null), low: null, high: null });
+    const series = (metrics.series[name] ??= { mean: Array(start).fill(null), low: null, high: null });
     const values = more.series[name]?.mean.slice(from) ?? Array(added).fill(null);
     for (const key of ["mean", "low", "high"]) series[key]?.push(...values);
   }
@@ -33,13 +33,13 @@ export function append(metrics, more) {
   return true;
 }
 
-/** The values on the x axis; where one was not noted, the one before. @param {Metrics} metrics */
+/** The values on the x axis; a missing one repeats the one before. @param {Metrics} metrics */
 export function xOf(metrics, kind) {
   let last = 0;
   return kind === "steps" ? metrics.steps : metrics[kind].map((value) => (last = value ?? last));
 }
 
-/** Where on the x axis a number of finished steps lies. @param {Metrics} metrics */
+/** The x position of a number of finished steps. @param {Metrics} metrics */
 export function place(metrics, step, kind) {
   if (kind === "steps") return step;
   let i = metrics.steps.length - 1;
@@ -47,13 +47,13 @@ export function place(metrics, step, kind) {
   return i < 0 ? 0 : metrics[kind][i] ?? 0;
 }
 
-/** The steps that a stretch of the x axis holds. @param {Metrics} metrics @param {[number, number]} range */
+/** The steps in a range of the x axis. @param {Metrics} metrics @param {[number, number]} range */
 export function stepsIn(metrics, range, kind) {
   const inside = metrics.steps.filter((_, i) => metrics[kind][i] >= range[0] && metrics[kind][i] <= range[1]);
   return inside.length ? [Math.max(0, inside[0] - 1), inside[inside.length - 1] + 1] : null;
 }
 
-/** Names of series that a chart's entry stands for: itself, or all that begin so where it ends in a star. */
+/** The series that a catalogue name matches: itself, or all with its prefix where it ends in a star. */
 export function named(entry, series) {
   if (!entry.endsWith("*")) return entry in series ? [entry] : [];
   return Object.keys(series).filter((name) => name.startsWith(entry.slice(0, -1)));
@@ -74,20 +74,21 @@ export function evalPoints(held, split, kind, style) {
   }));
 }
 
-/** What the doctor saw in one of these signals, as marks. @param {Held} held @param {string[]} names */
+/** Findings on one of these signals, as marks. @param {Held} held @param {string[]} names */
 export function marksOf(held, names, kind) {
-  const holds = (finding) => !finding.past && isIll(finding) && finding.signals.some((name) => names.includes(name));
+  const holds = (finding) =>
+    !finding.past && isFailure(finding) && finding.signals.some((name) => names.includes(name));
   return held.findings.filter(holds).map(({ step, code, severity }) =>
     ({ x: place(held.metrics, step, kind), label: code, severity }));
 }
 
-/** Whether it is an illness rather than "healthy" or "too early". */
-export function isIll(finding) {
+/** Whether it is a failure mode rather than "healthy" or "too early". */
+export function isFailure(finding) {
   return finding.severity !== "info" && finding.code !== "healthy" && finding.code !== "too_early";
 }
 
 let catalogue = null;
-/** What is known of each chart; asked for once. */
+/** The catalogue of charts, fetched once. */
 export async function signals() {
   catalogue ??= (await get("signals")).charts;
   return catalogue;

@@ -1,8 +1,8 @@
-// Elements without markup: whatever a run says ends up in text nodes, never in HTML.
+// Elements without markup: all text of a run goes into text nodes, never into HTML.
 
 /**
  * An element: h("div.card", {title: "…", onclick: f}, "text", child). A list among the children is spread; null,
- * undefined and false are left out. `style` is an object and goes through the CSSOM, which the content policy allows.
+ * undefined and false are omitted. `style` is an object and goes through the CSSOM, which the content policy allows.
  * @param {string} name tag.class.class @param {Record<string, any>} [props] @param {...any} children
  * @returns {HTMLElement}
  */
@@ -41,7 +41,7 @@ export function svg(name, props = {}, ...children) {
   return element;
 }
 
-/** Buttons of which one is pressed. @param {string} label @param {[string, string][]} choices value and word */
+/** Buttons, one of which is pressed. @param {string} label @param {[string, string][]} choices value and word */
 export function segmented(label, choices, chosen, onChoose) {
   const buttons = choices.map(([value, word]) =>
     h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => choose(value) }, word));
@@ -59,22 +59,22 @@ export function select(label, choices, chosen, onChoose) {
     h("select", { onchange: (event) => onChoose(event.target.value) }, options));
 }
 
-/** A button that puts words on the clipboard and says so. */
-export function copyButton(words, label = "Copy") {
+/** A button that copies a text to the clipboard. */
+export function copyButton(text, label = "Copy") {
   const button = h("button.copy", { type: "button", "aria-live": "polite" }, label);
   button.addEventListener("click", async () => {
-    button.textContent = (await copied(words)) ? "Copied" : "Press Ctrl-C";
+    button.textContent = (await copied(text)) ? "Copied" : "Press Ctrl-C";
     setTimeout(() => (button.textContent = label), 1600);
   });
   return button;
 }
 
-async function copied(words) {
+async function copied(text) {
   try {
-    await navigator.clipboard.writeText(words);
+    await navigator.clipboard.writeText(text);
     return true;
-  } catch {  // an address that is no secure context has no clipboard: what is selected can be copied there
-    const field = h("textarea.aside", { value: words, "aria-hidden": "true" });
+  } catch {  // without a secure context there is no clipboard API, but a selection can be copied
+    const field = h("textarea.aside", { value: text, "aria-hidden": "true" });
     document.body.append(field);
     field.select();
     const done = document.execCommand("copy");
@@ -83,16 +83,16 @@ async function copied(words) {
   }
 }
 
-/** What stands where there is nothing to show: what is so, and what to do. */
-export function state(title, words = "", ...more) {
-  return h("div.state", {}, h("h2", {}, title), words && h("p", {}, words), more);
+/** An empty state: what is missing, and what to do. */
+export function state(title, text = "", ...more) {
+  return h("div.state", {}, h("h2", {}, title), text && h("p", {}, text), more);
 }
 
-/** Calls the last of many calls, after a pause. */
+/** Debounce: only the last of many calls is made, after a pause. */
 export function later(wait, call) {
   let timer = 0;
-  return (...words) => {
+  return (...args) => {
     clearTimeout(timer);
-    timer = setTimeout(() => call(...words), wait);
+    timer = setTimeout(() => call(...args), wait);
   };
 }

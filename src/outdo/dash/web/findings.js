@@ -1,12 +1,12 @@
-// What the doctor says of a run: the words, the evidence on the curve, the change to make.
+// The doctor's findings on a run: explanation, evidence on the curve, the change to make.
 import { listen } from "./api.js";
 import { chart } from "./chart.js";
-import { bandsOf, evalPoints, isIll, lineOf, load, signals } from "./data.js";
+import { bandsOf, evalPoints, isFailure, lineOf, load, signals } from "./data.js";
 import { copyButton, h, state } from "./dom.js";
 import { SEVERITY, typed } from "./format.js";
 import { runHead } from "./head.js";
 import { to } from "./route.js";
-import { told, visible } from "./text.js";
+import { withCode, visible } from "./text.js";
 
 const DIRECTIONS = { up: "rises", down: "falls", steady: "holds" };
 
@@ -38,37 +38,38 @@ export async function open(scope) {
 }
 
 function parts(held, catalogue, charts) {
-  const now = held.findings.filter((finding) => !finding.past && isIll(finding));
-  const words = held.findings.filter((finding) => !finding.past && !isIll(finding));
+  const now = held.findings.filter((finding) => !finding.past && isFailure(finding));
+  const notes = held.findings.filter((finding) => !finding.past && !isFailure(finding));
   const past = held.findings.filter((finding) => finding.past);
   const made = now.map((finding) => card(held, catalogue, charts, finding));
-  if (!now.length) made.push(healthy(words, held));
-  else made.push(...words.map((finding) => card(held, catalogue, charts, finding)));
+  if (!now.length) made.push(healthy(notes, held));
+  else made.push(...notes.map((finding) => card(held, catalogue, charts, finding)));
   if (past.length) {
-    made.push(h("h2", {}, "No longer so", h("small.dim", {}, "Seen while it ran; the whole history does not show it.")),
+    const note = h("small.dim", {}, "Reported during the run; the complete history does not show it.");
+    made.push(h("h2", {}, "No longer holds", note),
       ...past.map((finding) => card(held, catalogue, charts, finding)));
   }
   return made;
 }
 
-function healthy(words, held) {
+function healthy(notes, held) {
   if (!held.metrics.steps.length) {
-    return state("Nothing to judge yet", "The doctor reads the curves; there are none so far.");
+    return state("No diagnosis yet", "The doctor reads the curves; there are none so far.");
   }
-  const early = words.some((finding) => finding.code === "too_early");
-  const said = words.map((finding) => visible(finding.what)).filter(Boolean).join(" ");
-  return state(early ? "Too early to say" : "✓ Nothing is wrong",
-    said || "No rule of the doctor fires on these curves.",
-    h("p", {}, h("a.button", { href: to("run", { run: held.id }) }, "See the curves")));
+  const early = notes.some((finding) => finding.code === "too_early");
+  const explanation = notes.map((finding) => visible(finding.what)).filter(Boolean).join(" ");
+  return state(early ? "Too early to say" : "✓ No findings",
+    explanation || "No rule of the doctor fires on these curves.",
+    h("p", {}, h("a.button", { href: to("run", { run: held.id }) }, "Show curves")));
 }
 
 function card(held, catalogue, charts, finding) {
   const severity = finding.severity in SEVERITY ? finding.severity : "info";
   const names = finding.signals.filter((name) => curveOf(held, name).lines.length).slice(0, 3);
-  const words = h("div", {}, h("dl", {},
+  const text = h("div", {}, h("dl", {},
       row("Evidence", h("span.mono", {}, visible(finding.evidence))),
-      finding.why && row("Why", told(finding.why)),
-      finding.do && row("Do", told(finding.do)),
+      finding.why && row("Why", withCode(finding.why)),
+      finding.do && row("Do", withCode(finding.do)),
       finding.expect && row("Expect", visible(finding.expect.words ??
         `${finding.expect.signal} ${DIRECTIONS[finding.expect.direction]} within ${finding.expect.steps} steps`)),
       finding.page && row("Page", h("span.mono", {}, visible(finding.page)))),
@@ -78,15 +79,15 @@ function card(held, catalogue, charts, finding) {
     h("header", {}, h(`span.tag.${severity}`, {}, SEVERITY[severity], " ", severity),
       h("h3", {}, visible(finding.what || finding.code)), h("span.grow"),
       h("span.dim", {}, h("code", {}, visible(finding.code)), ` since step ${finding.step}`)),
-    h("div.halves", {}, words, curves.length > 0 && h("div", {}, curves)));
+    h("div.halves", {}, text, curves.length > 0 && h("div", {}, curves)));
 }
 
 const row = (title, value) => [h("dt", {}, title), h("dd", {}, value)];
 
-/** The change, ready to be typed after `outdo train`. */
+/** The change, as an override for `outdo train`. */
 function change(made) {
   const override = made.override ?? `${made.key}=${typed(made.to)}`;
-  return h("div.change", {}, h("span.do", {}, "Do this"), h("code", {}, visible(override)), copyButton(override),
+  return h("div.change", {}, h("span.do", {}, "Change"), h("code", {}, visible(override)), copyButton(override),
     h("span.dim", {}, visible(made.words ?? `${made.key}: ${typed(made.from)} → ${typed(made.to)}`)));
 }
 
@@ -98,7 +99,7 @@ function curveOf(held, name) {
   return { points, lines: points.length ? [line] : [] };
 }
 
-/** The signal's curve, shaded from where the finding began. */
+/** The signal's curve, shaded from the step of the finding on. */
 function evidenceChart(held, catalogue, charts, finding, name) {
   const entry = catalogue.find((each) => each.name === name || each.also?.includes(name));
   const plot = h("div.chart"), read = h("div.read");

@@ -1,4 +1,4 @@
-// Numbers, times and names as people write them.
+// Numbers, dates and values for people.
 import { clock, short } from "./scale.js";
 
 export { clock, short };
@@ -11,8 +11,8 @@ export function share(value) {
 /** With its sign, and a real minus. @param {number|null|undefined} value */
 export function signed(value, digits = 2) {
   if (typeof value !== "number") return "–";
-  const told = Math.abs(value).toFixed(digits);
-  return Number(told) === 0 ? told : (value > 0 ? "+" : "−") + told;
+  const text = Math.abs(value).toFixed(digits);
+  return Number(text) === 0 ? text : (value > 0 ? "+" : "−") + text;
 }
 
 /** @param {number|null|undefined} low @param {number|null|undefined} high */
@@ -32,7 +32,7 @@ export function size(bytes) {
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${Math.round(bytes / 2 ** 20)} MiB`;
 }
 
-/** When, shortly: the hour today, else the day too. @param {string|null} iso */
+/** A short date: the time today, else with the day. @param {string|null} iso */
 export function when(iso) {
   const date = parsed(iso);
   if (!date) return "–";
@@ -48,14 +48,14 @@ export function parsed(iso) {
   return Number.isNaN(date.getTime()) ? null : date;
 }
 
-/** A value of a recipe, as it is typed. @param {unknown} value */
+/** A value of a recipe, as the command line takes it. @param {unknown} value */
 export function typed(value) {
   if (value === null || value === undefined) return "null";
   if (typeof value === "number") return String(Number(value.toPrecision(6)));
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-export const STATUS = {  // a sign beside the word, so that colour is not all
+export const STATUS = {  // a sign beside the word, so that colour is not the only cue
   running: ["▶", "running"],
   done: ["✓", "done"],
   stopped: ["■", "stopped"],

@@ -1,4 +1,4 @@
-// One group: a prompt, and its answers side by side with what each was paid and why.
+// One group: a prompt and its answers side by side, each with its reward and the reason.
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { share, short, signed, typed } from "./format.js";
@@ -6,9 +6,9 @@ import { to } from "./route.js";
 import { block, cuttable, pieces, visible } from "./text.js";
 
 const VERDICTS = { right: ["✓", "right"], wrong: ["✗", "wrong"], broken: ["⚠", "broken"] };
-const LARGE = 2;  // an advantage whose bar is full
+const FULL_BAR = 2;  // the advantage of a full bar
 
-/** @param {any} seen see groups.js @param {any} group as the server tells it */
+/** @param {any} seen see groups.js @param {any} group as /api/group has it */
 export function groupCard(seen, group) {
   const link = { run: seen.run, prompt: group.prompt_id };
   const rest = group.messages?.slice(0, -1) ?? [];
@@ -16,10 +16,10 @@ export function groupCard(seen, group) {
   return h("article.card.group", { "aria-label": `Prompt ${visible(group.prompt_id)}` },
     h("header", {},
       h("div.asked", {}, rest.length > 0 && earlier(rest), block(group.prompt, "said.prompt"),
-        wanted !== null && h("p.dim", {}, "wanted ", h("bdi.mono", {}, pieces(typed(wanted).slice(0, 300))))),
+        wanted !== null && h("p.dim", {}, "expected ", h("bdi.mono", {}, pieces(typed(wanted).slice(0, 300))))),
       h("div.tallies", {}, tallies(group),
         h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "open"),
-        h("a", { href: to("prompt", link) }, "follow through the steps"))),
+        h("a", { href: to("prompt", link) }, "through the steps"))),
     h("div.answers", {}, group.answers.map((answer) => answerCard(seen, group, answer))));
 }
 
@@ -38,9 +38,9 @@ function tallies(group) {
 }
 
 function answerCard(seen, group, answer) {
-  const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "not judged"];
+  const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "no verdict"];
   const way = answer.advantage > 1e-6 ? "up" : answer.advantage < -1e-6 ? "down" : "flat";
-  const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => wholeText(seen, group, answer)));
+  const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => loadText(seen, group, answer)));
   const card = h(`section.answer.${way}`, { "aria-label": `Answer ${answer.index + 1}` },
     h("header", {}, h(`span.tag.${answer.verdict}`, {}, `${sign} ${visible(word)}`), h("span.grow"),
       h("span.num", {}, h("small.dim", {}, "reward "), short(answer.reward))),
@@ -54,27 +54,27 @@ function answerCard(seen, group, answer) {
   return card;
 }
 
-async function wholeText(seen, group, answer) {
-  const whole = await get("group", { run: seen.run, step: group.step, prompt: group.prompt_id }, seen.scope.signal);
-  const found = whole.answers.find((each) => each.index === answer.index);
-  if (!found) throw new Error("it is no longer there");
+async function loadText(seen, group, answer) {
+  const full = await get("group", { run: seen.run, step: group.step, prompt: group.prompt_id }, seen.scope.signal);
+  const found = full.answers.find((each) => each.index === answer.index);
+  if (!found) throw new Error("the answer no longer exists");
   return found.text + (found.cut ? "\n… the rest is in the run's groups folder" : "");
 }
 
-/** From the middle to the right where it did better than its siblings, to the left where worse; with its sign. */
+/** A bar to the right for a positive advantage, to the left for a negative one. */
 function advantageBar(advantage) {
   if (typeof advantage !== "number") return h("div.advantage.none", {}, h("span", {}, "no advantage"));
-  const part = Math.min(1, Math.abs(advantage) / LARGE) * 50;
-  return h("div.advantage", { title: "advantage: how much better than its siblings" },
+  const part = Math.min(1, Math.abs(advantage) / FULL_BAR) * 50;
+  return h("div.advantage", { title: "advantage: how much better than the group's mean" },
     h("div.rail", {}, h(`div.${advantage < 0 ? "minus" : "plus"}`,
       { style: { width: `${part}%`, [advantage < 0 ? "right" : "left"]: "50%" } })),
     h("span.num", {}, signed(advantage)));
 }
 
-/** Colours an answer's tokens, where the run kept what that takes. */
+/** Colours an answer's tokens, where the run recorded them. */
 async function colour(seen, group, answer, text) {
   if (!answer.has_tokens) {
-    text.append(h("p.dim.note", {}, "Its tokens were not kept: log_tokens says of how many groups a step they are."));
+    text.append(h("p.dim.note", {}, "Tokens were not recorded: log_tokens sets how many groups per step have them."));
     return;
   }
   try {
@@ -88,12 +88,12 @@ async function colour(seen, group, answer, text) {
 
 function tokenSpan(token, by) {
   const value = by === "ratio" ? token.ratio : token.logprob;
-  const told = `log p ${short(token.logprob)}${token.ratio === null ? "" : `, ratio ${short(token.ratio)}`}`;
-  if (value === null || value === undefined) return h("span", { title: told }, pieces(token.text));
+  const title = `log p ${short(token.logprob)}${token.ratio === null ? "" : `, ratio ${short(token.ratio)}`}`;
+  if (value === null || value === undefined) return h("span", { title }, pieces(token.text));
   // A ratio goes either way from 1, a log-probability down from 0.
   const far = by === "ratio" ? Math.abs(Math.log(Math.max(value, 1e-9))) / 0.3 : -value / 4;
   const strength = Math.min(1, far);
-  if (strength < 0.03) return h("span.token", { title: told }, pieces(token.text));
+  if (strength < 0.03) return h("span.token", { title }, pieces(token.text));
   const way = by === "ratio" && value > 1 ? "more" : "less";
-  return h(`span.token.${way}`, { title: told, style: { "--strength": strength.toFixed(3) } }, pieces(token.text));
+  return h(`span.token.${way}`, { title, style: { "--strength": strength.toFixed(3) } }, pieces(token.text));
 }

@@ -1,4 +1,4 @@
-// Inside a step: its prompts, each with its answers side by side.
+// The groups of a step: its prompts, each with its answers side by side.
 import { get, listen } from "./api.js";
 import { chart } from "./chart.js";
 import { h, later, select, segmented, state } from "./dom.js";
@@ -13,10 +13,10 @@ const SHOWS = [["all", "all"], ["informative", "informative"], ["all_right", "al
   ["broken", "broken"], ["improved", "most improved"]];
 const TOKENS = [  // key, word, what the colours say
   ["no", "no colour", ""],
-  ["logprob", "log-probability", "the stronger, the less likely it was"],
+  ["logprob", "log-probability", "stronger: less likely"],
   ["ratio", "ratio", "plain: less likely after the update; underlined: more likely"],
 ];
-const PAGE = 8;  // groups that are asked for at a time
+const PAGE = 8;  // groups per request
 
 export async function open(scope) {
   const { page, query } = scope;
@@ -33,8 +33,8 @@ export async function open(scope) {
   };
   if (!known.steps.length) {
     const runs = about.summary.status === "running";
-    const why = runs ? "Come back after the first step." : "It made none, or they were deleted.";
-    return page.replaceChildren(head.element, state("No answers are kept in this run", why));
+    const why = runs ? "They appear after the first step." : "It has no steps, or they were deleted.";
+    return page.replaceChildren(head.element, state("This run has no recorded answers", why));
   }
   seen.step = nearestStep(seen.steps, seen.step);
   seen.list = h("div.group-list");
@@ -50,7 +50,7 @@ function nearestStep(steps, wanted) {
   return steps.reduce((best, step) => (Math.abs(step - wanted) < Math.abs(best - wanted) ? step : best), steps[0]);
 }
 
-/** New steps lengthen the slider; a reader who is at the end stays at the end only by asking. */
+/** New steps extend the slider; the selected step stays. */
 function follow(scope, seen, head) {
   scope.onClose(listen([seen.run], {
     after: () => [seen.metrics.steps.at(-1) ?? -1],
@@ -67,7 +67,7 @@ function follow(scope, seen, head) {
   }));
 }
 
-/** Which step: a curve to click on, a slider, buttons and keys. */
+/** Step selection: a curve to click on, a slider, buttons and keys. */
 function picker(seen) {
   const plot = h("div.chart.low"), out = h("output.step", {}), read = h("div.read");
   const slider = h("input.grow", { type: "range", min: "0", step: "1", "aria-label": "Step",
@@ -85,7 +85,7 @@ function picker(seen) {
     const to = seen.steps.indexOf(seen.step) + by;
     choose(seen.steps[Math.max(0, Math.min(seen.steps.length - 1, to))]);
   };
-  const drawn = chart(plot, { title: "Mean reward; click to pick a step", read,
+  const drawn = chart(plot, { title: "Mean reward; click to select a step", read,
     onPick: (x) => choose(nearestStep(seen.steps, x)) });
   const update = () => {
     slider.max = String(seen.steps.length - 1);
@@ -98,9 +98,9 @@ function picker(seen) {
   update();
   const arrow = (label, sign, by) =>
     h("button", { type: "button", "aria-label": label, onclick: () => move(by) }, sign);
-  const element = h("section.card.picker", { "aria-label": "Which step" },
-    h("header", {}, h("h3", {}, "Mean reward"), h("span.dim", {}, "click to pick a step"), h("span.grow"), read), plot,
-    h("div.bar", {}, arrow("Step before", "←", -1), slider, arrow("Next step", "→", 1), out));
+  const element = h("section.card.picker", { "aria-label": "Step selection" },
+    h("header", {}, h("h3", {}, "Mean reward"), h("span.dim", {}, "click to select a step"), h("span.grow"), read),
+    plot, h("div.bar", {}, arrow("Previous step", "←", -1), slider, arrow("Next step", "→", 1), out));
   return { element, chart: drawn, update, move };
 }
 
@@ -118,15 +118,15 @@ function options(seen) {
     order.hidden = seen.show === "improved";
     refill(seen);
   };
-  const turn = h("button", { type: "button", "aria-label": "Turn the order", title: "Turn the order", onclick: () => {
+  const turn = h("button", { type: "button", "aria-label": "Reverse order", title: "Reverse order", onclick: () => {
     set({ order: seen.order === "desc" ? "asc" : "desc" });
     turn.textContent = seen.order === "desc" ? "↓" : "↑";
   } }, seen.order === "desc" ? "↓" : "↑");
   const means = h("span.dim", {}, meaningOf(seen.tokens));
   const order = h("span.joined", { hidden: seen.show === "improved" },
-    select("Sorted by", SORTS, seen.sort, (sort) => set({ sort })), turn);
-  return h("div.bar.tools", {}, segmented("Which groups", SHOWS, seen.show, (show) => set({ show })), order,
-    select("Tokens by", TOKENS.map(([key, word]) => [key, word]), seen.tokens, (tokens) => {
+    select("Sort by", SORTS, seen.sort, (sort) => set({ sort })), turn);
+  return h("div.bar.tools", {}, segmented("Filter groups", SHOWS, seen.show, (show) => set({ show })), order,
+    select("Colour tokens by", TOKENS.map(([key, word]) => [key, word]), seen.tokens, (tokens) => {
       means.textContent = meaningOf(tokens);
       set({ tokens });
     }), means);
@@ -134,18 +134,18 @@ function options(seen) {
 
 const meaningOf = (tokens) => TOKENS.find(([key]) => key === tokens)?.[2] ?? "";
 
-/** Asks for the groups and shows them; an answer that comes after a later question is dropped. */
+/** Loads the groups and shows them; the answer to an outdated request is dropped. */
 async function refill(seen, offset = 0) {
-  const mine = (seen.asked = Symbol("question"));
+  const mine = (seen.request = Symbol("request"));
   seen.list.setAttribute("aria-busy", "true");
   try {
     const parts = await (seen.show === "improved" ? improved(seen) : seen.prompt ? alone(seen) : several(seen, offset));
-    if (seen.asked !== mine || seen.scope.closed) return;
+    if (seen.request !== mine || seen.scope.closed) return;
     if (offset) seen.list.querySelector(".rest")?.replaceWith(...parts);
     else seen.list.replaceChildren(...parts);
   } catch (error) {
-    if (error.name === "AbortError" || seen.asked !== mine) return;
-    seen.list.replaceChildren(state("These answers could not be read", error.message));
+    if (error.name === "AbortError" || seen.request !== mine) return;
+    seen.list.replaceChildren(state("These answers could not be loaded", error.message));
   } finally {
     seen.list.removeAttribute("aria-busy");
   }
@@ -158,26 +158,26 @@ async function alone(seen) {
     note({ prompt: "" });
     refill(seen);
   } }, "All prompts of this step");
-  return [h("div.bar", {}, h("span.dim", {}, "One prompt, its answers whole."), all), groupCard(seen, group)];
+  return [h("div.bar", {}, h("span.dim", {}, "One prompt with its full answers."), all), groupCard(seen, group)];
 }
 
 async function several(seen, offset) {
   const { run, step, sort, order, show } = seen;
   const found = await get("groups", { run, step, sort, order, show, limit: PAGE, offset }, seen.scope.signal);
   if (!found.groups.length && !offset) return [nothing(seen)];
-  const left = found.total - offset - found.groups.length;
-  const more = left > 0 && h("button.rest", { type: "button", onclick: () => refill(seen, offset + PAGE) },
-    `Show ${Math.min(left, PAGE)} more of ${left}`);
+  const remaining = found.total - offset - found.groups.length;
+  const more = remaining > 0 && h("button.rest", { type: "button", onclick: () => refill(seen, offset + PAGE) },
+    `Show ${Math.min(remaining, PAGE)} more of ${remaining}`);
   const many = found.total === 1 ? "1 prompt" : `${found.total} prompts`;
   const tally = !offset && h("p.dim.tally", { role: "status" }, many);
   return [tally, ...found.groups.map((group) => groupCard(seen, group)), more].filter(Boolean);
 }
 
 function nothing(seen) {
-  const words = {
-    informative: "In every group of this step all answers were paid alike: there was nothing to learn from.",
+  const reasons = {
+    informative: "In every group of this step all answers have the same reward: there is nothing to learn from.",
     all_right: "No group of this step was all right.", all_wrong: "No group of this step was all wrong.",
-    broken: "The grader could judge every answer of this step.",
+    broken: "No answer of this step is broken.",
   };
-  return state("None", words[seen.show] ?? `No answers are kept of step ${seen.step}.`);
+  return state("No groups", reasons[seen.show] ?? `Step ${seen.step} has no recorded answers.`);
 }

@@ -1,7 +1,7 @@
-// The head of every page of one run: what it is, how it stands, and the way to its other pages.
+// The head of every page of one run: what it is, its status, and links to its other pages.
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { isIll } from "./data.js";
+import { isFailure } from "./data.js";
 import { clock, count, interval, parsed, share, short, when } from "./format.js";
 import { to } from "./route.js";
 import { statusMark } from "./runs.js";
@@ -11,40 +11,41 @@ const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"],
   ["recipe", "Recipe"]];
 
 /**
- * @param {any} scope @param {string} view the tab @param {any} about what /api/run says
- * @param {any[]|null} found what the doctor says, where that is known
- * @returns {{element: HTMLElement, update: (summary: any) => void}} `update` shows how the run stands now
+ * @param {any} scope @param {string} view the tab @param {any} about the answer of /api/run
+ * @param {any[]|null} known the doctor's findings, where they are loaded
+ * @returns {{element: HTMLElement, update: (summary: any) => void}} `update` shows the current status
  */
-export function runHead(scope, view, about, found = null) {
+export function runHead(scope, view, about, known = null) {
   const { id, name } = about.summary;
   scope.crumbs({ text: "Runs", href: "#/runs" }, { text: name, href: to("run", { run: id }) });
-  const standing = h("div.standing"), ill = h("span.badge", { hidden: true });
+  const standing = h("div.standing"), badge = h("span.badge", { hidden: true });
   const tabs = TABS.map(([key, word]) => h("a", {
     href: to(key, { run: id }), "aria-current": key === view ? "page" : null,
-  }, word, key === "findings" && ill));
-  const update = (summary, findings = found) => {
+  }, word, key === "findings" && badge));
+  const update = (summary, findings = known) => {
     standing.replaceChildren(statusMark(summary), ...facts(summary, about));
-    found = findings;
-    const bad = (findings ?? []).filter((each) => !each.past && isIll(each)).length;
-    ill.hidden = bad === 0;
-    ill.textContent = String(bad);
+    known = findings;
+    const failures = (findings ?? []).filter((each) => !each.past && isFailure(each)).length;
+    badge.hidden = failures === 0;
+    badge.textContent = String(failures);
   };
   update(about.summary);
-  if (!found) get("findings", { run: id }, scope.signal).then((more) => update(about.summary, more.findings), () => {});
-  const said = [about.summary.task, about.summary.model, parameters(about), about.facts?.device, kindOf(about.summary)];
+  if (!known) get("findings", { run: id }, scope.signal).then((more) => update(about.summary, more.findings), () => {});
+  const { task, model } = about.summary;
+  const subtitle = [task, model, parameters(about), about.facts?.device, kindOf(about.summary)];
   const element = h("div.run-head", {},
-    h("div.headline", {}, h("h1", {}, visible(name)), h("span.dim", {}, visible(said.filter(Boolean).join(" · ")))),
+    h("div.headline", {}, h("h1", {}, visible(name)), h("span.dim", {}, visible(subtitle.filter(Boolean).join(" · ")))),
     standing,
-    about.summary.trouble.length > 0 && h("p.notice", { role: "alert" }, "Not all of this run could be read: ",
+    about.summary.trouble.length > 0 && h("p.notice", { role: "alert" }, "Parts of this run could not be read: ",
       visible(about.summary.trouble.slice(0, 3).join("; "))),
-    h("nav.tabs", { "aria-label": "Pages of this run" }, tabs));
+    h("nav.tabs", { "aria-label": "Views of this run" }, tabs));
   return { element, update };
 }
 
 const kindOf = (summary) => (summary.kind === "grpo" ? "" : summary.kind);
 
 function parameters(about) {
-  const number = about.facts?.num_parameters ?? about.facts?.parameters;
+  const number = about.facts?.num_parameters;
   return typeof number === "number" ? `${short(number)} parameters` : "";
 }
 
@@ -64,7 +65,7 @@ function facts(summary, about) {
     steps,
     (before || after) && fact(`Held-out success${after ? ` (${visible(after.split)})` : ""}`,
       `${share(before?.success)} → ${share(after?.success)}`, after && `95% ${interval(after.low, after.high)}`),
-    last !== undefined && fact(summary.kind === "sft" ? "Loss lately" : "Reward lately", share(last)),
+    last !== undefined && fact(summary.kind === "sft" ? "Latest loss" : "Latest reward", share(last)),
     about.tokens > 0 && fact("Tokens", count(about.tokens)),
     fact("Time", clock(elapsed(summary, about)), `since ${when(summary.started)}`),
     summary.why && h("p.why", { dir: "auto" }, visible(summary.why)),

@@ -1,4 +1,4 @@
-// Pictures that are no curves: stacked bars, dots with intervals, parallel lines. Small, in SVG.
+// Small charts in SVG and HTML: stacked bars, dots with intervals, parallel coordinates.
 import { h, svg } from "./dom.js";
 import { DASHES } from "./draw.js";
 import { clock, short, typed } from "./format.js";
@@ -14,22 +14,22 @@ export function swatch(style) {
 }
 
 /**
- * A bar for each stretch of steps, the parts on top of each other.
+ * A stacked bar for each range of steps.
  * @param {{from: number, to: number, values: number[]}[]} bars @param {string[]} names
  */
 export function stackedBars(bars, names) {
   const tallest = Math.max(...bars.map((bar) => bar.values.reduce((sum, value) => sum + value, 0)), 1e-9);
-  const told = h("p.dim.num", { role: "status" }, `the tallest bar is ${clock(tallest)} a step`);
-  const tell = (bar) => {
+  const readout = h("p.dim.num", { role: "status" }, `the tallest bar is ${clock(tallest)} per step`);
+  const show = (bar) => {
     const steps = bar.from === bar.to ? `step ${bar.from}` : `steps ${bar.from} to ${bar.to}`;
     const values = names.map((name, i) => bar.values[i] > 5e-4 && `${name} ${short(bar.values[i])} s`).filter(Boolean);
-    told.textContent = [steps, ...values].join(" · ");
+    readout.textContent = [steps, ...values].join(" · ");
   };
   const columns = bars.map((bar) => h("button.column", { type: "button", "aria-label": `steps ${bar.from} to ${bar.to}`,
-    onpointerenter: () => tell(bar), onfocus: () => tell(bar) },
+    onpointerenter: () => show(bar), onfocus: () => show(bar) },
   bar.values.map((value, i) => h(`span.phase.${PATTERNS[i]}`, { style: { height: `${(100 * value) / tallest}%` } }))));
   return h("div", {}, h("div.columns", {}, h("span.most", {}, clock(tallest)), columns),
-    h("div.axis", {}, h("span", {}, `step ${bars[0].from}`), h("span", {}, `step ${bars.at(-1).to}`)), told);
+    h("div.axis", {}, h("span", {}, `step ${bars[0].from}`), h("span", {}, `step ${bars.at(-1).to}`)), readout);
 }
 
 /**
@@ -53,7 +53,7 @@ export function dots(rows, title) {
 }
 
 /**
- * A line for each row across upright axes: keys that were varied, then what came of it.
+ * Parallel coordinates: a line per row across the varied keys, then the results.
  * @param {{name: string, values: Record<string, any>}[]} rows @param {string[]} keys @param {string[]} figures
  * @param {(name: string) => void} onPick
  */
@@ -69,7 +69,7 @@ export function parallel(rows, keys, figures, onPick) {
       .map(([px, part]) => `${px},${y(part)}`);
     const good = scales[last].part(row.values[axes[last]]) ?? 0;
     return svg("polyline", { points: points.join(" "), fill: "none", class: "thread", tabindex: 0, role: "img",
-      "aria-label": `${visible(row.name)}: ${axes.map((axis) => `${axis} ${told(row.values[axis])}`).join(", ")}`,
+      "aria-label": `${visible(row.name)}: ${axes.map((axis) => `${axis} ${formatted(row.values[axis])}`).join(", ")}`,
       "stroke-opacity": (0.25 + 0.75 * good).toFixed(2), "stroke-width": (1 + 2 * good).toFixed(2),
       onpointerenter: () => onPick(row.name), onfocus: () => onPick(row.name) });
   });
@@ -80,12 +80,12 @@ export function parallel(rows, keys, figures, onPick) {
       svg("text", { x: x(i) + 6, y: y(part) + 4, class: "axis-tick" }, visible(word))),
   ]);
   const frame = { viewBox: `0 0 ${width} ${tall}`, class: "parallel", role: "group" };
-  const picture = svg("svg", { ...frame, "aria-label": "Parallel lines over keys" }, lines, marks.flat());
-  picture.style.minWidth = `${axes.length * 130}px`;  // narrower than that its words cannot be read: it scrolls instead
+  const picture = svg("svg", { ...frame, "aria-label": "Parallel coordinates" }, lines, marks.flat());
+  picture.style.minWidth = `${axes.length * 130}px`;  // narrower labels are unreadable: it scrolls instead
   return picture;
 }
 
-const told = (value) => (typeof value === "number" ? short(value) : typed(value));
+const formatted = (value) => (typeof value === "number" ? short(value) : typed(value));
 
 /** Figures: where each lies between the lowest and the highest. */
 function scaleOf(values) {
@@ -96,7 +96,7 @@ function scaleOf(values) {
   return { part, ticks: [0, 0.5, 1].map((each) => [each, short(low + each * (high - low))]) };
 }
 
-/** Values of a key: each at a height of its own, in order. */
+/** Values of a key: evenly spaced, in order. */
 function stepsOf(values) {
   const order = [...new Set(values.map(typed))].toSorted((a, b) => Number(a) - Number(b) || a.localeCompare(b));
   const place = (i) => (order.length === 1 ? 0.5 : i / (order.length - 1));

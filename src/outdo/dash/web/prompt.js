@@ -17,11 +17,11 @@ export async function open(scope) {
   const plot = h("div.chart"), read = h("div.read");
   const open = (step) => (location.hash = to("groups", { run, step, prompt }));
   page.replaceChildren(head.element,
-    h("section.card", {}, h("header", {}, h("h2", {}, "One prompt through the steps"), h("span.grow"), read),
+    h("section.card", {}, h("header", {}, h("h2", {}, "Prompt through the steps"), h("span.grow"), read),
       block(found.prompt, "said.prompt"), plot,
-      h("p.dim", {}, "The line is the mean reward of its group, each dot an answer; click to open that step.")),
+      h("p.dim", {}, "The line is the mean reward of its group, each dot is an answer; click to open a step.")),
     h("section", { "aria-label": "Steps" }, found.seen.map((seen) => stepRow(run, prompt, seen))));
-  if (!found.seen.length) return page.append(state("Not seen", "This prompt is in no step whose answers are kept."));
+  if (!found.seen.length) return page.append(state("Not recorded", "No step with recorded answers has this prompt."));
   const points = found.seen.flatMap((seen) => seen.rewards.filter((reward) => reward !== null)
     .map((y) => ({ name: "answer", x: seen.step, y, style: 6 })));
   const drawn = chart(plot, { title: "Reward of one prompt", read, points, onPick: open,
@@ -43,10 +43,10 @@ function stepRow(run, prompt, seen) {
 export async function improved(seen) {
   const { prompts } = await get("improved", { run: seen.run, limit: 24 }, seen.scope.signal);
   if (!prompts.length) {
-    return [state("No prompt came twice",
-      "What a prompt gained is seen where several steps draw it: in longer runs, or with less data.")];
+    return [state("No prompt was sampled twice",
+      "A gain is measured where several steps sample the same prompt: in longer runs, or with less data.")];
   }
-  return [h("p.dim.tally", {}, "Prompts that were seen at least twice, by what their mean reward gained."),
+  return [h("p.dim.tally", {}, "Prompts that were sampled at least twice, by the gain of their mean reward."),
     h("div.gains", {}, prompts.map((each) => gainRow(seen.run, each)))];
 }
 

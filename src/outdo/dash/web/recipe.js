@@ -1,5 +1,5 @@
-// What the run was told to do, and on what it ran.
-import { get, words } from "./api.js";
+// The recipe of a run, and the facts of its manifest.
+import { get, queryString } from "./api.js";
 import { copyButton, h } from "./dom.js";
 import { typed } from "./format.js";
 import { runHead } from "./head.js";
@@ -18,11 +18,11 @@ export async function open(scope) {
   scope.page.replaceChildren(head.element,
     h("div.halves", {},
       h("section", {}, h("div.bar", {}, h("h2", {}, "Recipe"), h("span.grow"),
-        h("input", { type: "search", placeholder: "Filter keys  /", "aria-label": "Filter the keys",
+        h("input", { type: "search", placeholder: "Filter keys  /", "aria-label": "Filter keys",
           oninput: (event) => fill(event.target.value.toLowerCase()) }), copyButton(yaml, "Copy as YAML")),
       h("table.pairs", {}, body)),
-      h("section", {}, h("div.bar", {}, h("h2", {}, "Where it ran"), h("span.grow"),
-        h("a.button", { href: `/report${words({ run })}`, target: "_blank", rel: "noopener" }, "Report")),
+      h("section", {}, h("div.bar", {}, h("h2", {}, "Environment"), h("span.grow"),
+        h("a.button", { href: `/report${queryString({ run })}`, target: "_blank", rel: "noopener" }, "Report")),
         h("table.pairs", {}, h("tbody", {}, flat(about.facts ?? {}).map(row))))));
 }
 

@@ -1,4 +1,4 @@
-// Where the time of a step goes, how fast it is, and what the run has cost so far.
+// Time by phase, speed, memory, and the cost of the run so far.
 import { get, listen } from "./api.js";
 import { chart, chartGroup } from "./chart.js";
 import { append, lineOf, load } from "./data.js";
@@ -10,8 +10,8 @@ import { PATTERNS, stackedBars } from "./plots.js";
 
 const PHASES = [
   ["rollout", "Rollout", "sampling answers"],
-  ["grade", "Grade", "judging them"],
-  ["update", "Update", "learning from them"],
+  ["grade", "Grade", "grading them"],
+  ["update", "Update", "updating the model"],
   ["save", "Save", "checkpoints"],
   ["other", "Other", "the rest of a step"],
 ];
@@ -28,7 +28,7 @@ export async function open(scope) {
   const draw = () => {
     charts.forEach((each) => each.remove());
     charts = [];
-    const none = () => [state("No step is finished yet", "What a step takes shows after the first one.")];
+    const none = () => [state("No finished steps yet", "Times appear after the first step.")];
     body.replaceChildren(...(held.metrics.steps.length ? parts(held, charts, price, draw) : none()));
   };
   draw();
@@ -39,7 +39,7 @@ export async function open(scope) {
   scope.onClose(() => charts.forEach((each) => each.remove()));
   scope.onClose(listen([run], {
     after: () => [held.metrics.steps.at(-1) ?? -1],
-    onState: (told) => scope.live(held.summary.status === "running" ? told : "off"),
+    onState: (state) => scope.live(held.summary.status === "running" ? state : "off"),
     onEvent: (kind, data) => {
       if (kind === "status") head.update((held.summary = data.summary));
       if (kind === "metrics" && append(held.metrics, data)) redraw();
@@ -50,38 +50,38 @@ export async function open(scope) {
 function parts(held, charts, price, draw) {
   const { about } = held;
   return [
-    h("section.card", {}, h("h2", {}, "Where the time of its steps went"), whole(about)),
+    h("section.card", {}, h("h2", {}, "Time by phase"), whole(about)),
     h("section.card", {},
-      h("h2", {}, "Step by step", h("small.dim", {}, "seconds a step, mean of each stretch")),
-      stackedBars(stretches(held.metrics), PHASES.map(([, word]) => word))),
-    h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens a second"),
-      curve(held, charts, "time/step", "Seconds a step"), memory(held, charts)),
-    h("section.card", {}, h("h2", {}, "What it has cost so far"), cost(about, price, draw)),
+      h("h2", {}, "Time by step", h("small.dim", {}, "seconds per step, mean of each range")),
+      stackedBars(ranges(held.metrics), PHASES.map(([, word]) => word))),
+    h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens per second"),
+      curve(held, charts, "time/step", "Seconds per step"), memory(held, charts)),
+    h("section.card", {}, h("h2", {}, "Cost so far"), cost(about, price, draw)),
   ];
 }
 
-/** One bar for the whole run, with its figures beside it. */
+/** One bar for the whole run, with its figures. */
 function whole(about) {
   const { phases } = about;
   const total = PHASES.reduce((sum, [key]) => sum + (phases[key] ?? 0), 0);
-  if (!total) return h("p.dim", {}, "No times are known.");
+  if (!total) return h("p.dim", {}, "No times were recorded.");
   const has = PHASES.map((phase, i) => [...phase, i]).filter(([key]) => phases[key] > 0);
-  const words = has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ");
+  const label = has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ");
   return [
-    h("div.whole", { role: "img", "aria-label": words },
+    h("div.whole", { role: "img", "aria-label": label },
       has.map(([key, , , i]) => h(`div.phase.${PATTERNS[i]}`, { style: { flexGrow: String(phases[key] / total) } }))),
     h("table.plain", {}, h("tbody", {}, has.map(([key, word, what, i]) => h("tr", {},
       h("td", {}, h(`i.phase.key.${PATTERNS[i]}`)), h("th", { scope: "row" }, word, h("small.dim", {}, ` ${what}`)),
       h("td.num", {}, clock(phases[key])), h("td.num", {}, percent(phases[key] / total)))))),
-    h("p.dim", {}, `Its steps took ${clock(total)} of the ${clock(elapsed(about.summary, about))} since it began; `,
+    h("p.dim", {}, `The steps took ${clock(total)} of the ${clock(elapsed(about.summary, about))} since the start; `,
       "the rest is loading, warm-up, evaluation and waiting."),
   ];
 }
 
 const percent = (part) => (part > 0 && part < 0.005 ? "< 1%" : `${Math.round(100 * part)}%`);
 
-/** Mean seconds by phase over at most 60 stretches of steps. Grading goes on within the rollout, so it is taken out. */
-function stretches(metrics) {
+/** Mean seconds by phase over at most 60 ranges of steps. Grading within the rollout is subtracted from it. */
+function ranges(metrics) {
   const of = (name, i) => metrics.series[name]?.mean[i] ?? 0;
   const width = Math.max(1, Math.ceil(metrics.steps.length / 60));
   const found = [];
@@ -112,14 +112,14 @@ function memory(held, charts) {
   const name = Object.keys(held.metrics.series).find((each) => /memory|peak/.test(each));
   if (name) return curve(held, charts, name, "Memory");
   return h("article.card.signal", {}, h("header", {}, h("h3", {}, "Memory")),
-    held.about.memory ? h("p.big", {}, size(held.about.memory)) : h("p.dim", {}, "This run did not note its memory."));
+    held.about.memory ? h("p.big", {}, size(held.about.memory)) : h("p.dim", {}, "Memory was not recorded."));
 }
 
-/** Tokens and device-seconds, and money where the reader gives a price. */
+/** Tokens and device-seconds, and money where a price is given. */
 function cost(about, price, draw) {
   const seconds = about.device_seconds, money = (seconds / 3600) * price.value;
   const field = h("input", { type: "number", min: "0", step: "0.1", value: price.value || "", placeholder: "0",
-    "aria-label": "Price of an hour of the device", onchange: () => {
+    "aria-label": "Price of a device-hour", onchange: () => {
       price.value = Number(field.value) || 0;
       note({ price: price.value || "" });
       draw();
@@ -127,7 +127,7 @@ function cost(about, price, draw) {
   return h("div.standing", {},
     fact("Tokens sampled", count(about.tokens), about.answers ? `${count(about.answers)} answers` : ""),
     fact("Device time", clock(seconds), `${Math.round(seconds).toLocaleString("en-GB")} device-seconds`),
-    about.tokens > 0 && fact("A million tokens", clock((1e6 * seconds) / about.tokens), "of device time"),
-    price.value > 0 && fact("Money", money.toFixed(money < 1 ? 4 : 2), `at ${price.value} an hour`),
+    about.tokens > 0 && fact("Per million tokens", clock((1e6 * seconds) / about.tokens), "of device time"),
+    price.value > 0 && fact("Price", money.toFixed(money < 1 ? 4 : 2), `at ${price.value} per hour`),
     h("label.field", {}, h("span", {}, "Price of a device-hour"), field));
 }

@@ -1,5 +1,5 @@
-// Where the reader is: #/view?key=value, so that every view can be linked and Back works.
-import { words } from "./api.js";
+// The address of a view: #/view?key=value, so that every view can be linked and Back works.
+import { queryString } from "./api.js";
 
 /** @returns {{view: string, query: URLSearchParams}} */
 export function here() {
@@ -9,16 +9,16 @@ export function here() {
 
 /** @param {string} view @param {Record<string, any>} [query] */
 export function to(view, query = {}) {
-  return `#/${view}${words(query)}`;
+  return `#/${view}${queryString(query)}`;
 }
 
-/** Notes what the reader set in a view, without a step in the history. @param {Record<string, any>} changes */
+/** Records settings of a view in its address, without a history entry. @param {Record<string, any>} changes */
 export function note(changes) {
   const { view, query } = here();
   for (const [key, value] of Object.entries(changes)) {
     if (value === null || value === undefined || value === "" || value === false) query.delete(key);
     else query.set(key, String(value));
   }
-  const told = query.toString();
-  history.replaceState(null, "", `#/${view}${told && `?${told}`}`);
+  const text = query.toString();
+  history.replaceState(null, "", `#/${view}${text && `?${text}`}`);
 }

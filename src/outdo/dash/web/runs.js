@@ -1,4 +1,4 @@
-// All runs: what each is, how it went, and a way to pick several.
+// All runs with their status and results, and a selection of several.
 import { get } from "./api.js";
 import { h, select, state, svg } from "./dom.js";
 import { interval, parsed, SEVERITY, share, STATUS, when } from "./format.js";
@@ -12,10 +12,10 @@ const COLUMNS = [  // key, title, what it is sorted by
   ["reward", "Reward", (run) => run.spark.findLast((value) => value !== null)],
   ["before", "Before", (run) => run.before?.success],
   ["after", "Held-out success", (run) => run.after?.success],
-  ["findings", "Findings", (run) => ill(run).length],
+  ["findings", "Findings", (run) => failures(run).length],
   ["started", "Started", (run) => parsed(run.started)?.getTime()],
 ];
-const EVERY = 4000;  // milliseconds between two looks at the folder
+const POLL = 4000;  // milliseconds between two requests
 
 export async function open(scope) {
   const { page, query } = scope;
@@ -34,14 +34,14 @@ export async function open(scope) {
     if (!next) return;
     found = next;
     draw();
-  }, EVERY);
+  }, POLL);
   scope.onClose(() => clearInterval(timer));
 }
 
 function drawAll(page, found, seen, draw) {
   if (!found.runs.length && !found.sweeps.length) {
-    page.replaceChildren(state("No runs yet", `Nothing in ${visible(found.root)} is a run. Start one there:`,
-      h("pre", {}, "outdo train"), h("p.dim", {}, "It shows up here by itself.")));
+    page.replaceChildren(state("No runs yet", `${visible(found.root)} holds no runs. Start one there:`,
+      h("pre", {}, "outdo train"), h("p.dim", {}, "It appears here by itself.")));
     return;
   }
   if (!page.querySelector("table")) page.replaceChildren(...frame(found, seen, draw));
@@ -52,7 +52,7 @@ function drawAll(page, found, seen, draw) {
   const shown = sorted(found.runs.filter((run) => matches(run, seen) && (all || !inSweep(run))), seen);
   fillRows(page.querySelector("tbody"), shown, seen, draw);
   page.querySelector(".cells").hidden = !mixed;
-  page.querySelector(".cells span").textContent = `with the ${cells} runs of sweeps`;
+  page.querySelector(".cells span").textContent = `include the ${cells} runs of sweeps`;
   page.querySelector(".none").hidden = shown.length > 0;
   page.querySelector("table.runs").hidden = shown.length === 0;
   page.querySelector(".tally").textContent = shown.length === 1 ? "1 run" : `${shown.length} runs`;
@@ -78,15 +78,16 @@ function frame(found, seen, draw) {
     h("div.headline", {}, h("h1", {}, "Runs"), h("span.tally.dim", {}), h("span.dim.root", {}, visible(found.root))),
     found.sweeps.length > 0 && h("div.sweeps", {}, found.sweeps.map(sweepCard)),
     h("div.bar", {},
-      h("input", { type: "search", "aria-label": "Filter the runs", value: seen.q,
+      h("input", { type: "search", "aria-label": "Filter runs", value: seen.q,
         placeholder: "Filter by name, task, model, finding …  /", oninput: (event) => set({ q: event.target.value }) }),
       select("Status", statuses, seen.status, (status) => set({ status })),
       h("label.check.cells", {}, h("input", { type: "checkbox", checked: seen.cells,
         onchange: (event) => set({ cells: event.target.checked }) }), h("span", {}))),
-    h("table.runs", {}, h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.aside", {}, "Pick")), heads)),
+    h("table.runs", {}, h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.aside", {}, "Select")),
+      heads)),
       h("tbody", {})),
-    h("p.state.none", {}, "No run fits this filter."),
-    h("div.picked", { role: "region", "aria-label": "Picked runs" }),
+    h("p.state.none", {}, "No run matches this filter."),
+    h("div.picked", { role: "region", "aria-label": "Selected runs" }),
   ].filter(Boolean);
 }
 
@@ -112,29 +113,29 @@ function sorted(runs, seen) {
   const way = seen.order === "asc" ? 1 : -1;
   return runs.toSorted((a, b) => {
     const [x, y] = [by(a) ?? null, by(b) ?? null];
-    if (x === null || y === null) return (x === null) - (y === null);  // what is not known comes last
+    if (x === null || y === null) return (x === null) - (y === null);  // missing values come last
     return x < y ? -way : x > y ? way : 0;
   });
 }
 
-/** Rows that did not change stay the same elements, so that the focus stays where it is. */
+/** Unchanged rows stay the same elements, which keeps the focus. */
 function fillRows(body, runs, seen, draw) {
   const rows = runs.map((run) => {
-    const told = JSON.stringify(run);
-    const had = seen.rows.get(run.id);
-    if (had?.told === told) return had.row;
+    const text = JSON.stringify(run);
+    const cached = seen.rows.get(run.id);
+    if (cached?.text === text) return cached.row;
     const row = rowOf(run, seen, draw);
-    seen.rows.set(run.id, { told, row });
+    seen.rows.set(run.id, { text, row });
     return row;
   });
   const same = rows.length === body.children.length && rows.every((row, i) => body.children[i] === row);
   if (!same) body.replaceChildren(...rows);
 }
 
-const ill = (run) => run.findings.filter((finding) => finding.severity !== "info");
+const failures = (run) => run.findings.filter((finding) => finding.severity !== "info");
 
 function rowOf(run, seen, draw) {
-  const label = `Pick ${visible(run.name)}`;
+  const label = `Select ${visible(run.name)}`;
   const pick = h("input", { type: "checkbox", checked: seen.picked.has(run.id), "aria-label": label,
     onchange: () => {
       seen.picked[pick.checked ? "add" : "delete"](run.id);
@@ -152,30 +153,31 @@ function rowOf(run, seen, draw) {
     h("td.before", {}, share(run.before?.success)),
     h("td.after", {}, h("b", {}, share(run.after?.success)),
       run.after && h("small.dim", {}, interval(run.after.low, run.after.high))),
-    h("td.findings", {}, ill(run).map((finding) => h(`a.tag.${finding.severity}`,
+    h("td.findings", {}, failures(run).map((finding) => h(`a.tag.${finding.severity}`,
       { href: to("findings", { run: run.id }) }, SEVERITY[finding.severity], " ", visible(finding.code))),
       run.trouble.length > 0 &&
-        h("span.tag.warning", { title: visible(run.trouble.join("\n")) }, "! not all readable")),
+        h("span.tag.warning", { title: visible(run.trouble.join("\n")) }, "! partly unreadable")),
     h("td.started", {}, when(run.started)));
 }
 
 export function statusMark(run) {
   const [sign, word] = STATUS[run.status] ?? ["?", run.status];
-  const told = run.status === "lost" ? "It says that it is running, but no process holds it." : visible(run.why ?? "");
-  return h(`span.status.${run.status}`, { title: told }, h("i", { "aria-hidden": "true" }, sign), word);
+  const lost = "Its manifest says that it is running, but no process writes there.";
+  const title = run.status === "lost" ? lost : visible(run.why ?? "");
+  return h(`span.status.${run.status}`, { title }, h("i", { "aria-hidden": "true" }, sign), word);
 }
 
 function progress(run) {
-  const told = run.max_steps ? `${run.steps} / ${run.max_steps}` : String(run.steps ?? "–");
+  const text = run.max_steps ? `${run.steps} / ${run.max_steps}` : String(run.steps ?? "–");
   const part = run.max_steps ? Math.min(1, run.steps / run.max_steps) : 0;
-  return [h("span", {}, told), h("div.meter", {}, h("div", { style: { width: `${100 * part}%` } }))];
+  return [h("span", {}, text), h("div.meter", {}, h("div", { style: { width: `${100 * part}%` } }))];
 }
 
 function sparkline(values) {
   const has = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
   if (has.length < 2) return h("span.dim", {}, has.length ? share(has[0][1]) : "–");
   const low = Math.min(...has.map(([, value]) => value)), high = Math.max(...has.map(([, value]) => value));
-  const span = Math.max(high - low, 0.2 * Math.abs(high)) || 1;  // noise on a level is not drawn as if it were a change
+  const span = Math.max(high - low, 0.2 * Math.abs(high)) || 1;  // noise around a constant must not look like a change
   const point = ([i, value]) => `${(100 * i) / (values.length - 1)},${23 - (21 * (value - low)) / span}`;
   const last = has[has.length - 1][1];
   return [
@@ -190,10 +192,10 @@ function drawPicked(bar, found, seen, draw) {
   const known = [...seen.picked].filter((id) => found.runs.some((run) => run.id === id));
   bar.hidden = known.length === 0;
   bar.replaceChildren(
-    h("b", {}, known.length === 1 ? "1 run picked" : `${known.length} runs picked`),
+    h("b", {}, known.length === 1 ? "1 run selected" : `${known.length} runs selected`),
     h("a.button.first", { href: to("run", { run: known }) }, known.length > 1 ? "Overlay curves" : "Curves"),
     known.length > 1 ? h("a.button", { href: to("compare", { run: known }) }, "Compare")
-      : h("span.dim", {}, "pick another to compare"),
+      : h("span.dim", {}, "select another to compare"),
     h("button.quiet", { type: "button", onclick: () => {
       seen.picked.clear();
       seen.rows.clear();

@@ -1,4 +1,4 @@
-// A sweep: its table, a heat map over two keys, and lines across all of them.
+// A sweep: its table, a heat map over two keys, and parallel coordinates over all.
 import { get } from "./api.js";
 import { h, select, segmented, state } from "./dom.js";
 import { interval, share, short, typed } from "./format.js";
@@ -12,7 +12,7 @@ const FIGURES = [
   ["entropy_mean", "entropy"], ["group_diversity", "diversity"], ["informative", "informative"], ["len_mean", "length"],
   ["tokens_per_s", "tokens/s"], ["seconds", "seconds"],
 ];
-const EVERY = 5000;
+const POLL = 5000;  // milliseconds between two requests
 
 export async function open(scope) {
   const { page, query } = scope;
@@ -32,7 +32,7 @@ export async function open(scope) {
       found = next;
       draw();
     }
-  }, EVERY);
+  }, POLL);
   scope.onClose(() => clearInterval(timer));
 }
 
@@ -40,7 +40,7 @@ function parts(found, seen, draw) {
   const rows = found.rows ?? [];
   const head = h("div.headline", {}, h("h1", {}, visible(found.title || found.id)),
     h("span.dim", {}, `${found.done} of ${found.cells} cells done`), h("span.dim.root", {}, visible(found.id)));
-  if (!rows.length) return [head, state("No cell is finished yet", "Rows come one by one as the cells end.")];
+  if (!rows.length) return [head, state("No finished cells yet", "Each cell appears when it ends.")];
   const settings = settingsOf(rows);
   const keys = variedKeys(rows, found.keys);
   const figures = FIGURES.filter(([name]) => rows.some((row) => typeof row[name] === "number"));
@@ -56,16 +56,17 @@ function parts(found, seen, draw) {
 
 function pick(found) {
   if (!found.why) return null;
-  return h("p.notice.pick", {}, found.pick && h("b", {}, "Take ", visible(found.pick), ". "), visible(found.why));
+  const best = found.pick && h("b", {}, "Best setting: ", visible(found.pick), ". ");
+  return h("p.notice.pick", {}, best, visible(found.why));
 }
 
-/** Keys that have more than one value among the cells, but for the seed. */
+/** Keys with more than one value among the cells, except the seed. */
 function variedKeys(rows, given) {
   const names = given?.length ? given : [...new Set(rows.flatMap((row) => Object.keys(row.keys ?? {})))];
   return names.filter((key) => key !== "seed" && new Set(rows.map((row) => typed(row.keys?.[key]))).size > 1);
 }
 
-/** Cells that differ by their seed alone are one setting: means over its seeds, with the figures of each. */
+/** Cells that differ only by seed are one setting: means over seeds, with the figures of each. */
 function settingsOf(rows) {
   const found = new Map();
   for (const row of rows) {
@@ -92,12 +93,12 @@ function heatSection(settings, keys, seen, draw) {
   };
   const names = keys.map((key) => [key, key]);
   const pickers = () => [segmented("Across", names, x, choose("x")), segmented("Down", names, y, choose("y"))];
-  const title = h("h2", {}, "Heat map", h("small.dim", {}, "the stronger, the higher"));
+  const title = h("h2", {}, "Heat map", h("small.dim", {}, "stronger: higher"));
   return h("section.card", {}, h("header", {}, title, h("span.grow"), keys.length > 2 && pickers()),
     heatMap(settings, x, y, seen.figure));
 }
 
-/** A table whose cells are as dark as their figure is high; the figure stands in each. */
+/** A table with darker cells for higher figures, and the figure in each. */
 function heatMap(settings, x, y, figure) {
   const values = (key) => [...new Set(settings.map((each) => typed(each.keys[key])))]
     .toSorted((a, b) => (Number.isNaN(Number(a) - Number(b)) ? a.localeCompare(b) : Number(a) - Number(b)));
@@ -114,7 +115,7 @@ function heatMap(settings, x, y, figure) {
     return h(`td.num${heat > 0.55 ? ".hot" : ""}`, { style: { "--heat": heat.toFixed(3) } }, short(value),
       h("small", {}, runs === 1 ? "1 run" : `${runs} runs`));
   };
-  const head = (scope, words) => h("th", { scope }, visible(words));
+  const head = (scope, text) => h("th", { scope }, visible(text));
   return h("div.scroll", {}, h("table.heat", {},
     h("thead", {}, h("tr", {}, head("col", `${y} ↓  ${x} →`), values(x).map((vx) => head("col", vx)))),
     h("tbody", {}, values(y).map((vy) => h("tr", {}, head("row", vy), values(x).map((vx) => cell(vx, vy)))))));
@@ -137,13 +138,13 @@ function parallelSection(settings, keys, seen, figures) {
   const outcome = [...new Set(["kl_mean", "entropy_mean", seen.figure])].filter(known);
   const rows = settings.map((each) => ({ name: each.name,
     values: { ...each.keys, ...Object.fromEntries(outcome.map((name) => [name, each.of(name)])) } }));
-  const how = "Each line is a setting; the thicker it is, the higher on the last axis.";
+  const how = "Each line is a setting; thicker is higher on the last axis.";
   const out = h("p.dim.num", { role: "status" }, how);
   const tell = (name) => {
     const row = rows.find((each) => each.name === name);
     out.textContent = [visible(name), ...outcome.map((axis) => `${axis} ${short(row.values[axis])}`)].join(" · ");
   };
-  return h("section.card", {}, h("h2", {}, "Lines over keys"),
+  return h("section.card", {}, h("h2", {}, "Parallel coordinates"),
     h("div.scroll", {}, parallel(rows, keys, outcome, tell)), out);
 }
 
@@ -169,7 +170,7 @@ function sorted(rows, seen) {
   const by = (row) => row[seen.sort] ?? row.keys?.[seen.sort] ?? null;
   return rows.toSorted((a, b) => {
     const [p, q] = [by(a), by(b)];
-    if (p === null || q === null) return (p === null) - (q === null);  // what is not known comes last
+    if (p === null || q === null) return (p === null) - (q === null);  // missing values come last
     return (p < q ? -1 : p > q ? 1 : 0) * seen.order;
   });
 }

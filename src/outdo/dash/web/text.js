@@ -1,4 +1,4 @@
-// Text that a model wrote: shown as it is, with what a terminal or a browser would obey made visible.
+// Text that a model wrote: shown unchanged, with control characters made visible.
 import { h } from "./dom.js";
 
 // Control characters but for tab and line feed; marks that turn the direction of text; spaces without width; line and
@@ -7,7 +7,7 @@ const ODD = new RegExp("[" + [
   "\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e",
   "\\u2060-\\u2069\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff\\u{e0000}-\\u{e007f}",
 ].join("") + "]", "gu");
-const MANY = 2000;  // odd characters beyond which they are no elements of their own: the page must stay quick
+const MANY = 2000;  // odd characters; more are not marked up, so that the page stays fast
 
 /** How an odd character is shown. @param {string} character */
 export function name(character) {
@@ -31,13 +31,13 @@ export function pieces(text) {
   return plain.flatMap((part, i) => (i < odd.length ? [part, h("span.odd", {}, name(odd[i]))] : [part]));
 }
 
-/** A block of it, kept apart from the direction of what stands around. */
+/** A block of it, isolated from the text direction around it. */
 export function block(text, classes = "said") {
   return h(`div.${classes}`, { dir: "auto" }, pieces(String(text ?? "")));
 }
 
-/** A block that may have been cut, with a button that brings the rest. @param {() => Promise<string>} whole */
-export function cuttable(text, isCut, whole) {
+/** A block that may be cut, with a button that loads the rest. @param {() => Promise<string>} loadAll */
+export function cuttable(text, isCut, loadAll) {
   const shown = block(text);
   if (!isCut) return shown;
   const button = h("button.show-all", { type: "button" }, "… show all");
@@ -45,17 +45,17 @@ export function cuttable(text, isCut, whole) {
     button.disabled = true;
     button.textContent = "loading …";
     try {
-      shown.replaceChildren(...pieces(await whole()));
+      shown.replaceChildren(...pieces(await loadAll()));
       button.remove();
     } catch (error) {
       button.disabled = false;
-      button.textContent = `could not be read (${error.message}): try again`;
+      button.textContent = `could not be loaded (${error.message}): retry`;
     }
   });
   return h("div", {}, shown, button);
 }
 
-/** Our own words, in which `names` stand between backticks. @param {string} words */
-export function told(words) {
-  return words.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
+/** Our own text, with `names` between backticks as code. @param {string} text */
+export function withCode(text) {
+  return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
 }

@@ -1,4 +1,4 @@
-// Dark or light before the first paint: what the reader chose here, else what the system says.
+// Dark or light before the first paint: the stored choice, else the system's.
 (() => {
   const wanted = () => {
     try {

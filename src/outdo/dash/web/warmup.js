@@ -1,38 +1,39 @@
-// How the model was warmed up, or what a run that only imitates has done: its loss, in charts of their own.
+// Supervised training (SFT), as a warm-up or as the whole run: its loss, gradient norm and learning rate.
 import { get } from "./api.js";
 import { chart, chartGroup } from "./chart.js";
 import { h } from "./dom.js";
 
 const CURVES = [["loss", "Loss", true], ["grad_norm", "Gradient norm", true], ["lr", "Learning rate", false]];
-const EVERY = 2000;
+const POLL = 2000;  // milliseconds between two requests
 
 /**
- * The charts of imitation, at the end of a page; they stay open while there is nothing else to see.
+ * The charts of supervised training at the end of a page; they are open while there is nothing else to see.
  * @param {any} scope @param {{id: string, summary: any, metrics: any}} run
  */
 export function warmup(scope, run) {
-  const element = h("details.warmup", { hidden: true, open: !run.metrics.steps.length }, h("summary", {}, "Imitation",
+  const element = h("details.warmup", { hidden: true, open: !run.metrics.steps.length },
+    h("summary", {}, "Supervised training",
     h("small.dim", {}, run.summary.kind === "sft" ? "" : " the warm-up, before GRPO")));
   const plots = h("div.cards", {}), group = chartGroup(), drawn = new Map();
   element.append(plots);
-  const draw = (told) => {
-    element.hidden = told.total === 0;
+  const draw = (curves) => {
+    element.hidden = curves.total === 0;
     for (const [name, title, log] of CURVES) {
-      if (!told.series[name]) continue;
+      if (!curves.series[name]) continue;
       if (!drawn.has(name)) drawn.set(name, card(plots, group, title, log));
-      const { mean, low, high } = told.series[name];
-      drawn.get(name).set({ lines: [{ name, x: told.steps, y: mean, low, high }] });
+      const { mean, low, high } = curves.series[name];
+      drawn.get(name).set({ lines: [{ name, x: curves.steps, y: mean, low, high }] });
     }
   };
-  const ask = async () => {
-    const told = await get("sft", { run: run.id, points: 600 }, scope.signal).catch(() => null);
-    if (told && !scope.closed) draw(told);
+  const load = async () => {
+    const curves = await get("sft", { run: run.id, points: 600 }, scope.signal).catch(() => null);
+    if (curves && !scope.closed) draw(curves);
   };
-  ask();
+  load();
   const timer = setInterval(() => {
     const grows = run.summary.status === "running" && !run.metrics.steps.length;
-    if (grows && !document.hidden) ask();
-  }, EVERY);
+    if (grows && !document.hidden) load();
+  }, POLL);
   scope.onClose(() => {
     clearInterval(timer);
     drawn.forEach((each) => each.remove());

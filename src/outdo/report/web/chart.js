@@ -1,5 +1,5 @@
 // A chart on a canvas: lines with envelopes, points with intervals, bands and marks; hover, zoom and the keyboard are
-// shared by the charts of a group. With scale.js and draw.js it stands alone: a page may carry the three in itself.
+// shared by the charts of a group. The dashboard loads it with scale.js and draw.js; a report embeds the three.
 import { drawBase, drawOver, readOut } from "./draw.js";
 import { nearest, placed, short, smoothed } from "./scale.js";
 
@@ -19,7 +19,7 @@ import { nearest, placed, short, smoothed } from "./scale.js";
  *   onZoom: ((range: [number, number]|null) => void)|null}} Group
  */
 
-/** Charts that are made with the same group hover and zoom as one. @returns {Group} */
+/** Charts of the same group hover and zoom together. @returns {Group} */
 export function chartGroup() {
   const group = {
     charts: new Set(), x: null, range: null, onZoom: null,
@@ -30,7 +30,7 @@ export function chartGroup() {
 }
 
 /**
- * Draws a chart in an element and keeps it drawn. `set` changes any of the options, `remove` takes it away.
+ * Draws a chart in an element and keeps it drawn. `set` changes options, `remove` removes it.
  * @param {HTMLElement} element @param {Options} options
  */
 export function chart(element, options) {
@@ -69,14 +69,14 @@ export function chart(element, options) {
   over.addEventListener("blur", () => group.hover(null));
   over.addEventListener("keydown", (event) => onKey(event, me, group));
   const sizes = new ResizeObserver(() => me.paint(true));
-  const sight = new IntersectionObserver((seen) => {  // what nobody sees is not drawn
+  const sight = new IntersectionObserver((seen) => {  // charts out of view are not drawn
     shown = seen[seen.length - 1].isIntersecting;
     if (shown) me.paint(whole);
   }, { rootMargin: "200px" });
   const redraw = () => me.paint(true);
   sizes.observe(element);
   sight.observe(element);
-  document.addEventListener("theme", redraw);  // the page's own event: colours have changed
+  document.addEventListener("theme", redraw);  // colours have changed
   group.charts.add(me);
   set({});
   return {
@@ -109,7 +109,7 @@ function snapped(given, x) {
   return i < 0 ? x : list[i];
 }
 
-/** Hover reads, a drag zooms, a double click shows all again, a click picks. */
+/** Hover reads values, a drag zooms, a double click resets, a click selects. */
 function followPointer(over, me, group) {
   const at = (event) => (me.view ? me.view.unX(event.clientX - over.getBoundingClientRect().left) : 0);
   over.addEventListener("pointerdown", (event) => {
@@ -159,15 +159,15 @@ function onKey(event, { given, view }, group) {
   event.stopPropagation();
 }
 
-/** What a reader who cannot see the chart is told. */
+/** The chart as text, for screen readers. */
 function summary(given) {
-  const told = given.lines.slice(0, 4).map((line) => {
+  const lines = given.lines.slice(0, 4).map((line) => {
     const has = line.y.map((_, i) => i).filter((i) => line.y[i] !== null);
-    if (!has.length) return `${line.name}: nothing measured`;
+    if (!has.length) return `${line.name}: not measured`;
     const [a, b] = [has[0], has[has.length - 1]];
     return `${line.name} ${short(line.y[a])} at ${placed(line.x[a], given.xKind)}, ` +
       `${short(line.y[b])} at ${placed(line.x[b], given.xKind)}`;
   });
   const marks = given.marks.map((mark) => `${mark.label} since ${placed(mark.x, given.xKind)}`);
-  return [given.title, ...told, ...marks, "arrow keys read values"].filter(Boolean).join("; ");
+  return [given.title, ...lines, ...marks, "arrow keys read values"].filter(Boolean).join("; ");
 }

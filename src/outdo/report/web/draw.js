@@ -47,7 +47,7 @@ function windowOf(given, drawn, range) {
   let { left, right, low, high } = extents(given, drawn, range);
   if (!(right >= left) || !(high >= low)) return null;
   const log = given.log && low > 0;
-  if (high - low < 1e-9 * Math.abs(high)) low = high = (low + high) / 2;  // rounding is no movement
+  if (high - low < 1e-9 * Math.abs(high)) low = high = (low + high) / 2;  // a difference from rounding
   if (right === left) { left -= 0.5; right += 0.5; }
   if (high === low && high !== 0 && !log) [low, high] = [high - Math.abs(high) / 2, high + Math.abs(high) / 2];
   const span = high - low || Math.abs(high) * 0.1 || 1;
@@ -72,7 +72,7 @@ function fitted(canvas, element) {
   return { pen, width, height };
 }
 
-/** All but what follows the pointer. Returns the window that it drew, or null where there is nothing to draw. */
+/** Everything that does not follow the pointer. Returns the window, or null where there is nothing to draw. */
 export function drawBase(canvas, element, given, drawn, range) {
   const { pen, width, height } = fitted(canvas, element);
   const paint = colours(element);
@@ -81,7 +81,7 @@ export function drawBase(canvas, element, given, drawn, range) {
   if (!found || width < 60) {
     pen.fillStyle = paint.muted;
     pen.textAlign = "center";
-    pen.fillText(range ? "nothing here: double-click to see all" : "nothing measured yet", width / 2, height / 2);
+    pen.fillText(range ? "no data here: double-click to reset the zoom" : "not measured yet", width / 2, height / 2);
     return null;
   }
   const bottom = height - EDGE.bottom, inner = width - EDGE.left - EDGE.right;
@@ -120,7 +120,7 @@ function drawBands(pen, view, bands) {
     pen.globalAlpha = 0.06;
     pen.fillStyle = view.colours[band.kind];
     pen.fillRect(EDGE.left, top, view.width, foot - top);
-    if (band.kind === "bad") {  // hatched, so that it is not told by its hue alone
+    if (band.kind === "bad") {  // hatched, so that colour is not the only cue
       pen.globalAlpha = 0.16;
       pen.strokeStyle = view.colours.bad;
       pen.lineWidth = 1;
@@ -152,10 +152,10 @@ function drawAxes(pen, view, kind, inner) {
   }
   pen.textBaseline = "alphabetic";
   for (const value of ticks(view.left, view.right, Math.max(2, inner / 70), kind)) {
-    const told = kind === "time" ? clock(value) : short(value);
-    const x = view.x(value), half = pen.measureText(told).width / 2;
+    const label = kind === "time" ? clock(value) : short(value);
+    const x = view.x(value), half = pen.measureText(label).width / 2;
     pen.textAlign = x + half > view.width ? "right" : "center";
-    pen.fillText(told, x + half > view.width ? view.width - 1 : x, view.height - 5);
+    pen.fillText(label, x + half > view.width ? view.width - 1 : x, view.height - 5);
   }
 }
 
@@ -197,7 +197,7 @@ function drawLine(pen, view, line, values, isSmooth) {
   stroke(pen, view, line, values);
   pen.setLineDash([]);
   let last = -Infinity;
-  if (style > 0) line.x.forEach((x, i) => {  // markers now and then: a second way to tell lines apart
+  if (style > 0) line.x.forEach((x, i) => {  // a few markers: another way to distinguish lines
     if (values[i] !== null && view.x(x) - last > 70 && !(view.log && values[i] <= 0)) {
       last = view.x(x);
       marker(pen, style, last, view.y(values[i]), 3);
@@ -206,7 +206,7 @@ function drawLine(pen, view, line, values, isSmooth) {
   pen.restore();
 }
 
-/** The stretches of a line that were measured, with one value beyond the window on each side. */
+/** Unbroken parts of a line, with one value beyond the window on each side. */
 function runsOf(line, values, view) {
   const runs = [[]];
   line.x.forEach((x, i) => {

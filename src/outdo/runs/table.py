@@ -1,4 +1,4 @@
-"""Rows of numbers as columns: N rows, P points of them. A column has NaN where a row has no number."""
+"""Rows of numbers as columns: N rows, downsampled to P points. A column is NaN where a row has no number."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outdo.dash.files import WHOLE, as_float
+from outdo.runs.values import MAX_EXACT_INT, as_float
 
 Column = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
-CELLS = 8_000_000  # of one table: 64 MB
-NAMES = 256  # columns of one table
-DIGITS = 6  # as run.py writes them
+MAX_CELLS = 8_000_000  # of one table: 64 MB
+MAX_COLUMNS = 256
+DIGITS = 6  # as the writer has them
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A table as it was at one moment."""
+    """A table at one moment."""
 
     steps: Steps
     columns: Mapping[str, Column]
@@ -32,23 +32,23 @@ class Frame:
         return len(self.steps)
 
     def head(self, count: int) -> Frame:
-        """The first so many rows."""
+        """The first `count` rows."""
         return Frame(self.steps[:count], {name: column[:count] for name, column in self.columns.items()})
 
     def get(self, name: str) -> Column:
-        found = self.columns.get(name)
-        return np.full(len(self.steps), np.nan) if found is None else found
+        column = self.columns.get(name)
+        return np.full(len(self.steps), np.nan) if column is None else column
 
     def between(self, first: int | None, last: int | None) -> Frame:
         """The rows of those steps."""
         if first is None and last is None:
             return self
-        low, high = -WHOLE if first is None else first, WHOLE if last is None else last
-        kept = np.flatnonzero((self.steps >= low) & (self.steps <= high))
-        return Frame(self.steps[kept], {name: column[kept] for name, column in self.columns.items()})
+        low, high = -MAX_EXACT_INT if first is None else first, MAX_EXACT_INT if last is None else last
+        inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
+        return Frame(self.steps[inside], {name: column[inside] for name, column in self.columns.items()})
 
     def rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Some of the rows as they were, None where there is no number."""
+        """Some of the rows, None where there is no number."""
         return [
             {"step": int(self.steps[i])}
             | {name: None if np.isnan(column[i]) else float(column[i]) for name, column in self.columns.items()}
@@ -57,10 +57,10 @@ class Frame:
 
 
 class Table:
-    """Columns that rows are added to. What is past the limits is counted and left out."""
+    """Columns that rows are added to. Rows past the limits are counted and dropped."""
 
     def __init__(self) -> None:
-        self.count, self.left_out, self.broken = 0, 0, 0
+        self.count, self.dropped, self.invalid = 0, 0, 0
         self._steps: Steps = np.zeros(0, dtype=np.int64)
         self._columns: dict[str, Column] = {}
 
@@ -76,30 +76,30 @@ class Table:
         steps = [_step(row, self.count + i) for i, row in enumerate(rows)]
         if None in steps:
             rows = [row for row, step in zip(rows, steps, strict=True) if step is not None]
-            self.broken += len(steps) - len(rows)
-        room = max(0, CELLS // (1 + max(len(self._columns), 1)) - self.count)
-        self.left_out += max(0, len(rows) - room)
+            self.invalid += len(steps) - len(rows)
+        room = max(0, MAX_CELLS // (1 + max(len(self._columns), 1)) - self.count)
+        self.dropped += max(0, len(rows) - room)
         rows = rows[:room]
         if not rows:
             return
-        found = columns_of(rows)
-        found.pop("step", None)
-        self._make_room(len(rows), [name for name in found if isinstance(name, str)])
+        columns = columns_of(rows)
+        columns.pop("step", None)
+        self._reserve(len(rows), [name for name in columns if isinstance(name, str)])
         end = self.count + len(rows)
         self._steps[self.count : end] = [step for step in steps if step is not None][:room]
         for name, column in self._columns.items():
-            if name in found:
-                column[self.count : end] = numbers(found[name])
+            if name in columns:
+                column[self.count : end] = numbers(columns[name])
         self.count = end
 
-    def _make_room(self, more: int, names: Sequence[str]) -> None:
-        need = self.count + more
-        if need > self._steps.size:
-            size = max(need, min(2 * self._steps.size, self._steps.size + 100_000), 64)
+    def _reserve(self, more: int, names: Sequence[str]) -> None:
+        needed = self.count + more
+        if needed > self._steps.size:
+            size = max(needed, min(2 * self._steps.size, self._steps.size + 100_000), 64)
             self._steps = _grown(self._steps, size)
             self._columns = {name: _grown(column, size) for name, column in self._columns.items()}
         for name in names:
-            if name not in self._columns and len(self._columns) < NAMES:
+            if name not in self._columns and len(self._columns) < MAX_COLUMNS:
                 self._columns[name] = np.full(self._steps.size, np.nan)
 
 
@@ -111,11 +111,11 @@ def _grown(column: Any, size: int) -> Any:
 
 def _step(row: Mapping[str, Any], default: int) -> int | None:
     number = as_float(row.get("step", default))
-    return int(number) if number is not None and abs(number) <= WHOLE else None
+    return int(number) if number is not None and abs(number) <= MAX_EXACT_INT else None
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Sequence[Any]]:
-    """Rows turned on their side. Those of a run have the same names in the same order, which is quickly done."""
+    """Rows transposed. Those of a run mostly have the same names in the same order, which is fast."""
     if len(set(map(tuple, rows))) == 1:
         return dict(zip(rows[0], zip(*(row.values() for row in rows), strict=True), strict=True))
     names = dict.fromkeys(chain.from_iterable(rows))
@@ -123,7 +123,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Sequence[Any]]:
 
 
 def numbers(values: Sequence[Any]) -> Column:
-    """NaN for whatever is no finite number."""
+    """NaN for whatever is not a finite number."""
     if set(map(type, values)) <= {float, int, type(None)}:
         with suppress(OverflowError):  # an integer of hundreds of digits
             return _finite(np.array(values, dtype=np.float64))
@@ -136,7 +136,7 @@ def _finite(values: Column) -> Column:
 
 
 def rounded(values: Column) -> Column:
-    """To the digits that are worth sending."""
+    """To `DIGITS` significant digits."""
     with np.errstate(all="ignore"):
         size = np.floor(np.log10(np.abs(values)))
         scale = np.power(10.0, DIGITS - 1 - size)
@@ -146,40 +146,46 @@ def rounded(values: Column) -> Column:
 
 @dataclass(frozen=True)
 class Points:
-    """P points of a curve. Where each stands for several rows, `low` and `high` are the least and most of them."""
+    """P points of a curve. Where a point is the mean of several rows, `low` and `high` are their extremes."""
 
     mean: Column
     low: Column | None = None
     high: Column | None = None
 
 
-def starts(n: int, points: int) -> NDArray[np.int64] | None:
-    """Where each of so many even stretches begins; None where every row is a point of its own."""
+def bin_starts(n: int, points: int) -> NDArray[np.int64] | None:
+    """Where each of `points` equal bins of n rows starts; None where every row is a point of its own."""
     return None if n <= points else (np.arange(points, dtype=np.int64) * n) // points
 
 
-def shrunk(column: Column, begin: NDArray[np.int64] | None) -> Points:
-    """A curve in as many points as there are stretches. What is NaN counts nowhere."""
-    if begin is None:
+def downsample(column: Column, starts: NDArray[np.int64] | None) -> Points:
+    """A point per bin. NaN is ignored."""
+    if starts is None:
         return Points(rounded(column))
-    known = np.isfinite(column)
-    count = np.add.reduceat(known.astype(np.float64), begin)
+    finite = np.isfinite(column)
+    count = np.add.reduceat(finite.astype(np.float64), starts)
     with np.errstate(over="ignore"):
-        total = np.add.reduceat(np.where(known, column, 0.0), begin)
-    low = np.minimum.reduceat(np.where(known, column, np.inf), begin)
-    high = np.maximum.reduceat(np.where(known, column, -np.inf), begin)
-    none = count == 0
-    mean = np.where(none, np.nan, total / np.maximum(count, 1))
-    return Points(rounded(mean), rounded(np.where(none, np.nan, low)), rounded(np.where(none, np.nan, high)))
+        total = np.add.reduceat(np.where(finite, column, 0.0), starts)
+    low = np.minimum.reduceat(np.where(finite, column, np.inf), starts)
+    high = np.maximum.reduceat(np.where(finite, column, -np.inf), starts)
+    empty = count == 0
+    mean = np.where(empty, np.nan, total / np.maximum(count, 1))
+    return Points(rounded(mean), rounded(np.where(empty, np.nan, low)), rounded(np.where(empty, np.nan, high)))
 
 
-def last_of(column: NDArray[Any], begin: NDArray[np.int64] | None) -> NDArray[Any]:
-    """The last row of each stretch."""
-    if begin is None:
-        return column
-    return column[np.append(begin[1:], len(column)) - 1]
+def last_of_bins(column: NDArray[Any], starts: NDArray[np.int64] | None) -> NDArray[Any]:
+    """The last row of each bin."""
+    return column if starts is None else column[np.append(starts[1:], len(column)) - 1]
+
+
+def column_sum(frame: Frame, name: str) -> float:
+    """The sum of a column; 0 where that is not finite."""
+    column = frame.get(name)
+    with np.errstate(all="ignore"):
+        total = float(np.nansum(column)) if len(column) else 0.0
+    return total if np.isfinite(total) and abs(total) < MAX_EXACT_INT else 0.0
 
 
 def running_total(column: Column) -> Column:
-    with np.errstate(over="ignore"):  # what is past all numbers goes out as null
+    with np.errstate(over="ignore"):  # an infinite sum is written as null
         return np.cumsum(np.where(np.isfinite(column), column, 0.0))

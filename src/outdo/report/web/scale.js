@@ -26,7 +26,7 @@ export function clock(seconds) {
   return `${Math.floor(whole / 3600)} h` + (whole % 3600 >= 60 ? ` ${Math.floor((whole % 3600) / 60)} min` : "");
 }
 
-/** Each value drawn towards what came before it; the first ones are not drawn towards zero, dust becomes zero. */
+/** Exponential moving average without bias at the start; values near 0 become 0. */
 export function smoothed(values, weight) {
   let sum = 0, share = 0, most = 0;
   return values.map((value) => {

@@ -1,0 +1,192 @@
+"""A run for viewers: in one line, from a few short reads however long it is, and as a page of facts and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from outdo.evals.estimate import wilson
+from outdo.runs import manifest as manifests
+from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
+from outdo.runs.reader import JsonRow
+from outdo.runs.run_reader import RowFile, RunReader, load_manifest
+from outdo.runs.sparkline import sparkline
+from outdo.runs.table import Frame, column_sum
+from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text
+
+Status = manifests.Status | Literal["lost", "unreadable"]
+
+MAX_MARKS = 20
+
+
+class Success(Record):
+    """Held-out success with its 95% interval."""
+
+    split: str
+    success: float
+    low: Number
+    high: Number
+
+
+class Mark(Record):
+    """A finding in short."""
+
+    code: str
+    severity: str
+    step: int
+
+
+class RunSummary(PartialRecord):
+    """A run in one line. `lost`: its manifest says that it is running, but no process writes there."""
+
+    id: str
+    name: str
+    kind: str = "grpo"
+    status: Status
+    why: str = ""
+    started: str | None = None
+    ended: str | None = None
+    task: str = ""
+    model: str = ""
+    steps: int = 0
+    max_steps: int | None = None
+    before: Success | None = None
+    after: Success | None = None
+    spark: list[Number]
+    findings: list[Mark]
+
+
+class RunPage(PartialRecord):
+    """A run's facts and its cost: sampled tokens, seconds of its steps, and these times its devices."""
+
+    summary: RunSummary
+    recipe: dict[str, Any]
+    facts: dict[str, Any]
+    tokens: int
+    seconds: float
+    device_seconds: float
+    answers: int
+    memory: int | None = None
+    phases: dict[str, float]
+
+
+def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
+    """Reads a run in one line. Problems of its files are in `trouble`."""
+    manifest, problems = load_manifest(root, folder)
+    status: Any = manifest.get("status")
+    if status not in get_args(manifests.Status):
+        problems += [f"{MANIFEST} has the unknown status {status!r:.40}"] if manifest else []
+        status = "unreadable"
+    kind = as_text(manifest.get("kind") or "grpo", 40)
+    recipe = as_dict(manifest.get("recipe"))
+    planned = {"grpo": "max_steps", "sft": "sft_steps"}.get(kind, "")
+    evals, findings = (RowFile(root, folder / name) for name in (EVALS, FINDINGS))
+    before, after = before_and_after(evals.all())
+    steps, spark, unread = sparkline(root, folder, kind)
+    marks = _marks(findings.all())
+    return RunSummary(
+        id=run_id,
+        name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
+        kind=kind,
+        status=status,
+        why=as_text(manifest.get("why"), 2000),
+        started=_text(manifest.get("started")),
+        ended=_text(manifest.get("ended")) if status != "running" else None,
+        task=_text(recipe.get("dataset_name"), None) or "",
+        model=_text(recipe.get("model_name_or_path"), None) or "",
+        steps=steps,
+        max_steps=as_int(recipe.get(planned)) or None,
+        before=before,
+        after=after,
+        spark=spark,
+        findings=marks,
+        trouble=[*problems, *unread, *evals.problems(), *findings.problems()],
+    )
+
+
+def _text(value: Any, max_chars: int | None = 100) -> str | None:
+    return as_text(value, max_chars) if isinstance(value, str) else None
+
+
+def before_and_after(evals: Sequence[JsonRow]) -> tuple[Success | None, Success | None]:
+    """Held-out success at step 0 and at the last step, of the first split; the tasks of a mixture are pooled."""
+    rows = [row for row in evals if as_int(row.get("step")) is not None and isinstance(row.get("split"), str)]
+    if not rows:
+        return None, None
+    split = rows[0]["split"].partition("/")[0]
+    rows = [row for row in rows if row["split"].partition("/")[0] == split]
+    last = max(row["step"] for row in rows)
+    before, after = (_pooled(split, [row for row in rows if row["step"] == step]) for step in (0, last))
+    return before, after if last > 0 else None
+
+
+def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
+    rates = [(rate, n) for row in rows if (rate := _rate(row)) is not None and (n := as_int(row.get("n")))]
+    if len(rows) == 1 and rates:
+        low, high = (as_float(rows[0].get(bound)) for bound in ("low", "high"))
+        return Success(split=split, success=rates[0][0], low=low, high=high)
+    n = sum(n for _, n in rates)
+    if n <= 0:
+        return None
+    right = round(sum(rate * n for rate, n in rates))
+    low, high = wilson(right, n)
+    return Success(split=split, success=right / n, low=low, high=high)
+
+
+def _rate(row: JsonRow) -> float | None:
+    rate = as_float(row.get("success_rate"))
+    return rate if rate is not None and 0 <= rate <= 1 else None
+
+
+def _marks(rows: Sequence[JsonRow]) -> list[Mark]:
+    """The findings that were reported during the run, the last of each code."""
+    last = {as_text(row["code"], 60): row for row in rows if isinstance(row.get("code"), str)}
+    return [
+        Mark(code=code, severity=as_text(row.get("severity"), 20), step=as_int(row.get("step")) or 0)
+        for code, row in last.items()
+        if row.get("severity") != "info"
+    ][:MAX_MARKS]
+
+
+def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
+    manifest, unread = reader.manifest()
+    frame = reader.metrics.frame()
+    seconds = column_sum(frame, "time/step")
+    facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
+    return RunPage(
+        summary=summary,
+        recipe=reader.recipe,
+        facts=facts,
+        tokens=int(column_sum(frame, "tokens")),
+        seconds=seconds,
+        device_seconds=seconds * (as_int(manifest.get("world_size")) or 1),
+        answers=_num_answers(frame),
+        memory=_peak_memory(frame),
+        phases=_phases(frame),
+        trouble=list(dict.fromkeys([*summary.trouble, *unread, *reader.metrics.problems()])),
+    )
+
+
+def _num_answers(frame: Frame) -> int:
+    """A step's answers are its tokens by their mean length."""
+    with np.errstate(all="ignore"):
+        counts = np.round(frame.get("tokens") / frame.get("len_mean"))
+    return int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)]))
+
+
+def _peak_memory(frame: Frame) -> int | None:
+    column = frame.get("memory")
+    measured = column[np.isfinite(column)]
+    return as_int(float(measured.max())) if len(measured) else None
+
+
+def _phases(frame: Frame) -> dict[str, float]:
+    """Seconds by phase. Grading that the rollout waited for is part of the rollout's time."""
+    names = ("rollout", "grade", "update", "save", "step")
+    rollout, grade, update, save, step = (column_sum(frame, f"time/{name}") for name in names)
+    grade = min(grade, rollout)
+    other = max(0.0, step - rollout - update - save)
+    return {"rollout": rollout - grade, "grade": grade, "update": update, "save": save, "other": other}
