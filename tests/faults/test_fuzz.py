@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outdo.errors import OutdoError
+from outdo.recipe.foreign import SYNONYMS
 from outdo.recipe.load import load_recipe
-from outdo.recipe.schema import SYNONYMS, Recipe
+from outdo.recipe.schema import Recipe
 from outdo.runs.manifest import read_manifest
 from outdo.runs.writer import RunWriter
 from outdo.training import resuming

@@ -187,7 +187,7 @@ def test_stopped_it_keeps_everything_and_goes_on(tmp_path: Path, forks: Forks) -
         (["beta=0,1", "dataset_name=arithmetik"], "cell beta-0: "),
         (["beta=0,1", "reward_funcs=nummeric"], "cell beta-0: "),
         (["beta=0,1", "--only", "beta=2"], "there is no such setting; there are beta=0, beta=1"),
-        (["missing.yaml"], "there is no such recipe"),
+        (["missing.yaml"], "no such recipe"),
     ],
 )
 def test_bad_input_ends_with_2_and_makes_no_folder(words: list[str], part: str, tmp_path: Path, outdo: Outdo) -> None:

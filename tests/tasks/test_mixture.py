@@ -130,7 +130,7 @@ def test_the_defaults_own_task_is_no_part_of_a_mixture(tmp_path: Path) -> None:
 def test_other_refusals() -> None:
     with pytest.raises(RecipeError, match="dataset_mixture is a list here"):
         load_recipe(None, {"dataset_mixture": {"datasets": [{"id": "a/b", "weight": 0.5}]}})
-    with pytest.raises(RecipeError, match="curriculum_steps is for one task"):
+    with pytest.raises(RecipeError, match="curriculum_steps needs a single task"):
         mixture(curriculum_steps=1, curriculum_args={"digits": 1})
     with pytest.raises(TaskError, match="without end"):
         in_steps(load_recipe(None, {"dataset_mixture": MIXTURE, "num_train_epochs": 1}), mixture())

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outdo.algo.schedules import rate_at
 from outdo.errors import NumericsError, TaskError
-from outdo.learn.optim import rate_at, set_rate
+from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import Stats, Sums, Updates, tokens_of
 from outdo.models.load import Policy
