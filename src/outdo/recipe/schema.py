@@ -56,7 +56,9 @@ class Recipe(BaseModel):
     num_generations: int = Field(8, ge=2)  # group size G: answers per prompt
     max_completion_length: int = Field(256, ge=1)  # tokens per answer
     temperature: float = Field(1.0, gt=0)
-    temperature_end: float | None = Field(None, gt=0)  # at the last step, reached linearly; default: constant
+    temperature_end: float | None = Field(
+        None, gt=0
+    )  # temperature at the last step, reached linearly; default: constant
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)  # 0: no limit
     min_p: float = Field(0.0, ge=0, le=1)  # drop tokens less likely than this share of the likeliest one
@@ -89,9 +91,9 @@ class Recipe(BaseModel):
     kl_limit: float | None = Field(0.1, gt=0)  # kl_guard acts after three steps in a row with a larger KL; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)  # weight of an entropy bonus
-    # per-token correction where sampler and learner disagree: ratios truncated at the cap, or tokens past it masked
+    # weight tokens by the ratio of learner to sampler
     importance_sampling: Literal["auto", "truncate", "mask", "never"] = "auto"  # auto: only beyond rounding error
-    importance_sampling_cap: float | None = Field(None, gt=0)  # default: 2; if set, auto means truncate
+    importance_sampling_cap: float | None = Field(None, gt=0)  # truncate or mask past it; default: 2; auto: truncate
     mask_truncated_completions: bool = False  # exclude answers cut at the length limit from the loss
     # --- the optimizer
     learning_rate: float = Field(1e-6, gt=0)
