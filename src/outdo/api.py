@@ -17,7 +17,7 @@ from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
 from outdo.rewards.choose import rewards_of
 from outdo.runs.manifest import read_manifest
-from outdo.tasks.lengths import in_steps
+from outdo.tasks.lengths import epochs_to_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import SOURCE_KEYS
 from outdo.tasks.task import Task, refuse_no_task
@@ -200,8 +200,8 @@ def _run(kind: Literal["grpo", "sft"], asked: Asked) -> Result:
     recipe, reporter, resume = asked.recipe, asked.reporter, asked.resume
     chosen(recipe.report_to)  # says now that a tracker is not there
     keep_memory()
-    task = asked.task or task_of(recipe)
-    recipe = in_steps(recipe, task)
+    task = task_of(recipe, asked.task)
+    recipe = epochs_to_steps(recipe, task)
     for split in (*recipe.eval_split, *recipe.final_eval_split):
         next(task.prompts(split, recipe.seed))  # says now that there is no such split
     unjudged = kind == "sft" and not (task.rewards or task.parts or recipe.reward_funcs)

@@ -236,7 +236,7 @@ def test_an_open_r1_file_runs_unchanged_to_its_end(
     (ignored,) = re.findall(r"config.yaml: ignored, because .*?: ((?:\w+, )*\w+)", said)
     for key in ("use_vllm", "vllm_gpu_memory_utilization", "logging_steps", "push_to_hub", "hub_model_id"):
         assert key in ignored
-    assert "1 of 11 train prompts are longer than 160 tokens and left out" in said
+    assert "1 of 11 train prompts are longer than 160 tokens: skipped" in said
     assert "none of 3 held-out prompts is among 11 training prompts" in said
 
     run = json.loads((tmp_path / "data" / "tiny-sums-grpo" / "run.json").read_text())

@@ -56,9 +56,7 @@ class Recipe(BaseModel):
     num_generations: int = Field(8, ge=2)  # group size G: answers per prompt
     max_completion_length: int = Field(256, ge=1)  # tokens per answer
     temperature: float = Field(1.0, gt=0)
-    temperature_end: float | None = Field(
-        None, gt=0
-    )  # temperature at the last step, reached linearly; default: constant
+    temperature_end: float | None = Field(None, gt=0)  # temperature at the last step, linear; default: constant
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)  # 0: no limit
     min_p: float = Field(0.0, ge=0, le=1)  # drop tokens less likely than this share of the likeliest one

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outdo.models.load import load_tokenizer
 from outdo.models.sources import find_source
 from outdo.models.tokens import encoded
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards, rewards_of
-from outdo.tasks.lengths import in_steps, within
-from outdo.tasks.lessons import find_lessons
+from outdo.tasks.demonstrations import find_demonstrations
+from outdo.tasks.lengths import epochs_to_steps, fit_to_context
 from outdo.tasks.mixture import task_of
-from outdo.tasks.overlap import told
+from outdo.tasks.overlap import describe_data
 from outdo.tasks.task import Task
 from outdo.training.plan import describe, model_shape
 from outdo.training.stages import Stage, read_stages
 from outdo.training.trackers import chosen
+from outdo.types import Prompt
 
 
 def plan_of(recipe: Recipe) -> list[str]:
@@ -24,8 +27,8 @@ def plan_of(recipe: Recipe) -> list[str]:
     stages = read_stages(recipe)
     if not stages:
         _refuse_unjudged(recipe, task)
-        find_lessons(recipe, task)
-    lines = [*describe(in_steps(recipe, task)), *told(task), *(stage.told() for stage in stages)]
+        find_demonstrations(recipe, task)
+    lines = [*describe(epochs_to_steps(recipe, task)), *describe_data(task), *(stage.told() for stage in stages)]
     for stage in stages:
         _try(stage)
     return [*lines, *(_long(recipe, task) if not stages else ())]
@@ -53,6 +56,10 @@ def _long(recipe: Recipe, task: Task) -> list[str]:
     tokenizer = load_tokenizer(source)
     said: list[str] = []
     context = model_shape(source).context
-    left = within(recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], said.append)
+
+    def measure(prompts: Sequence[Prompt]) -> list[int]:
+        return [len(ids) for ids in encoded(tokenizer, prompts)]
+
+    left = fit_to_context(recipe, task, context, measure, said.append)
     next(left.prompts("train", recipe.seed))  # one without end is measured as it comes
     return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -21,8 +21,8 @@ from outdo.runs import checkpoint
 from outdo.runs.manifest import library_versions
 from outdo.runs.reader import read_rows
 from outdo.runs.writer import RunWriter, default_folder
-from outdo.tasks.lengths import within
-from outdo.tasks.lessons import Lessons, find_lessons
+from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
+from outdo.tasks.lengths import fit_to_context
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
 from outdo.training import resuming
@@ -31,7 +31,7 @@ from outdo.training.keeping import Known, Parts, Start
 from outdo.training.plan import policy_for
 from outdo.training.session import Session
 from outdo.training.supervised import Supervised
-from outdo.types import Sampler
+from outdo.types import Prompt, Sampler
 
 SAMPLERS: dict[str, Callable[[Policy, Recipe, bool], Sampler]] = {
     "local": lambda policy, recipe, learns: LocalSampler(
@@ -81,8 +81,8 @@ def start(job: Job) -> Result:
         refuse_unfit_rewards(job.rewards, task, recipe.seed)
     shared = find_overlap(task)
     if shared:
-        reporter.note(shared.words())
-    lessons, data = find_lessons(recipe, task), job.data
+        reporter.note(shared.describe())
+    lessons, data = find_demonstrations(recipe, task), job.data
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     policy = policy_for(recipe, folder=folder)
     job = replace(job, task=fitted(recipe, task, policy, reporter.note))
@@ -117,7 +117,7 @@ def _resumed(job: Job, run: RunWriter, force: bool) -> Result:
     for changed in resuming.check(run, recipe, job.data, job.reward_files, library_versions(), force):
         reporter.note(f"changed since: {changed}")
     was_done = run.manifest.status == "done"
-    lessons = find_lessons(recipe, job.task) if job.kind == "sft" else None
+    lessons = find_demonstrations(recipe, job.task) if job.kind == "sft" else None
     if lessons and run.manifest.lessons not in (None, lessons.fingerprint) and not force:
         raise RecipeError(
             f"{folder} cannot be gone on with: {lessons.name} shows other examples than it did; see --force"
@@ -147,7 +147,7 @@ def _resumed(job: Job, run: RunWriter, force: bool) -> Result:
     run.update_manifest(recipe=recipe.model_dump(mode="json"), reward_files=job.reward_files, device=str(policy.device))
     if newest is None:
         _begin_again(run, reporter)
-        lessons = lessons or find_lessons(recipe, job.task)
+        lessons = lessons or find_demonstrations(recipe, job.task)
     return _trained(replace(job, task=task), policy, run, Start(newest, state) if newest else None, lessons)
 
 
@@ -178,7 +178,7 @@ def sampler_by_recipe(policy: Policy, recipe: Recipe, reporter: PlainLines | Liv
     return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe, learns)
 
 
-def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, lessons: Lessons | None) -> Result:
+def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, lessons: Demonstrations | None) -> Result:
     sampler = sampler_by_recipe(policy, job.recipe, job.reporter)
     parts = Parts(
         recipe=job.recipe,
@@ -201,4 +201,8 @@ def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, less
 
 def fitted(recipe: Recipe, task: Task, policy: Policy, say: Callable[[str], None]) -> Task:
     """Without the prompts that are too long."""
-    return within(recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], say)
+
+    def measure(prompts: Sequence[Prompt]) -> list[int]:
+        return [len(ids) for ids in policy.encode_all(prompts)]
+
+    return fit_to_context(recipe, task, policy.context, measure, say)

@@ -25,7 +25,7 @@ from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.runs import checkpoint
 from outdo.runs.writer import Tokens
 from outdo.tasks.curriculum import Curriculum
-from outdo.tasks.lessons import Lessons
+from outdo.tasks.demonstrations import Demonstrations
 from outdo.training.keeping import Keeper, Parts, Start
 from outdo.training.loop import Rounds, Row, run_loop
 from outdo.types import Group
@@ -39,7 +39,7 @@ class Session(Keeper[LocalLearner]):
     command = "train"
     rewards: Rewards
 
-    def __init__(self, parts: Parts, *, lessons: Lessons | None = None) -> None:
+    def __init__(self, parts: Parts, *, lessons: Demonstrations | None = None) -> None:
         """`lessons` are those of the warm-up."""
         super().__init__(parts)
         self.lessons = lessons

@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo.learn.sft import Imitator, encode, imitate
 from outdo.runs.reader import read_rows
-from outdo.tasks.lessons import Lessons, held_out_lessons
+from outdo.tasks.demonstrations import Demonstrations, held_out_demonstrations
 from outdo.training.keeping import After, Before, Keeper, Parts
 
 SAVE_EVERY = 60.0  # seconds between two checkpoints at least: its steps are short
@@ -20,10 +20,10 @@ class Supervised(Keeper[Imitator]):
 
     command = "sft"
 
-    def __init__(self, parts: Parts, *, lessons: Lessons) -> None:
+    def __init__(self, parts: Parts, *, lessons: Demonstrations) -> None:
         super().__init__(parts)
         self.lessons, self.total = lessons, lessons.steps
-        self.unseen = None if self.rewards else held_out_lessons(self.recipe, self.task)
+        self.unseen = None if self.rewards else held_out_demonstrations(self.recipe, self.task)
         self.saved_at = time.monotonic()
 
     def _phases(self) -> tuple[Before, After]:
