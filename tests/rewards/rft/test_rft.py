@@ -372,9 +372,8 @@ def test_answers_of_a_group():
 
 class Judge(BaseHTTPRequestHandler):
     def do_POST(self):
-        self.server.requests.append(
-            (self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])))
-        )
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, dict(self.headers), body))
         answer = self.server.replies[min(len(self.server.requests), len(self.server.replies)) - 1]
         status, body, headers = answer(json.loads(self.server.requests[-1][2])) if callable(answer) else answer
         if status == "hang":

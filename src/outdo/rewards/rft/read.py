@@ -200,11 +200,7 @@ def _multi(at: _At) -> Spec:
     if isinstance(given, dict) and given:
         for key, data in given.items():
             if not formula.can_be_named(key):
-                at.report(
-                    "a formula cannot use this name: use letters, digits and _, not starting with a digit",
-                    "graders",
-                    key,
-                )
+                at.report("a formula cannot use this name: use letters, digits and _, no digit first", "graders", key)
             graders[key] = _grader(data, (*at.place, "graders", key), at.problems, SINGLES)
     elif "graders" in at.data:
         at.report('must be an object of graders by name: {"accuracy": {…}}', "graders")
