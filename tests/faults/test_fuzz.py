@@ -61,7 +61,7 @@ def folder_or_words(data: bytes, stopped: Path) -> None:
     (stopped / "run.json").write_bytes(data)
     try:
         manifest = read_manifest(stopped)
-        recipe = load_recipe(None, manifest["recipe"])
+        recipe = load_recipe(None, manifest.recipe)
         run = RunWriter.reopen(stopped)
         try:
             resuming.check(run, recipe, "data", {"mine.py": "1"}, {"outdo": "1"}, force=False)

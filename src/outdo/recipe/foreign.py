@@ -247,48 +247,33 @@ def _format_value(value: Any) -> str:
 
 # --- keys that express one of our keys in another form: each function yields our keys with their values
 
-Form = Callable[[Any, Mapping[str, Any], str], Iterator[tuple[str, Any]]]
+Items = Iterator[tuple[str, Any]]
+Form = Callable[[Any, Mapping[str, Any], str], Items]
 
 
-def _bf16(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _same(key: str, *unset: Any) -> Form:
+    """Our key with the same value, unless it is one that means unset."""
+    return lambda value, data, where: iter([(key, value)] if value not in unset else [])
+
+
+def _constant(key: str, ours: Any, *values: Any) -> Form:
+    """Our key with a fixed value, if theirs is one of `values`."""
+    return lambda value, data, where: iter([(key, ours)] if value in values else [])
+
+
+def _bf16(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if value is True and data.get("dtype", data.get("torch_dtype")) in (None, "auto"):
         yield "dtype", "bfloat16"
 
 
-def _max_steps(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    if value != -1:  # transformers: num_train_epochs sets the length
-        yield "max_steps", value
-
-
-def _dtype(name: str) -> Form:
-    def form(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-        if value not in (None, "auto"):
-            yield name, value
-
-    return form
-
-
-def _strategy(steps: str) -> Form:
-    def form(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-        if value in _OFF:
-            yield steps, 0
-
-    return form
-
-
-def _cpu(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    if value is True:
-        yield "device", "cpu"
-
-
-def _resume(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _resume(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if isinstance(value, str):
         raise RecipeError(f"{where}: resume_from_checkpoint={value}: resume a run with: outdo train --resume FOLDER")
     if value:
         yield "resume", "auto"
 
 
-def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Items:
     given = dict(value) if isinstance(value, Mapping) else {} if value in (None, "") else {"?": value}
     if "min_lr" in given:
         rate, min_lr = _number(data.get("learning_rate", data.get("lr"))), _number(given.pop("min_lr"))
@@ -300,18 +285,18 @@ def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple
     yield from given.items()
 
 
-def _warmup(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _warmup(value: Any, data: Mapping[str, Any], where: str) -> Items:
     is_ratio = isinstance(value, float) and 0 < value < 1  # as in transformers 5
     yield "warmup_ratio" if is_ratio else "warmup_steps", value
 
 
-def _prompt_column(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _prompt_column(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if value not in (None, "prompt"):
         columns = data.get("columns")
         yield "columns", {"prompt": value, **(columns if isinstance(columns, Mapping) else {})}
 
 
-def _rewards(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _rewards(value: Any, data: Mapping[str, Any], where: str) -> Items:
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if isinstance(names, list):
         names = [_reward(name) if isinstance(name, str) else name for name in names]
@@ -325,18 +310,13 @@ def _reward(name: str) -> str:
     return f"{module}:{function}" if is_dotted else REWARDS.get(name, name)
 
 
-def _project(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    if value is not None:
-        yield "project", value
-
-
-def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if value is not None and not str(value).removeprefix("paged_").startswith("adamw"):
         raise RecipeError(f"{where}: optim={_format_value(value)}: only AdamW is supported")
     return iter(())
 
 
-def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if isinstance(value, Mapping):
         raise RecipeError(
             f"{where}: dataset_mixture is a list here, and weights set how often each task is drawn: "
@@ -345,28 +325,23 @@ def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[
     yield "dataset_mixture", value
 
 
-def _correction(value: Any, data: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    if value is False:
-        yield "importance_sampling", "never"
-
-
 FORMS: dict[str, Form] = {
     "bf16": _bf16,
-    "dtype": _dtype("dtype"),
-    "torch_dtype": _dtype("torch_dtype"),
-    "max_steps": _max_steps,
-    "eval_strategy": _strategy("eval_steps"),
-    "evaluation_strategy": _strategy("eval_steps"),
-    "save_strategy": _strategy("save_steps"),
-    "use_cpu": _cpu,
-    "no_cuda": _cpu,
+    "dtype": _same("dtype", None, "auto"),
+    "torch_dtype": _same("torch_dtype", None, "auto"),
+    "max_steps": _same("max_steps", -1),  # transformers: num_train_epochs sets the length
+    "eval_strategy": _constant("eval_steps", 0, *_OFF),
+    "evaluation_strategy": _constant("eval_steps", 0, *_OFF),
+    "save_strategy": _constant("save_steps", 0, *_OFF),
+    "use_cpu": _constant("device", "cpu", True),
+    "no_cuda": _constant("device", "cpu", True),
     "resume_from_checkpoint": _resume,
     "lr_scheduler_kwargs": _schedule,
     "warmup_steps": _warmup,
     "dataset_prompt_column": _prompt_column,
     "reward_funcs": _rewards,
     "optim": _optimizer,
-    "wandb_project": _project,
+    "wandb_project": _same("project", None),
     "dataset_mixture": _mixture,
-    "vllm_importance_sampling_correction": _correction,
+    "vllm_importance_sampling_correction": _constant("importance_sampling", "never", False),
 }

@@ -189,10 +189,9 @@ def _hub(source: Source) -> Splits:
             raise
         raise TaskError(f"{_offline(name)}. ({error})") from None
     with _explain_failure(name, "is the name right, and does it need dataset_config?" if online else _offline(name)):
-        if online:
-            return _splits(datasets.load_dataset(name, source.config), name)
-        before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
-        try:  # it may be in the cache
+        before = datasets.config.HF_HUB_OFFLINE
+        datasets.config.HF_HUB_OFFLINE = before or not online  # offline, it may still be in the cache
+        try:
             return _splits(datasets.load_dataset(name, source.config), name)
         finally:
             datasets.config.HF_HUB_OFFLINE = before
