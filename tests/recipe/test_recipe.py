@@ -68,14 +68,14 @@ def test_defaults_by_model_and_file(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("dataset_name: countdown\n")
     tables = Recipe().per_device_train_batch_size, Recipe().learning_rate
     assert tables == (8, 1e-6)
-    for path, words, holds in (
+    for path, overrides, expected in (
         (None, ["dataset_name=countdown"], (128, 2e-4)),
         (None, ["model_name_or_path=tiny"], (128, 2e-4)),
         (None, ["model_name_or_path=./model"], tables),
         (tmp_path / "own.yaml", [], tables),
     ):
-        found = load_recipe(path, words)
-        assert (found.per_device_train_batch_size, found.learning_rate) == holds, words
+        recipe = load_recipe(path, overrides)
+        assert (recipe.per_device_train_batch_size, recipe.learning_rate) == expected, overrides
 
 
 def test_overrides() -> None:
@@ -87,14 +87,14 @@ def test_overrides() -> None:
 @pytest.mark.parametrize(("other", "canonical"), SYNONYMS.items())
 def test_synonyms(other: str, canonical: str) -> None:
     assert canonical in Recipe.model_fields
-    said: list[str] = []
+    notices: list[str] = []
     value = {"num_generations": 4, "dataset_name": "countdown", "model_name_or_path": "tiny", "dtype": "float32"}.get(
         canonical
     )
     value = value or {"advantage_estimator": "rloo"}.get(canonical) or 1
-    recipe = load_recipe(None, {other: value}, said.append)
+    recipe = load_recipe(None, {other: value}, notices.append)
     assert getattr(recipe, canonical) == value
-    assert said == [f"command line: {other} is {canonical} here"]
+    assert notices == [f"command line: {other} is {canonical} here"]
 
 
 def test_too_large_numbers() -> None:
@@ -133,9 +133,9 @@ def test_refused_keys_name_the_replacement() -> None:
 
 def test_ignored_keys() -> None:
     keys = dict.fromkeys([*foreign.IGNORED, *(f"{prefix}x" for prefix in foreign.IGNORED_PREFIXES)], True)
-    said: list[str] = []
-    assert load_recipe(None, keys, said.append) == load_recipe()
-    (line,) = said
+    notices: list[str] = []
+    assert load_recipe(None, keys, notices.append) == load_recipe()
+    (line,) = notices
     assert line.startswith("command line: ignored, because ") and all(key in line for key in keys)
     assert not foreign.IGNORED.keys() & Recipe.model_fields.keys()
 

@@ -26,7 +26,7 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def asked(task: Task, split: str = "train") -> list[tuple[str, Any, dict[str, Any]]]:
+def rows_of(task: Task, split: str = "train") -> list[tuple[str, Any, dict[str, Any]]]:
     return sorted((p.text, p.answer, dict(p.meta)) for p in task.prompts(split, 0))
 
 
@@ -45,12 +45,12 @@ def test_sources_give_the_same_prompts(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "dict"))
     (tmp_path / "folder").mkdir()
     lines(tmp_path / "folder" / "train.jsonl", ROWS)
-    assert len(asked(plain)) + len(asked(plain, "test")) == 40 and 1 <= len(asked(plain, "test")) <= 12
+    assert len(rows_of(plain)) + len(rows_of(plain, "test")) == 40 and 1 <= len(rows_of(plain, "test")) <= 12
     for name in ("a.jsonl.gz", "a.json", "a.parquet", "saved", "dict", "folder"):
         other = find_task(str(tmp_path / name))
         assert other.finite and other.splits == ("train", "test"), name
         for split in ("train", "test"):
-            assert asked(other, split) == asked(plain, split), name
+            assert rows_of(other, split) == rows_of(plain, split), name
 
 
 def test_own_splits(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_own_splits(tmp_path: Path) -> None:
         lines(tmp_path / f"{split}.jsonl", ROWS[first : first + 10])
     task = find_task(str(tmp_path))
     assert task.splits == ("train", "test", "validation")
-    assert [text for text, *_ in asked(task, "test")] == sorted(f"q{i}" for i in range(30, 40))
-    assert len(asked(task)) == 10
+    assert [text for text, *_ in rows_of(task, "test")] == sorted(f"q{i}" for i in range(30, 40))
+    assert len(rows_of(task)) == 10
     other = by_recipe(dataset_name=str(tmp_path), dataset_train_split="validation", dataset_test_split="train")
-    assert asked(other) == asked(task, "validation") and asked(other, "test") == asked(task)
+    assert rows_of(other) == rows_of(task, "validation") and rows_of(other, "test") == rows_of(task)
     with pytest.raises(TaskError, match=r"dataset_train_split=trian: .* has no such split; it has test, train, valid"):
         by_recipe(dataset_name=str(tmp_path), dataset_train_split="trian")
     with pytest.raises(TaskError, match="dataset_test_split=dev"):
@@ -82,7 +82,7 @@ def test_columns(tmp_path: Path) -> None:
     rows = [{"question": f"q{i}", "final": i, "worked": f"so {i}", "prompt": "not this"} for i in range(30)]
     path = str(lines(tmp_path / "a.jsonl", rows))
     task = by_recipe(dataset_name=path, columns={"prompt": "question", "answer": "final", "completion": "worked"})
-    text, answer, meta = asked(task)[0]
+    text, answer, meta = rows_of(task)[0]
     assert text == f"q{answer}" and meta == {"final": answer, "worked": f"so {answer}", "completion": f"so {answer}"}
     shown = dict(itertools.islice(((p.text, t) for p, t in task.demonstrations(0)), 20))
     assert all(text == f"so {question[1:]}" for question, text in shown.items())
@@ -93,7 +93,7 @@ def test_columns(tmp_path: Path) -> None:
 def test_source_keys_as_arguments(tmp_path: Path) -> None:
     path = str(lines(tmp_path / "a.jsonl", [{"q": "a", "split": "mine"}, {"q": "b", "split": "test"}]))
     task = find_task(path, {"columns": {"prompt": "q"}, "dataset_train_split": "mine"})
-    assert [text for text, *_ in asked(task)] == ["a"] and [text for text, *_ in asked(task, "test")] == ["b"]
+    assert [text for text, *_ in rows_of(task)] == ["a"] and [text for text, *_ in rows_of(task, "test")] == ["b"]
     with pytest.raises(TaskError, match="takes no 'digits'"):
         find_task(path, {"columns": {"prompt": "q"}, "digits": 2})
     with pytest.raises(TaskError, match="columns='q'"):
@@ -171,7 +171,7 @@ def test_rft_rows(tmp_path: Path) -> None:
 
 def test_line_separator_in_text(tmp_path: Path) -> None:
     rows = [{"prompt": "one\u2028two\x85three", "split": "train"}]
-    assert asked(find_task(str(lines(tmp_path / "a.jsonl", rows))))[0][0] == "one\u2028two\x85three"
+    assert rows_of(find_task(str(lines(tmp_path / "a.jsonl", rows))))[0][0] == "one\u2028two\x85three"
 
 
 def test_own_system_prompt_wins(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_own_system_prompt_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "message"),
     [
         ("a.json", "{}", "a list of objects"),
         ("a.json", "[1]", "row 1: a row must be an object"),
@@ -198,29 +198,29 @@ def test_own_system_prompt_wins(tmp_path: Path) -> None:
         ("a.jsonl", "", "no prompts"),
     ],
 )
-def test_bad_rows(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_bad_rows(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(TaskError, match=words):
+    with pytest.raises(TaskError, match=message):
         find_task(str(tmp_path / name))
 
 
 def test_lone_surrogates(tmp_path: Path) -> None:
-    whole = json.dumps({"prompt": "\U0001f600", "split": "train"})  # written as a pair, \\ud83d\\ude00
+    valid = json.dumps({"prompt": "\U0001f600", "split": "train"})  # written as a pair, \\ud83d\\ude00
     halves = [
         {"prompt": "a \ud800"},
         {"messages": [{"role": "user", "content": "\udfff"}]},
         {"prompt": "a", "x\ud83d": 1},
     ]
-    for half, told in zip(halves, ("ud800", "udfff", "ud83d"), strict=True):
+    for half, code in zip(halves, ("ud800", "udfff", "ud83d"), strict=True):
         path = tmp_path / "a.jsonl"
-        path.write_text(f"{whole}\n\n{json.dumps(half)}\n")
-        with pytest.raises(TaskError, match=rf"a.jsonl, line 3: contains \\{told}, a lone surrogate"):
+        path.write_text(f"{valid}\n\n{json.dumps(half)}\n")
+        with pytest.raises(TaskError, match=rf"a.jsonl, line 3: contains \\{code}, a lone surrogate"):
             find_task(str(path))
-        (tmp_path / "a.json").write_text(f"[{whole}, {json.dumps(half)}]")
-        with pytest.raises(TaskError, match=rf"a.json, row 2: contains \\{told}, a lone surrogate"):
+        (tmp_path / "a.json").write_text(f"[{valid}, {json.dumps(half)}]")
+        with pytest.raises(TaskError, match=rf"a.json, row 2: contains \\{code}, a lone surrogate"):
             find_task(str(tmp_path / "a.json"))
-    path.write_text(f"{whole}\n")
-    assert asked(find_task(str(path)))[0][0] == "\U0001f600"
+    path.write_text(f"{valid}\n")
+    assert rows_of(find_task(str(path)))[0][0] == "\U0001f600"
 
 
 def test_bad_folders(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GSM8K from a folder made on the spot; and the published one where it lies beside the repository."""
+"""GSM8K from a generated folder; and the published files, if they are next to the repository."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_demonstrations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [("{", "not JSON"), ("[]", "`question` and `answer`"), ('{"question": "x", "answer": "7"}', "`#### N`")],
 )
-def test_bad_files(tmp_path: Path, line: str, words: str) -> None:
+def test_bad_files(tmp_path: Path, line: str, message: str) -> None:
     made(tmp_path)
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(TaskError, match=f"train.jsonl, line 201.*{words}"):
+    with pytest.raises(TaskError, match=f"train.jsonl, line 201.*{message}"):
         find_task("gsm8k", {"data_dir": str(tmp_path)})
 
 

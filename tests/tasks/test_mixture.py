@@ -82,34 +82,34 @@ def test_data_in_a_mixture_needs_a_reward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("entries", "message"),
     [
         ([{"dataset_nam": "arithmetic"}], "entry 1: .*did you mean 'dataset_name'"),
         ([{"dataset_name": "arithmetic"}, {"dataset_name": "countdown", "weight": 0}], "entry 2: weight"),
         ([{"dataset_name": "countdown"}, {"dataset_name": "countdown"}], "'countdown' twice"),
     ],
 )
-def test_bad_mixtures(entries: list[dict[str, Any]], words: str) -> None:
-    with pytest.raises(RecipeError, match=f"(?s){words}"):
+def test_bad_mixtures(entries: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(RecipeError, match=f"(?s){message}"):
         mixture(*entries)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "override",
     ["dataset_name=gsm8k", "dataset_name=arithmetic", "task_args.digits=3", "columns.prompt=q", "dataset_config=main"],
 )
-def test_single_task_keys_beside_a_mixture(words: str, tmp_path: Path) -> None:
+def test_single_task_keys_beside_a_mixture(override: str, tmp_path: Path) -> None:
     pair = "dataset_mixture=[{dataset_name: arithmetic}, {dataset_name: countdown}]"
-    key = words.partition("=")[0].partition(".")[0]
+    key = override.partition("=")[0].partition(".")[0]
     with pytest.raises(RecipeError, match=f"command line: {key}=.*would be ignored beside dataset_mixture"):
-        load_recipe(None, [pair, words])
+        load_recipe(None, [pair, override])
     file = tmp_path / "mixed.yaml"
     file.write_text("dataset_mixture: [{dataset_name: arithmetic}, {dataset_name: countdown}]\n")
     with pytest.raises(RecipeError, match=f"command line: {key}="):
-        load_recipe(file, [words])
+        load_recipe(file, [override])
     with pytest.raises(RecipeError, match=f"command line: {key}="):
-        load_recipe(None, [words], base_of=load_recipe(file).model_dump())
-    assert load_recipe(file, [words, "dataset_mixture=[]"]).dataset_mixture == []
+        load_recipe(None, [override], base_of=load_recipe(file).model_dump())
+    assert load_recipe(file, [override, "dataset_mixture=[]"]).dataset_mixture == []
     file.write_text(file.read_text() + "dataset_name: countdown\n")
     with pytest.raises(RecipeError, match=r"mixed.yaml: dataset_name='countdown' would be ignored"):
         load_recipe(file)
@@ -119,11 +119,13 @@ def test_single_task_keys_beside_a_mixture(words: str, tmp_path: Path) -> None:
 def test_mixture_replaces_the_default_task(tmp_path: Path) -> None:
     recipe = load_recipe(None, {"dataset_mixture": MIXTURE})
     assert (recipe.dataset_name, recipe.task_args) == ("mixture", {})
-    whole = recipe.model_dump(mode="json")
-    assert load_recipe(None, {}, base_of=whole).model_dump(mode="json") == whole, "a run is resumed with its own recipe"
-    (tmp_path / "whole.yaml").write_text(json.dumps(whole))
-    assert load_recipe(tmp_path / "whole.yaml") == recipe
-    old = {**whole, "dataset_name": "arithmetic", "task_args": {"ops": "+"}}  # as runs had it before
+    dumped = recipe.model_dump(mode="json")
+    assert load_recipe(None, {}, base_of=dumped).model_dump(mode="json") == dumped, (
+        "a run is resumed with its own recipe"
+    )
+    (tmp_path / "dumped.yaml").write_text(json.dumps(dumped))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+    old = {**dumped, "dataset_name": "arithmetic", "task_args": {"ops": "+"}}  # as runs had it before
     assert load_recipe(None, {"seed": 1}, base_of=old).task_args == {"ops": "+"}
 
 
@@ -229,8 +231,8 @@ def test_mixture_resumes_exactly(bench: Bench) -> None:
     rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(8)]
     (bench.folder / "few.jsonl").write_text("".join(json.dumps({**row, "split": "train"}) + "\n" for row in rows))
     entries = '[{"dataset_name": "few.jsonl", "weight": 3}, {"dataset_name": "arithmetic", "task_args": {"digits": 1}}]'
-    words = (f"dataset_mixture={entries}", "curriculum_pass_rate=true", "temperature_end=0.6", "reward_audit=false")
-    assert bench.train("mixed", *words, faults=[{"point": "update", "nth": 4, "action": "kill"}]) == -9, bench.said()
+    keys = (f"dataset_mixture={entries}", "curriculum_pass_rate=true", "temperature_end=0.6", "reward_audit=false")
+    assert bench.train("mixed", *keys, faults=[{"point": "update", "nth": 4, "action": "kill"}]) == -9, bench.said()
     assert bench.start("train", "--resume", str(bench.folder / "mixed")).wait() == 0, bench.said()
-    assert bench.train("mixed-steady", *words) == 0
+    assert bench.train("mixed-steady", *keys) == 0
     same(bench.folder / "mixed", bench.folder / "mixed-steady")

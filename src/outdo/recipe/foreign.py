@@ -188,7 +188,7 @@ _OFF = (None, False, "no")  # YAML reads a bare `no` as false
 
 
 def translate_keys(
-    data: Mapping[str, Any], where: str, notify: Callable[[str], None], known: Mapping[str, Any]
+    data: Mapping[str, Any], where: str, notify: Callable[[str], None], our_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The recipe without ignored keys, and with the other forms of our keys replaced by ours.
 
@@ -200,7 +200,7 @@ def translate_keys(
     for key, value in data.items():
         if key in FORMS:
             continue
-        if key in known or key in SYNONYMS:
+        if key in our_keys or key in SYNONYMS:
             out[key] = value
         elif key in ONLY:
             _refuse_other_value(key, value, data, where)

@@ -81,7 +81,7 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "words"),
+    ("text", "column", "message"),
     [
         ("", 1, "the end of the formula"),
         ("1 +", 4, "the end of the formula"),
@@ -102,14 +102,14 @@ def test_names():
         ("a if b else 1", 3, "expected an operator"),
     ],
 )
-def test_errors_have_columns(text, column, words):
-    with pytest.raises(FormulaError, match=words) as caught:
+def test_errors_have_columns(text, column, message):
+    with pytest.raises(FormulaError, match=message) as caught:
         parse(text, VALUES)
     assert f"column {column}:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("1 / zero", "division of 1 by 0"),
         ("9^9^9^9", "too large"),
@@ -123,8 +123,8 @@ def test_errors_have_columns(text, column, words):
         ("1e308 + 1e308", "too large"),
     ],
 )
-def test_undefined_values(text, words):
-    with pytest.raises(FormulaError, match=words):
+def test_undefined_values(text, message):
+    with pytest.raises(FormulaError, match=message):
         value(text)
 
 

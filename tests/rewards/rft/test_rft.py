@@ -66,7 +66,7 @@ def one(data, completion, endpoint=None, **row):
 
 
 def problems_of(data):
-    """Each as `place: words`."""
+    """Each as `place: message`."""
     return [f"{'.'.join(map(str, p.place))}: {p.text}" for p in read_spec(data)[1]]
 
 
@@ -436,7 +436,7 @@ def test_judge_score(content, reward):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("great!", "is not a number"),
         ("0.5 of 1", "is not a number"),
@@ -459,11 +459,11 @@ def test_judge_score(content, reward):
         ({"role": "assistant", "content": None}, "reply is empty"),
     ],
 )
-def test_bad_judge_scores(content, words):
+def test_bad_judge_scores(content, message):
     with judge(reply(content)) as (_, at):
         judged = one(JUDGE, "Paris", at, gold="Paris")
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
 def test_judge_range():
@@ -552,7 +552,7 @@ def test_hanging_server():
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "message"),
     [
         ((200, b"<html>", {}), "invalid chat completion: '<html>'"),
         ((200, b"", {}), "invalid chat completion"),
@@ -564,11 +564,11 @@ def test_hanging_server():
         ((400, b"short", {"Content-Length": "100"}), "answered 400"),
     ],
 )
-def test_invalid_replies(reply, words):
+def test_invalid_replies(reply, message):
     with judge(reply) as (_, at):
         judged = one(JUDGE, "x", replace(at, timeout_s=0.3), gold="y")
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
 def test_no_server():
@@ -631,7 +631,7 @@ def test_python_grader():
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("return True", "returned True, not a finite number"),
         ("return 'one'", "returned a value of type str"),
@@ -644,10 +644,10 @@ def test_python_grader():
         ("open('/etc/hostname', 'w'); return 1.0", "failed"),
     ],
 )
-def test_bad_python_results(body, words):
+def test_bad_python_results(body, message):
     judged = python(body)
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
 def test_python_grader_keeps_order():

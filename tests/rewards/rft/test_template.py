@@ -58,7 +58,7 @@ def test_odd_texts(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "words"),
+    ("text", "column", "message"),
     [
         ("ab {{ item.x", 4, "never closed"),
         ("{{ }}", 3, "nothing between"),
@@ -78,8 +78,8 @@ def test_odd_texts(text):
         ("{{{ item.x }}}", 3, "not a namespace"),
     ],
 )
-def test_invalid_templates(text, column, words):
-    with pytest.raises(TemplateError, match=words) as caught:
+def test_invalid_templates(text, column, message):
+    with pytest.raises(TemplateError, match=message) as caught:
         parse(text)
     assert f"column {column}:" in str(caught.value)
 
