@@ -1,57 +1,62 @@
-"""Writes recipes.md, graders.md, playbook.md and the table in runs.md from the code: `make docs`."""
+"""Generates recipes.md, graders.md, playbook.md and the table in runs.md from the code: `make docs`."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
-from outdo.recipe import schema as config
+from outdo.recipe.registries import REGISTRIES, registered_names
+from outdo.recipe.schema import Recipe
 from outdo.rewards.registry import GRADERS
 
 HERE = Path(__file__).parent
 FIELD = re.compile(r"    (\w+): (.+?) = (.+?)(?:  # (.*))?$")
 SECTION = re.compile(r"    # --- (.+)$")
+NOTE = re.compile(r"    # (.+)$")  # above a field: the first part of its comment
 
 HEAD = """# Recipes
 
-A recipe is a flat YAML file of `key: value`; `key=value` on the command line goes over it; anything unknown is refused
-with the nearest name. Names are TRL's where TRL has one. What stands after `=` is taken as it was typed, with its `#`
-and colons; a text that looks like a number is put in quotes of its own (`run_name='"12"'`).
+A recipe is a flat YAML file of `key: value` lines; `key=value` on the command line overrides it. An unknown key is
+refused with the nearest name. Keys have TRL's names where TRL has one. The text after `=` is used as typed, including
+`#` and colons; put a text that looks like a number in quotes of its own (`run_name='"12"'`).
 
 ```bash
 outdo train --dry-run recipes/arithmetic.yaml num_generations=16
 outdo train recipes/variant_dapo.yaml seed=1
 ```
 
-What you leave out has a default, and which one depends on how the run is named:
+The defaults depend on the command:
 
-| | what is left out is as in |
+| command | defaults |
 | --- | --- |
-| `outdo train`, with keys or without, for the tiny model | [recipes/arithmetic.yaml](../recipes/arithmetic.yaml) |
+| `outdo train`, with or without keys, for the tiny model | [recipes/arithmetic.yaml](../recipes/arithmetic.yaml) |
 | `outdo train model_name_or_path=…`, any other model | the tables below |
 | `outdo train RECIPE.yaml` | the tables below, whatever the model |
 
-The tables' defaults are careful and small: a step of 8 answers to one prompt, at a rate of 1e-6. Set
-`per_device_train_batch_size` and `learning_rate` for your model; `--dry-run` shows what holds.
+The tables' defaults are conservative: 8 answers to one prompt per step, and a learning rate of 1e-6. Set
+`per_device_train_batch_size` and `learning_rate` for your model; `--dry-run` shows the values that a run would use.
 """
 
-ALIKE = """The YAML that users of TRL and open-r1 have runs as it is. Every key of it is one of ours, or says the same
-in another form, or decides nothing that is learnt here, or is refused with what to use instead. What was understood is
-said once. `bf16: true` is `dtype: bfloat16`, `dataset_prompt_column` is `columns.prompt`, `lr_scheduler_kwargs` gives
-`min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and `eval_strategy: "no"` is `eval_steps: 0`.
+OTHER_TRAINERS = """YAML files of TRL and open-r1 run unchanged. Each of their keys is one of ours, translated to one of
+ours, ignored because it does not affect training here, or refused with what to use instead. The run reports what was
+translated and ignored. `bf16: true` becomes `dtype: bfloat16`, `dataset_prompt_column` becomes `columns.prompt`,
+`lr_scheduler_kwargs` sets `min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and
+`eval_strategy: "no"` becomes `eval_steps: 0`.
 
-What a file leaves out has our default, which is not always theirs: `loss_type` is `grpo` here and `dapo` in TRL,
-`lr_scheduler_type` is `constant` here and `linear` in transformers."""
+Keys that are not in the file have our defaults, which are not always theirs: `loss_type` is `grpo` here and `dapo` in
+TRL; `lr_scheduler_type` is `constant` here and `linear` in transformers."""
 
 
-def rows() -> list[str]:
+def key_tables() -> list[str]:
     """A table for each section of the recipe's class."""
     lines: list[str] = []
-    for line in inspect.getsource(config.Recipe).splitlines():
+    note = ""
+    for line in inspect.getsource(Recipe).splitlines():
         if section := SECTION.match(line):
             lines += [
                 "",
@@ -60,38 +65,44 @@ def rows() -> list[str]:
                 "| key | default | |",
                 "| --- | --- | --- |",
             ]
-        elif (found := FIELD.match(line)) and found[1] in config.Recipe.model_fields:
-            default = config.Recipe.model_fields[found[1]].get_default()
-            lines.append(f"| `{found[1]}` | `{shown(default) or '-'}` | {explained(found[1], found[4] or '')} |")
+        elif above := NOTE.match(line):
+            note = above[1]
+        elif (field := FIELD.match(line)) and field[1] in Recipe.model_fields:
+            default = format_value(Recipe.model_fields[field[1]].get_default())
+            parts = (note, (field[4] or "").replace("|", "\\|"), ", ".join(choices(field[1])))
+            lines.append(f"| `{field[1]}` | `{default or '-'}` | {'; '.join(part for part in parts if part)} |")
+            note = ""
     return lines
 
 
-def explained(key: str, comment: str) -> str:
-    choices = re.match(r"typing.Literal\[(.*)\]", str(config.Recipe.model_fields[key].annotation))
-    listed = ", ".join(word.strip().strip("'") for word in choices[1].split(",")) if choices else ""
-    return "; ".join(part for part in (comment.replace("|", "\\|"), listed) if part)
+def choices(key: str) -> tuple[str, ...]:
+    """The names that a key may have; empty where any value of its type will do."""
+    if key in REGISTRIES:
+        return registered_names(key)
+    annotation = Recipe.model_fields[key].annotation
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def synonyms() -> list[str]:
-    """What other trainers' keys come to: ours, nothing, or a refusal."""
-    lines = ["", "## Files of other trainers", "", ALIKE, "", "| you may know it as | here |", "| --- | --- |"]
+def other_trainers() -> list[str]:
+    """Other trainers' keys: translated, ignored or refused."""
+    lines = ["", "## Files of other trainers", "", OTHER_TRAINERS, "", "| other name | here |", "| --- | --- |"]
     lines += [f"| `{other}` | `{key}` |" for other, key in foreign.SYNONYMS.items()]
     lines += [f"| the reward `{other}` | `{name}` |" for other, name in foreign.REWARDS.items()]
-    lines += ["", "Passed over, because they decide nothing that is learnt:", "", "| key | why |", "| --- | --- |"]
-    idle = {**foreign.IDLE, **{f"{prefix}…": why for prefix, why in foreign.IDLE_PREFIXES.items()}}
-    lines += [f"| `{key}` | {why} |" for key, why in sorted(idle.items())]
-    lines += ["", "Refused where they ask for anything else:", "", "| key | value | instead |", "| --- | --- | --- |"]
-    lines += [f"| `{key}` | `{shown(only)}` | {hint} |" for key, (only, hint) in foreign.ONLY.items()]
+    lines += ["", "Ignored, because they do not affect training here:", "", "| key | reason |", "| --- | --- |"]
+    ignored = {**foreign.IGNORED, **{f"{prefix}…": why for prefix, why in foreign.IGNORED_PREFIXES.items()}}
+    lines += [f"| `{key}` | {why} |" for key, why in sorted(ignored.items())]
+    lines += ["", "Refused unless they have this value:", "", "| key | value | instead |", "| --- | --- | --- |"]
+    lines += [f"| `{key}` | `{format_value(only)}` | {hint} |" for key, (only, hint) in foreign.ONLY.items()]
     lines += ["", "Refused:", "", "| key | instead |", "| --- | --- |"]
     return lines + [f"| `{key}` | {hint} |" for key, hint in foreign.INSTEAD.items()]
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def page() -> str:
-    return HEAD + "\n".join([*rows(), *synonyms()]) + "\n"
+    return HEAD + "\n".join([*key_tables(), *other_trainers()]) + "\n"
 
 
 GRADERS_HEAD = """# Graders

@@ -1,4 +1,4 @@
-"""A task of your own: a function that yields prompts of a split, and the names of its rewards.
+"""A custom task: a function that yields the prompts of a split, with the names of its rewards.
 
 outdo train dataset_name=examples/my_task.py:reverse max_completion_length=16
 """
@@ -10,13 +10,13 @@ from outdo import Prompt, belongs, task
 
 
 def teacher(prompt: Prompt, rng: random.Random) -> str:
-    """What the warm-up imitates: two times out of three it only echoes the word."""
+    """A demonstration for the SFT warm-up: two times out of three it only repeats the word."""
     return f"<answer>{prompt.answer if rng.random() < 0.35 else prompt.text}</answer>"
 
 
 @task(rewards=["exact"], teacher=teacher)
 def reverse(split: str, seed: int, length: int = 4) -> Iterator[Prompt]:
-    """Write a word backwards. `belongs` keeps every word to one split, whatever the seed."""
+    """Write a word backwards. `belongs` assigns every word to one split, whatever the seed."""
     rng = random.Random(f"{split} {seed}")
     while True:
         word = "".join(rng.choice("abcdefgh") for _ in range(length))

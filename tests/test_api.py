@@ -197,7 +197,7 @@ def test_input_that_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Pat
     with pytest.raises(TaskError, match="'arithmetic'"):
         train(reporter=quiet(), output_dir=str(folder), dataset_name="aritmetic")
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1", "answer": 2}\n' * 3 + '{"prompt": "2+2", "answer": 4}\n')
-    with pytest.raises(TaskError, match=r"no teacher to imitate.*`outdo train` does without.*sft_steps=0"):
+    with pytest.raises(TaskError, match=r"no demonstrations.*`outdo train` with sft_steps=0"):
         train(
             reporter=quiet(), output_dir=str(folder), dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["numeric"]
         )
@@ -249,7 +249,7 @@ def test_a_run_is_evaluated_by_the_function_that_it_was_trained_with(tmp_path: P
         (lambda: train({"max_steps": 2}), r"the recipe is a dict.*train\(max_steps=2\)"),
         (lambda: train(reward_funcs=3), "reward_funcs=3: expected names, functions"),
         (lambda: train(reward_funcs=[by_length, 3]), "expected names, functions"),
-        (lambda: train(reward_funcs="numerik,format"), "'numerik' is not known"),
+        (lambda: train(reward_funcs="numerik,format"), "unknown name 'numerik'"),
         (lambda: train(task=by_length), r"neither a task nor the name of one.*@outdo\.task"),
         (lambda: train(task="a.jsonl", dataset_name="b.jsonl"), "both set dataset_name"),
         (lambda: outdo.evaluate("tiny", task=None), "neither a task nor the name of one"),

@@ -72,7 +72,7 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
         (("stages=[{stage: grpo, dataset_name: b.jsonl, reward_funcs: [numeric]}]",), "column `answer`"),
         (("eval_split=dev",), "has no split 'dev'"),
         (("dataset_name=a.jsonl", "sft_steps=0"), "no verifier of its own"),
-        (("dataset_name=a.jsonl", "reward_funcs=numeric"), "no teacher to imitate"),
+        (("dataset_name=a.jsonl", "reward_funcs=numeric"), "has no demonstrations"),
         (("reward_funcs=numerik",), "did you mean 'numeric'"),
     ):
         done = outdo("train", "--dry-run", *words)

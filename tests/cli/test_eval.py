@@ -127,7 +127,7 @@ def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, m
         (("m1", "--dtype", "int8"), "float32 or bfloat16"),
         (("m1", "--top-p", "0"), "top_p"),
         (("m1", "--split", "tset"), "no split 'tset'"),
-        (("m1", "--size", "all"), "without end"),
+        (("m1", "--size", "all"), "endlessly"),
         (("m1", "--task", "arithmetik"), "'arithmetic'"),
         (("m1", "--reward", "numerik"), "'numeric'"),
         (("m1", "--task", "gsm8k"), "data_dir"),

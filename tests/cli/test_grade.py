@@ -160,7 +160,7 @@ def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
     assert done.returncode == 1 and "not fit to train on" in done.stdout and "an empty answer" in done.stdout
     (tmp_path / "ends.py").write_text("import sys\nsys.exit(3)\n")  # which is a guard's halt, in training
     done = outdo("audit", "--reward", "ends.py:f", "--data", "p.jsonl")
-    assert done.returncode == 2 and "ends the program" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "sys.exit" in done.stderr and "Traceback" not in done.stderr
     done = outdo("audit")
     assert done.returncode == 2 and "outdo audit arithmetic" in done.stderr
 

@@ -87,7 +87,7 @@ def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:
     shown(tmp_path)
     for words, part in (
         (["epoch=2"], "did you mean"),
-        (["steps=3", "epochs=2"], "sft_steps and sft_epochs say the same thing"),
+        (["steps=3", "epochs=2"], "sft_steps and sft_epochs set the same thing"),
         (["sft_dataset_name=none.jsonl"], "none.jsonl"),
         (["sft_dataset_name=shown.jsonl", "sft_columns.completion=text"], "text"),
     ):

@@ -161,7 +161,7 @@ data_seed: null
 def test_a_trl_file_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "trl.yaml").write_text(TRL)
     said: list[str] = []
-    recipe = load_recipe(tmp_path / "trl.yaml", say=said.append)
+    recipe = load_recipe(tmp_path / "trl.yaml", notify=said.append)
     assert (recipe.dtype, recipe.reward_funcs, recipe.importance_sampling_cap) == (
         "bfloat16",
         ["math", "overlong"],
@@ -169,13 +169,13 @@ def test_a_trl_file_is_read_as_it_is(tmp_path: Path) -> None:
     )
     assert (recipe.prompts_per_step, recipe.save_steps, recipe.eval_steps, recipe.epsilon_high) == (8, 100, 50, 0.28)
     assert recipe.num_train_epochs == 3 and "max_steps" not in recipe.model_fields_set
-    assert sum("of no consequence" in line for line in said) == 1
+    assert sum("ignored" in line for line in said) == 1
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("sync_ref_model: true", "the reference stays"),
+        ("sync_ref_model: true", "the reference is"),
         ("importance_sampling_level: sequence", "loss_type=gspo"),
         ("repetition_penalty: 1.2", "repetition"),
         ("optim: lion_8bit", "AdamW"),
@@ -211,9 +211,9 @@ def test_what_is_said_here_as_it_was_said_there_is_not_told() -> None:
 
 
 def test_every_key_of_transformers_is_known() -> None:
-    known = {*Recipe.model_fields, *foreign.SYNONYMS, *foreign.FORMS, *foreign.IDLE, *foreign.ONLY, *foreign.INSTEAD}
+    known = {*Recipe.model_fields, *foreign.SYNONYMS, *foreign.FORMS, *foreign.IGNORED, *foreign.ONLY, *foreign.INSTEAD}
     keys = {field.name for field in dataclasses.fields(TrainingArguments)}
-    assert [key for key in keys - known if not key.startswith(tuple(foreign.IDLE_PREFIXES))] == []
+    assert [key for key in keys - known if not key.startswith(tuple(foreign.IGNORED_PREFIXES))] == []
 
 
 def test_an_open_r1_file_runs_unchanged_to_its_end(
@@ -233,10 +233,10 @@ def test_an_open_r1_file_runs_unchanged_to_its_end(
     assert done.returncode == 0, done.stdout + done.stderr
     said = " ".join(done.stdout.split())
     assert "clip_range is epsilon here" in said and "reward_funcs=accuracy,format" in said
-    (idle,) = re.findall(r"of no consequence here: (.*?) config.yaml|of no consequence here: (.*)", said)[:1]
+    (ignored,) = re.findall(r"config.yaml: ignored, because .*?: ((?:\w+, )*\w+)", said)
     for key in ("use_vllm", "vllm_gpu_memory_utilization", "logging_steps", "push_to_hub", "hub_model_id"):
-        assert key in "".join(idle)
-    assert "1 of 11 train prompts are longer than 160 tokens and left out" in said
+        assert key in ignored
+    assert "1 of 11 train prompts are longer than 160 tokens: skipped" in said
     assert "none of 3 held-out prompts is among 11 training prompts" in said
 
     run = json.loads((tmp_path / "data" / "tiny-sums-grpo" / "run.json").read_text())

@@ -107,7 +107,7 @@ def test_a_whole_split_and_one_without_end(tmp_path: Path) -> None:
         while True:
             yield PROBLEMS[0]
 
-    with pytest.raises(TaskError, match="without end: say how many"):
+    with pytest.raises(TaskError, match="endlessly: set how many"):
         held_out(endless, "test", 0)
 
 

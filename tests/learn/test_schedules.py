@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import get_scheduler
 
 from outdo import train
-from outdo.learn.optim import rate_at
+from outdo.algo.schedules import rate_at
 from outdo.training.console import PlainLines
 
 

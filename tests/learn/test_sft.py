@@ -13,17 +13,17 @@ import torch
 
 from learn.test_memory import Short
 from outdo.errors import NumericsError, TaskError
-from outdo.learn.sft import Imitator, Lesson, encode, imitate
+from outdo.learn.sft import Example, Imitator, encode, imitate
 from outdo.models.load import Policy, load_policy, save_policy
 from outdo.models.lora import Lora
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.tasks.lessons import Example, Lessons, find_lessons
+from outdo.tasks.demonstrations import Demonstration, Demonstrations, find_demonstrations
 from outdo.tasks.task import find_task
 from support.basics import prompt_of
 from support.batches import assert_same
 
-EXAMPLES: list[Example] = [
+EXAMPLES: list[Demonstration] = [
     (prompt_of("1+1"), "<answer>2</answer>"),
     (prompt_of("12+34"), "<think>2+4=6 1+3=4</think><answer>46</answer>"),
     (prompt_of("say nothing"), ""),
@@ -36,11 +36,11 @@ def recipe(**keys: Any) -> Recipe:
     return load_recipe(None, {**base, **keys})
 
 
-def lessons_of(policy: Policy, **keys: Any) -> list[Lesson]:
+def lessons_of(policy: Policy, **keys: Any) -> list[Example]:
     return list(encode(policy, iter(EXAMPLES), **{"max_length": None, **keys}))
 
 
-def gradients_of(learner: Imitator, batch: Sequence[Lesson]) -> list[torch.Tensor]:
+def gradients_of(learner: Imitator, batch: Sequence[Example]) -> list[torch.Tensor]:
     caught: list[torch.Tensor] = []
     learner.optimizer.step = lambda *a: caught.extend(w.grad.clone() for w in learner.masters.weights)  # type: ignore
     learner.update(batch)
@@ -91,7 +91,7 @@ def test_answers_are_cut_at_the_length_and_prompts_that_fill_it_are_left_out(pol
     assert [one.place for one in cut] == [0, 1, 3]  # the longest prompt leaves no room
     assert all(len(one.prompt_ids) + len(one.answer_ids) <= longest for one in cut)
     assert cut[1].answer_ids == whole[1].answer_ids[: len(cut[1].answer_ids)]
-    nothing = Lessons("short", 4, 2, lambda: iter(EXAMPLES))
+    nothing = Demonstrations("short", 4, 2, lambda: iter(EXAMPLES))
     with pytest.raises(TaskError, match="raise sft_max_length"):
         imitate(Imitator(policy, recipe(sft_max_length=2), 2), nothing, lambda rows: None)
 
@@ -105,13 +105,13 @@ def file_of(path: Path, count: int) -> str:
 def test_epochs_show_each_example_once_and_end_exactly(tmp_path: Path) -> None:
     task = find_task(file_of(tmp_path / "d.jsonl", 10))
     keys = {"sft_steps": 0, "sft_epochs": 2.5, "sft_batch_size": 4}
-    found = find_lessons(recipe(**keys), task)
+    found = find_demonstrations(recipe(**keys), task)
     assert found and (found.num_examples, found.steps) == (25, 7)
     seen = [text for _, text in found.examples()]
     everything = sorted(f"it is {i}" for i in range(10))
     assert sorted(seen[:10]) == sorted(seen[10:20]) == everything and seen[:10] != seen[10:20]
     assert len(seen) == 25 and len(set(seen[20:])) == 5
-    again, other = (find_lessons(recipe(**keys, seed=seed), task) for seed in (0, 1))
+    again, other = (find_demonstrations(recipe(**keys, seed=seed), task) for seed in (0, 1))
     assert again and [text for _, text in again.examples()] == seen
     assert other and [text for _, text in other.examples()] != seen
     assert [text for _, text in found.examples(skip=18)] == seen[18:]
@@ -120,12 +120,12 @@ def test_epochs_show_each_example_once_and_end_exactly(tmp_path: Path) -> None:
 def test_epochs_of_a_task_without_end_and_of_data_without_answers_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outdo.tasks.lessons.WHOLE", 1000)
+    monkeypatch.setattr("outdo.tasks.demonstrations.MAX_FINITE", 1000)
     (tmp_path / "d.jsonl").write_text('{"prompt": "1+1", "answer": 2, "split": "train"}\n')
-    with pytest.raises(TaskError, match="no teacher"):
-        find_lessons(recipe(sft_dataset_name=str(tmp_path / "d.jsonl")), find_task("arithmetic"))
-    with pytest.raises(TaskError, match=r"without end.*sft_steps"):
-        find_lessons(recipe(sft_steps=0, sft_epochs=1), find_task("countdown"))
+    with pytest.raises(TaskError, match="no demonstrations"):
+        find_demonstrations(recipe(sft_dataset_name=str(tmp_path / "d.jsonl")), find_task("arithmetic"))
+    with pytest.raises(TaskError, match=r"endlessly.*sft_steps"):
+        find_demonstrations(recipe(sft_steps=0, sft_epochs=1), find_task("countdown"))
 
 
 def test_a_system_prompt_goes_before_data_of_another_name_once(tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_a_system_prompt_goes_before_data_of_another_name_once(tmp_path: Path) -
     ]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = {"sft_dataset_name": str(tmp_path / "d.jsonl"), "sft_steps": 0, "sft_epochs": 1, "system_prompt": "be brief"}
-    found = find_lessons(recipe(**keys), find_task("arithmetic"))
+    found = find_demonstrations(recipe(**keys), find_task("arithmetic"))
     assert found
     shown = {text: [m["content"] for m in prompt.messages] for prompt, text in found.examples()}
     assert shown == {"a": ["mine", "q"], "c": ["be brief", "p"]}
 
 
 def test_the_model_learns_to_say_it_and_the_rate_follows_the_schedule(policy: Policy) -> None:
-    lessons = Lessons("four", 60, 4, lambda: iter(EXAMPLES * 15))
+    lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
     learner = Imitator(policy, recipe(sft_learning_rate=3e-3), lessons.steps)
     before, _ = learner.loss_on(lessons_of(policy))
     rows: list[dict[str, Any]] = []
@@ -163,7 +163,7 @@ def test_losses_that_are_read_late_are_the_same(policy: Policy) -> None:
         sizes: list[int] = []
         imitate(
             learner,
-            Lessons("four", 10, 2, lambda: iter(EXAMPLES * 3)),
+            Demonstrations("four", 10, 2, lambda: iter(EXAMPLES * 3)),
             lambda r: (told.extend(r), sizes.append(len(r))),
         )  # type: ignore[func-returns-value]
         return told, sizes
@@ -174,7 +174,7 @@ def test_losses_that_are_read_late_are_the_same(policy: Policy) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_going_on_from_the_middle_is_as_if_nothing_had_happened(dtype: str) -> None:
-    lessons = Lessons("four", 11, 2, lambda: iter(EXAMPLES * 3))
+    lessons = Demonstrations("four", 11, 2, lambda: iter(EXAMPLES * 3))
 
     def fresh() -> Imitator:
         return Imitator(
@@ -225,7 +225,7 @@ def test_an_adapter_alone_learns_where_the_recipe_says_so(policy: Policy, tmp_pa
     adapted = load_policy(str(tmp_path / "base"), device="cpu", lora=Lora(r=4, alpha=8.0))
     assert adapted.adapter
     frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if not p.requires_grad}
-    lessons = Lessons("four", 60, 4, lambda: iter(EXAMPLES * 15))
+    lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
     learner = Imitator(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
     before, _ = learner.loss_on(lessons_of(adapted))
     imitate(learner, lessons, lambda rows: None)

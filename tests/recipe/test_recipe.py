@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from outdo.recipe import foreign
 from outdo.recipe.foreign import INSTEAD, SYNONYMS
 from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
+from outdo.recipe.registries import REGISTRIES, registered_names
 from outdo.recipe.schema import Recipe
 from outdo.rewards.registry import GRADERS
 from outdo.training.stages import read_stages
@@ -47,102 +50,98 @@ def refused(*pairs: str, path: Path | None = None) -> str:
         ("", None),
     ],
 )
-def test_a_word_is_the_value_that_was_typed(text: str, value: object) -> None:
+def test_override_values(text: str, value: object) -> None:
     assert parse_overrides([f"x={text}"]) == {"x": value}
 
 
-def test_a_text_with_a_mark_is_whole_in_the_recipe() -> None:
+def test_hash_in_override() -> None:
     recipe = load_recipe(None, ["system_prompt=End with #### N: # alone", "stop=#"])
     assert recipe.system_prompt == "End with #### N: # alone" and recipe.stop == ["#"]
 
 
-def test_the_written_out_recipe_is_the_default() -> None:
+def test_arithmetic_yaml_is_the_default() -> None:
     assert load_recipe(ROOT / "recipes" / "arithmetic.yaml") == load_recipe()
 
 
-def test_which_defaults_hold(tmp_path: Path) -> None:
+def test_defaults_by_model_and_file(tmp_path: Path) -> None:
     """As docs/recipes.md has it: the tiny model's own, or the tables'."""
     (tmp_path / "own.yaml").write_text("dataset_name: countdown\n")
     tables = Recipe().per_device_train_batch_size, Recipe().learning_rate
     assert tables == (8, 1e-6)
-    for path, words, holds in (
+    for path, overrides, expected in (
         (None, ["dataset_name=countdown"], (128, 2e-4)),
         (None, ["model_name_or_path=tiny"], (128, 2e-4)),
         (None, ["model_name_or_path=./model"], tables),
         (tmp_path / "own.yaml", [], tables),
     ):
-        found = load_recipe(path, words)
-        assert (found.per_device_train_batch_size, found.learning_rate) == holds, words
+        recipe = load_recipe(path, overrides)
+        assert (recipe.per_device_train_batch_size, recipe.learning_rate) == expected, overrides
 
 
-def test_overrides_win_and_are_typed() -> None:
+def test_overrides() -> None:
     recipe = load_recipe(None, ["learning_rate=1e-5", "num_generations=16", "task_args.digits=3", "kl_limit=null"])
     assert (recipe.learning_rate, recipe.num_generations, recipe.kl_limit) == (1e-5, 16, None)
     assert recipe.task_args["digits"] == 3
 
 
 @pytest.mark.parametrize(("other", "canonical"), SYNONYMS.items())
-def test_synonyms_set_the_canonical_key(other: str, canonical: str) -> None:
+def test_synonyms(other: str, canonical: str) -> None:
     assert canonical in Recipe.model_fields
-    said: list[str] = []
+    notices: list[str] = []
     value = {"num_generations": 4, "dataset_name": "countdown", "model_name_or_path": "tiny", "dtype": "float32"}.get(
         canonical
     )
     value = value or {"advantage_estimator": "rloo"}.get(canonical) or 1
-    recipe = load_recipe(None, {other: value}, said.append)
+    recipe = load_recipe(None, {other: value}, notices.append)
     assert getattr(recipe, canonical) == value
-    assert said == [f"command line: {other} is {canonical} here"]
+    assert notices == [f"command line: {other} is {canonical} here"]
 
 
-def test_a_misspelt_key_names_the_nearest() -> None:
-    assert "'num_generations'" in refused("num_generatoins=8")
-    assert "'epsilon'" in refused("epsilom=0.1")
-
-
-def test_numbers_that_no_run_could_have_are_refused() -> None:
+def test_too_large_numbers() -> None:
     for pair in ("max_steps=99999999999999999999999", "sft_steps=1000000001", "eval_size=99999999999999999999999"):
         assert refused(pair).startswith(pair), pair
     assert load_recipe(None, ["max_steps=1000000000"]).max_steps == 10**9
 
 
-def test_yes_and_no_are_no_numbers() -> None:
+def test_booleans_are_not_numbers() -> None:
     for pair in ("max_steps=true", "seed=yes", "beta=no", "kl_limit=on"):
         assert "expected a number" in refused(pair), pair
     assert load_recipe(None, ["scale_rewards=false", "use_peft=no", "kl_limit=null"]).scale_rewards == "none"
 
 
-def test_the_key_that_was_probably_meant_is_named() -> None:
+def test_nearest_key() -> None:
     meant = {"temp": "temperature", "out": "output_dir", "generations": "num_generations", "beta2": "adam_beta2"}
+    meant |= {"num_generatoins": "num_generations", "epsilom": "epsilon"}
     for word, name in meant.items():
         assert refused(f"{word}=1").endswith(f"did you mean {name!r}?"), word
     assert "rollout.n is num_generations" in refused("actor_rollout_ref.rollout.n=8")
     assert "generation_batch_size" in refused("batch_size=8") and "max_steps" in refused("epochs=3")
-    assert refused("wherewithal=1").endswith("docs/recipes.md has every key")
+    assert refused("wherewithal=1").endswith("docs/recipes.md lists all keys")
 
 
-def test_messages_say_where_a_key_was_given() -> None:
+def test_messages_name_the_source() -> None:
     with pytest.raises(RecipeError, match=r"^keys given: unknown key 'max_stepz': did you mean 'max_steps'"):
         train(max_stepz=2)
     with pytest.raises(RecipeError, match=r"^stage 1, grpo: unknown key 'max_stepz'"):
         read_stages(load_recipe(None, {"stages": [{"stage": "grpo", "max_stepz": 2}]}))
 
 
-def test_a_key_of_another_trainer_says_what_to_use() -> None:
+def test_refused_keys_name_the_replacement() -> None:
     for key, hint in INSTEAD.items():
         assert hint in refused(f"{key}=1")
 
 
-def test_keys_that_decide_nothing_are_passed_over_in_one_line() -> None:
-    keys = dict.fromkeys([*foreign.IDLE, *(f"{prefix}x" for prefix in foreign.IDLE_PREFIXES)], True)
-    said: list[str] = []
-    assert load_recipe(None, keys, said.append) == load_recipe()
-    (line,) = said
-    assert line.startswith("command line: of no consequence here: ") and all(key in line for key in keys)
-    assert not foreign.IDLE.keys() & Recipe.model_fields.keys()
+def test_ignored_keys() -> None:
+    keys = dict.fromkeys([*foreign.IGNORED, *(f"{prefix}x" for prefix in foreign.IGNORED_PREFIXES)], True)
+    notices: list[str] = []
+    assert load_recipe(None, keys, notices.append) == load_recipe()
+    (line,) = notices
+    assert line.startswith("command line: ignored, because ") and all(key in line for key in keys)
+    assert not foreign.IGNORED.keys() & Recipe.model_fields.keys()
 
 
 @pytest.mark.parametrize(("key", "only"), [(key, only) for key, (only, _) in foreign.ONLY.items()])
-def test_keys_that_may_ask_for_one_thing_only(key: str, only: object) -> None:
+def test_keys_with_one_supported_value(key: str, only: object) -> None:
     rewards = {"reward_funcs": ["numeric", "cosine", "repetition", "overlong"]}
     assert load_recipe(None, {key: only, **rewards}) == load_recipe(None, {key: None, **rewards})
     with pytest.raises(RecipeError) as caught:
@@ -150,7 +149,7 @@ def test_keys_that_may_ask_for_one_thing_only(key: str, only: object) -> None:
     assert key in str(caught.value) and foreign.ONLY[key][1] in str(caught.value)
 
 
-def test_numbers_of_a_reward_that_is_not_used_are_of_no_consequence() -> None:
+def test_parameters_of_unused_rewards() -> None:
     load_recipe(None, {"cosine_max_len": 1000, "repetition_n_grams": 5, "reward_funcs": ["numeric"]})
 
 
@@ -180,11 +179,11 @@ def test_numbers_of_a_reward_that_is_not_used_are_of_no_consequence() -> None:
         ({"vllm_importance_sampling_correction": False}, {"importance_sampling": "never"}),
     ],
 )
-def test_other_forms_of_what_a_key_of_ours_says(keys: dict[str, object], ours: dict[str, object]) -> None:
+def test_other_forms_of_our_keys(keys: dict[str, object], ours: dict[str, object]) -> None:
     assert load_recipe(None, keys) == load_recipe(None, ours)
 
 
-def test_forms_that_are_refused() -> None:
+def test_refused_forms() -> None:
     assert "AdamW" in refused("optim=adafactor")
     assert "num_cycles" in refused("lr_scheduler_kwargs.num_cycles=2")
     assert "learning_rate" in refused("lr_scheduler_kwargs.min_lr=1e-6")
@@ -192,18 +191,18 @@ def test_forms_that_are_refused() -> None:
     assert "warmup_ratio" in refused("warmup_steps=3", "warmup_ratio=0.1")
 
 
-def test_rewards_of_other_names_are_ours() -> None:
+def test_reward_synonyms() -> None:
     assert foreign.REWARDS.keys().isdisjoint(GRADERS) and set(foreign.REWARDS.values()) <= GRADERS.keys()
 
 
-def test_epochs_replace_the_steps_of_the_file_below() -> None:
+def test_epochs_override_steps() -> None:
     recipe = load_recipe(None, ["num_train_epochs=2"])
     assert "max_steps" not in recipe.model_fields_set and recipe.num_train_epochs == 2
     assert "max_steps" not in load_recipe(None, {"max_steps": -1, "num_train_epochs": 1}).model_fields_set
     assert load_recipe(None, {"max_steps": 5, "num_train_epochs": 1}).max_steps == 5
 
 
-def test_the_temperature_is_a_straight_line_and_the_warm_up_a_share() -> None:
+def test_temperature_and_warmup() -> None:
     recipe = load_recipe(None, ["temperature=1.2", "temperature_end=0.4", "max_steps=5", "warmup_ratio=0.25"])
     assert [recipe.temperature_at(step) for step in range(5)] == pytest.approx([1.2, 1.0, 0.8, 0.6, 0.4])
     assert recipe.warmup == 2
@@ -211,7 +210,7 @@ def test_the_temperature_is_a_straight_line_and_the_warm_up_a_share() -> None:
     assert load_recipe(None, ["temperature_end=0.5", "max_steps=1"]).temperature_at(0) == 1.0
 
 
-def test_two_names_for_one_knob_must_agree(tmp_path: Path) -> None:
+def test_synonyms_must_agree(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("beta: 0.1\nkl_coef: 0.2\n")
     message = refused(path=path)
@@ -229,22 +228,40 @@ def test_two_names_for_one_knob_must_agree(tmp_path: Path) -> None:
         ("learning_rate=-1", ["learning_rate"]),
         ("loss_type=drgrpo", ["loss_type", "dr_grpo"]),
         ("advantage_estimator=gae", ["advantage_estimator", "rloo"]),
+        ("kl_estimator=k4", ["kl_estimator", "k1, k2, k3"]),
+        ("lr_scheduler_type=cosin", ["lr_scheduler_type", "'cosine'"]),
+        ("sft_lr_scheduler_type=liner", ["sft_lr_scheduler_type", "'linear'"]),
+        ("report_to=wandb,tensorbord", ["report_to", "'tensorboard'", "all"]),
         ("scale_rewards=sometimes", ["scale_rewards"]),
         ("just_a_word", ["just_a_word", "key=value"]),
         ("task_args=3", ["task_args"]),
     ],
 )
-def test_bad_values_are_named(pair: str, parts: list[str]) -> None:
+def test_bad_values(pair: str, parts: list[str]) -> None:
     message = refused(pair)
     assert all(part in message for part in parts), message
 
 
-def test_a_group_that_does_not_divide_the_batch_names_both_and_what_fits() -> None:
+@pytest.mark.parametrize("key", REGISTRIES)
+def test_registered_names(key: str) -> None:
+    default, names = Recipe.model_fields[key].default, registered_names(key)
+    assert isinstance(default, list) or default in names
+    for name in names:
+        assert getattr(load_recipe(None, {key: name}), key) == ([name] if isinstance(default, list) else name)
+
+
+def test_default_names_load_no_registry() -> None:
+    """Reading a recipe must stay quick: torch takes seconds."""
+    code = "import sys; from outdo.recipe.load import load_recipe; load_recipe(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_group_size_must_divide_batch() -> None:
     message = refused("num_generations=12", "per_device_train_batch_size=64")
     assert "num_generations=12" in message and "64 answers" in message and "use 8 or 16" in message
 
 
-def test_contradictions_are_refused() -> None:
+def test_contradictions() -> None:
     assert "reward_weights" in refused("reward_funcs=numeric,format", "reward_weights=[1.0]")
     assert "beta" in refused("kl_target=0.05", "beta=0")
     assert "curriculum_args" in refused("curriculum_steps=5")
@@ -252,7 +269,7 @@ def test_contradictions_are_refused() -> None:
     assert "steps_per_generation" in refused("generation_batch_size=64", "steps_per_generation=2")
 
 
-def test_batches_count_as_trl_counts_them() -> None:
+def test_batch_sizes() -> None:
     recipe = load_recipe(
         None, ["per_device_train_batch_size=8", "gradient_accumulation_steps=4", "steps_per_generation=8"]
     )
@@ -268,44 +285,44 @@ def test_trl_booleans_for_scale_rewards() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("a: [1", "not YAML"),
+        ("a: [1", "invalid YAML"),
         ("- 1\n- 2\n", "key: value"),
         ("3: 4\n", "key: value"),
         ("nonsense_key: 1\n", "nonsense_key"),
-        ("max_steps: 2\nmax_steps: 3\n", "bad.yaml, line 2: not YAML: max_steps is given twice"),
-        ("task_args:\n  digits: 1\n  digits: 2\n", "line 3: not YAML: digits is given twice"),
+        ("max_steps: 2\nmax_steps: 3\n", "bad.yaml, line 2: invalid YAML: max_steps is given twice"),
+        ("task_args:\n  digits: 1\n  digits: 2\n", "line 3: invalid YAML: digits is given twice"),
     ],
 )
-def test_bad_files_name_the_file(tmp_path: Path, text: str, part: str) -> None:
+def test_bad_files(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     message = refused(path=path)
     assert part in message and "bad.yaml" in message
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path: Path) -> None:
     assert "no such recipe" in refused(path=tmp_path / "none.yaml")
     assert "a folder, not a recipe" in refused(path=tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"seed: \xff\xfe")
     assert "latin.yaml" in refused(path=tmp_path / "latin.yaml")
 
 
-def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+def test_empty_file(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     assert load_recipe(tmp_path / "empty.yaml") == Recipe()
 
 
-def test_arguments_belong_to_their_task() -> None:
+def test_task_args_follow_the_task() -> None:
     assert load_recipe(None, ["task_args.digits=3"]).task_args == {"ops": "+", "digits": 3}
     assert load_recipe(None, ["dataset_name=countdown"]).task_args == {}
     assert load_recipe(None, ["dataset_name=countdown", "task_args.numbers=4"]).task_args == {"numbers": 4}
 
 
-def test_the_tiny_rates_never_reach_another_model() -> None:
+def test_default_rates_are_only_for_tiny() -> None:
     recipe = load_recipe(None, ["model_name_or_path=some/model"])
     assert recipe.learning_rate == Recipe().learning_rate and recipe.sft_steps == 0
 
 
-def test_an_empty_stop_text_is_refused() -> None:
+def test_empty_stop_string() -> None:
     assert "every answer at once" in refused("stop=['']") and "every answer at once" in refused("stop=''")
     assert load_recipe(None, ["stop=</answer>"]).stop == ["</answer>"]

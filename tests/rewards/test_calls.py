@@ -147,7 +147,7 @@ def test_no_process_is_left_over_from_a_reward_that_hung(file):
 def test_a_file_that_ends_the_program_is_an_error_and_not_the_end(tmp_path):
     path = tmp_path / "ends.py"
     path.write_text("import sys\nsys.exit(3)\n")
-    with pytest.raises(GraderError, match=r"ends\.py ends the program, with sys\.exit\(3\).*__main__"):
+    with pytest.raises(GraderError, match=r"ends\.py calls sys\.exit\(3\).*__main__"):
         find_rewards([f"{path}:f"], [], f"{path}:f")
 
 

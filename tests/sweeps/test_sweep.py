@@ -187,7 +187,7 @@ def test_stop_and_resume(tmp_path: Path, forks: Forks) -> None:
         (["beta=0,1", "dataset_name=arithmetik"], "cell beta-0: "),
         (["beta=0,1", "reward_funcs=nummeric"], "cell beta-0: "),
         (["beta=0,1", "--only", "beta=2"], "the settings are beta=0, beta=1"),
-        (["missing.yaml"], "there is no such recipe"),
+        (["missing.yaml"], "no such recipe"),
     ],
 )
 def test_bad_input(words: list[str], part: str, tmp_path: Path, outdo: Outdo) -> None:

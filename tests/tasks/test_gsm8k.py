@@ -1,4 +1,4 @@
-"""GSM8K from a folder made on the spot; and the published one where it lies beside the repository."""
+"""GSM8K from a generated folder; and the published files, if they are next to the repository."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made(folder: Path, train: int = 200, test: int = 7) -> Path:
     return folder
 
 
-def test_splits_never_meet_and_together_are_all(tmp_path: Path) -> None:
+def test_splits_are_a_partition(tmp_path: Path) -> None:
     task = find_task("gsm8k", {"data_dir": str(made(tmp_path))})
     texts = {split: {prompt.text for prompt in task.prompts(split, 0)} for split in ("train", "dev", "test")}
     assert not texts["train"] & texts["dev"] and len(texts["train"] | texts["dev"]) == 200
@@ -33,7 +33,7 @@ def test_splits_never_meet_and_together_are_all(tmp_path: Path) -> None:
     assert [p.id for p in task.prompts("train", 1)] != [p.id for p in task.prompts("train", 2)]
 
 
-def test_the_teacher_has_no_calculator_and_ends_in_the_answer(tmp_path: Path) -> None:
+def test_demonstrations(tmp_path: Path) -> None:
     task = find_task("gsm8k", {"data_dir": str(made(tmp_path, train=2000))})
     prompt, text = next(task.demonstrations(0))
     assert "<<" not in text and text.endswith(f"#### {prompt.answer}")
@@ -41,18 +41,18 @@ def test_the_teacher_has_no_calculator_and_ends_in_the_answer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [("{", "not JSON"), ("[]", "`question` and `answer`"), ('{"question": "x", "answer": "7"}', "`#### N`")],
 )
-def test_bad_files_are_named_with_their_line(tmp_path: Path, line: str, words: str) -> None:
+def test_bad_files(tmp_path: Path, line: str, message: str) -> None:
     made(tmp_path)
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(TaskError, match=f"train.jsonl, line 201.*{words}"):
+    with pytest.raises(TaskError, match=f"train.jsonl, line 201.*{message}"):
         find_task("gsm8k", {"data_dir": str(tmp_path)})
 
 
-def test_no_folder_is_said() -> None:
+def test_no_folder() -> None:
     with pytest.raises(TaskError, match="data_dir"):
         find_task("gsm8k")
     with pytest.raises(TaskError, match="cannot be read"):
@@ -60,7 +60,7 @@ def test_no_folder_is_said() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="GSM8K is not beside the repository")
-def test_the_published_files() -> None:
+def test_published_files() -> None:
     task = find_task("gsm8k", {"data_dir": str(PUBLISHED)})
     found = {split: list(task.prompts(split, 0)) for split in ("train", "dev", "test")}
     assert len(found["train"]) + len(found["dev"]) == 7473 and len(found["test"]) == 1319

@@ -11,7 +11,7 @@ import pytest
 
 from outdo.errors import TaskError
 from outdo.recipe.load import load_recipe
-from outdo.tasks.lengths import fitting, in_steps, within
+from outdo.tasks.lengths import drop_long_prompts, epochs_to_steps, fit_to_context
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
 from outdo.types import PART, Prompt
@@ -32,79 +32,77 @@ def file_of(tmp_path: Path, lengths: dict[str, list[int]]) -> Task:
     return find_task(str(tmp_path / "a.jsonl"))
 
 
-def test_long_prompts_are_left_out_and_counted_once(tmp_path: Path) -> None:
+def test_long_prompts_are_skipped(tmp_path: Path) -> None:
     task = file_of(tmp_path, {"train": [1, 5, 6, 9], "test": [2, 7]})
-    said: list[str] = []
-    short = fitting(task, words, 5, said.append)
-    assert said == [
-        "2 of 4 train prompts are longer than 5 tokens and left out",
-        "1 of 2 test prompts are longer than 5 tokens and left out",
+    notices: list[str] = []
+    short = drop_long_prompts(task, words, 5, notices.append)
+    assert notices == [
+        "2 of 4 train prompts are longer than 5 tokens: skipped",
+        "1 of 2 test prompts are longer than 5 tokens: skipped",
     ]
     assert sorted(words(list(short.prompts("train", 3)))) == [1, 5] and words(list(short.prompts("test", 0))) == [2]
-    said.clear()
-    assert fitting(task, words, 9, said.append) is task and not said
+    notices.clear()
+    assert drop_long_prompts(task, words, 9, notices.append) is task and not notices
 
 
-def test_only_prompts_that_may_be_too_long_are_measured(tmp_path: Path) -> None:
+def test_only_uncertain_prompts_are_measured(tmp_path: Path) -> None:
     task = file_of(tmp_path, {"train": [3, 5, 80, 300], "test": [2]})
-    asked: list[Prompt] = []
+    measured: list[Prompt] = []
 
     def measure(prompts: Sequence[Prompt]) -> list[int]:
-        asked.extend(prompts)
+        measured.extend(prompts)
         return words(prompts)
 
-    said: list[str] = []
-    short = fitting(task, measure, 500, said.append)
-    assert short is task and not said
-    assert {n for n in words(asked) if n > 5} == {80, 300}  # of bytes they have more
-    assert sorted(words(list(fitting(task, measure, 100, said.append).prompts("train", 0)))) == [3, 5, 80]
+    notices: list[str] = []
+    short = drop_long_prompts(task, measure, 500, notices.append)
+    assert short is task and not notices
+    assert {n for n in words(measured) if n > 5} == {80, 300}  # of bytes they have more
+    assert sorted(words(list(drop_long_prompts(task, measure, 100, notices.append).prompts("train", 0)))) == [3, 5, 80]
 
 
-def test_all_too_long_is_refused(tmp_path: Path) -> None:
+def test_all_too_long(tmp_path: Path) -> None:
     task = file_of(tmp_path, {"train": [6, 9], "test": [2]})
     with pytest.raises(
         TaskError, match=r"all 2 train prompts are longer than 5 tokens \(the shortest has 6\).*max_prompt"
     ):
-        fitting(task, words, 5, print)
+        drop_long_prompts(task, words, 5, print)
 
 
-def test_a_task_without_end_is_measured_as_it_comes() -> None:
+def test_endless_task_is_measured_lazily() -> None:
     def growing(split: str, seed: int, least: int = 1) -> Iterator[Prompt]:
         yield from (prompt_of("w " * (least + i % 4)) for i in itertools.count())
 
     task = Task("growing", growing, ("exact",))
-    short = fitting(task, words, 2, print)
+    short = drop_long_prompts(task, words, 2, print)
     assert {n for n in words(list(itertools.islice(short.prompts("train", 0), 20)))} == {1, 2}
     with pytest.raises(TaskError, match="in a row are longer than 2 tokens"):
         next(short.with_args({"least": 3}).prompts("train", 0))
 
 
-def test_long_prompts_of_a_mixture_s_data_are_left_out(tmp_path: Path) -> None:
+def test_long_prompts_of_a_mixture(tmp_path: Path) -> None:
     file_of(tmp_path, {"train": [1, 5, 600, 9], "test": [2, 700]})
     keys = {
         "dataset_mixture": [{"dataset_name": str(tmp_path / "a.jsonl"), "name": "a"}, {"dataset_name": "arithmetic"}]
     }
-    recipe, said = load_recipe(None, {**keys, "max_completion_length": 100}), list[str]()
-    task = within(recipe, task_of(recipe), 512, words, said.append)
-    assert said == [
-        f"a: 1 of {n} {split} prompts are longer than 412 tokens and left out"
-        for split, n in (("train", 4), ("test", 2))
+    recipe, notices = load_recipe(None, {**keys, "max_completion_length": 100}), list[str]()
+    task = fit_to_context(recipe, task_of(recipe), 512, words, notices.append)
+    assert notices == [
+        f"a: 1 of {n} {split} prompts are longer than 412 tokens: skipped" for split, n in (("train", 4), ("test", 2))
     ]
     drawn = list(itertools.islice(task.prompts("train", 0), 200))
     assert max(words(drawn)) == 9 and {prompt.meta[PART] for prompt in drawn} == {"a", "arithmetic"}
     assert words(list(task.prompts("test/a", 0))) == [2]
 
 
-def test_epochs_are_steps_of_the_prompts_there_are(tmp_path: Path) -> None:
+def test_epochs_to_steps(tmp_path: Path) -> None:
     task = file_of(tmp_path, {"train": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "test": [1]})
     keys = {"num_generations": 4, "per_device_train_batch_size": 16}
     for epochs, steps in ((1, 3), (2, 5), (0.1, 1)):
-        assert in_steps(load_recipe(None, {**keys, "num_train_epochs": epochs}), task).max_steps == steps
+        assert epochs_to_steps(load_recipe(None, {**keys, "num_train_epochs": epochs}), task).max_steps == steps
     both = load_recipe(None, {**keys, "num_train_epochs": 1, "max_steps": 7})
-    assert in_steps(both, task).max_steps == 7
-    again = load_recipe(
-        None, {"seed": 1}, base_of=in_steps(load_recipe(None, {**keys, "num_train_epochs": 1}), task).model_dump()
-    )
-    assert in_steps(again, task).max_steps == 3
-    with pytest.raises(TaskError, match="without end: give max_steps"):
-        in_steps(load_recipe(None, {"num_train_epochs": 1}), find_task("arithmetic"))
+    assert epochs_to_steps(both, task).max_steps == 7
+    first = epochs_to_steps(load_recipe(None, {**keys, "num_train_epochs": 1}), task)
+    again = load_recipe(None, {"seed": 1}, base_of=first.model_dump())
+    assert epochs_to_steps(again, task).max_steps == 3
+    with pytest.raises(TaskError, match="endlessly: set max_steps"):
+        epochs_to_steps(load_recipe(None, {"num_train_epochs": 1}), find_task("arithmetic"))

@@ -21,7 +21,7 @@ from outdo.recipe.load import load_recipe
 from outdo.rewards.choose import rewards_of, truth_of
 from outdo.rewards.compose import grade
 from outdo.tasks.curriculum import Curriculum
-from outdo.tasks.lengths import in_steps
+from outdo.tasks.lengths import epochs_to_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, find_task
 from outdo.training.console import PlainLines
@@ -43,7 +43,7 @@ def answered(prompt: Prompt, *texts: str) -> Group:
     return Group(prompt, (0,), tuple(Trajectory.single((1,), (0.0,), text, "stop", 0) for text in texts))
 
 
-def test_each_part_comes_as_often_as_its_weight_says_and_the_same_again() -> None:
+def test_weights() -> None:
     task = mixture()
     drawn = list(itertools.islice(task.prompts("train", 0), 2000))
     counts = Counter(prompt.meta[PART] for prompt in drawn)
@@ -56,7 +56,7 @@ def test_each_part_comes_as_often_as_its_weight_says_and_the_same_again() -> Non
         assert ("<think>" in text) == (prompt.meta[PART] == "sums")  # each has its own teacher
 
 
-def test_each_prompt_is_judged_by_its_own_tasks_reward() -> None:
+def test_rewards_by_part() -> None:
     task = mixture()
     rewards = rewards_of(load_recipe(None, {"dataset_mixture": MIXTURE}), task, {})
     drawn = {p.meta[PART]: p for p in itertools.islice(task.prompts("train", 0), 50)}
@@ -68,7 +68,7 @@ def test_each_prompt_is_judged_by_its_own_tasks_reward() -> None:
         assert set(graded[0].parts) == {"numeric" if prompt is sums else "countdown"}
 
 
-def test_a_file_in_a_mixture_brings_its_own_reward(tmp_path: Path) -> None:
+def test_data_in_a_mixture_needs_a_reward(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"q": f"q{i}", "answer": "yes"}) + "\n" for i in range(40)))
     data: dict[str, Any] = {"dataset_name": str(tmp_path / "a.jsonl"), "columns": {"prompt": "q"}, "name": "file"}
     recipe = load_recipe(None, {"dataset_mixture": [{"dataset_name": "arithmetic"}, data]})
@@ -82,61 +82,63 @@ def test_a_file_in_a_mixture_brings_its_own_reward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("entries", "message"),
     [
         ([{"dataset_nam": "arithmetic"}], "entry 1: .*did you mean 'dataset_name'"),
         ([{"dataset_name": "arithmetic"}, {"dataset_name": "countdown", "weight": 0}], "entry 2: weight"),
         ([{"dataset_name": "countdown"}, {"dataset_name": "countdown"}], "'countdown' twice"),
     ],
 )
-def test_bad_mixtures(entries: list[dict[str, Any]], words: str) -> None:
-    with pytest.raises(RecipeError, match=f"(?s){words}"):
+def test_bad_mixtures(entries: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(RecipeError, match=f"(?s){message}"):
         mixture(*entries)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "override",
     ["dataset_name=gsm8k", "dataset_name=arithmetic", "task_args.digits=3", "columns.prompt=q", "dataset_config=main"],
 )
-def test_keys_of_one_task_are_refused_beside_a_mixture(words: str, tmp_path: Path) -> None:
+def test_single_task_keys_beside_a_mixture(override: str, tmp_path: Path) -> None:
     pair = "dataset_mixture=[{dataset_name: arithmetic}, {dataset_name: countdown}]"
-    key = words.partition("=")[0].partition(".")[0]
+    key = override.partition("=")[0].partition(".")[0]
     with pytest.raises(RecipeError, match=f"command line: {key}=.*would be ignored beside dataset_mixture"):
-        load_recipe(None, [pair, words])
+        load_recipe(None, [pair, override])
     file = tmp_path / "mixed.yaml"
     file.write_text("dataset_mixture: [{dataset_name: arithmetic}, {dataset_name: countdown}]\n")
     with pytest.raises(RecipeError, match=f"command line: {key}="):
-        load_recipe(file, [words])
+        load_recipe(file, [override])
     with pytest.raises(RecipeError, match=f"command line: {key}="):
-        load_recipe(None, [words], base_of=load_recipe(file).model_dump())
-    assert load_recipe(file, [words, "dataset_mixture=[]"]).dataset_mixture == []
+        load_recipe(None, [override], base_of=load_recipe(file).model_dump())
+    assert load_recipe(file, [override, "dataset_mixture=[]"]).dataset_mixture == []
     file.write_text(file.read_text() + "dataset_name: countdown\n")
     with pytest.raises(RecipeError, match=r"mixed.yaml: dataset_name='countdown' would be ignored"):
         load_recipe(file)
-    assert load_recipe(file, [pair]).dataset_name == "mixture", "the newer word goes over the file's one task"
+    assert load_recipe(file, [pair]).dataset_name == "mixture", "the override replaces the file's task"
 
 
-def test_the_defaults_own_task_is_no_part_of_a_mixture(tmp_path: Path) -> None:
+def test_mixture_replaces_the_default_task(tmp_path: Path) -> None:
     recipe = load_recipe(None, {"dataset_mixture": MIXTURE})
     assert (recipe.dataset_name, recipe.task_args) == ("mixture", {})
-    whole = recipe.model_dump(mode="json")
-    assert load_recipe(None, {}, base_of=whole).model_dump(mode="json") == whole, "a run goes on by its own recipe"
-    (tmp_path / "whole.yaml").write_text(json.dumps(whole))
-    assert load_recipe(tmp_path / "whole.yaml") == recipe
-    old = {**whole, "dataset_name": "arithmetic", "task_args": {"ops": "+"}}  # as runs had it before
+    dumped = recipe.model_dump(mode="json")
+    assert load_recipe(None, {}, base_of=dumped).model_dump(mode="json") == dumped, (
+        "a run is resumed with its own recipe"
+    )
+    (tmp_path / "dumped.yaml").write_text(json.dumps(dumped))
+    assert load_recipe(tmp_path / "dumped.yaml") == recipe
+    old = {**dumped, "dataset_name": "arithmetic", "task_args": {"ops": "+"}}  # as runs had it before
     assert load_recipe(None, {"seed": 1}, base_of=old).task_args == {"ops": "+"}
 
 
 def test_other_refusals() -> None:
     with pytest.raises(RecipeError, match="dataset_mixture is a list here"):
         load_recipe(None, {"dataset_mixture": {"datasets": [{"id": "a/b", "weight": 0.5}]}})
-    with pytest.raises(RecipeError, match="curriculum_steps is for one task"):
+    with pytest.raises(RecipeError, match="curriculum_steps needs a single task"):
         mixture(curriculum_steps=1, curriculum_args={"digits": 1})
-    with pytest.raises(TaskError, match="without end"):
-        in_steps(load_recipe(None, {"dataset_mixture": MIXTURE, "num_train_epochs": 1}), mixture())
+    with pytest.raises(TaskError, match="endlessly"):
+        epochs_to_steps(load_recipe(None, {"dataset_mixture": MIXTURE, "num_train_epochs": 1}), mixture())
 
 
-def test_success_is_decided_by_the_first_reward_that_judges() -> None:
+def test_truth_of() -> None:
     data = Task("data", lambda split, seed: iter(()), ())
     assert truth_of(data, ["format", "tag_count", "math"]) == "math"
     assert truth_of(data, ["format", "tag_count"]) == "format"
@@ -147,7 +149,7 @@ def test_success_is_decided_by_the_first_reward_that_judges() -> None:
         truth_of(find_task("arithmetic"), ["numeric"], own={"numeric"})
 
 
-def test_a_run_evaluates_every_part(tmp_path: Path) -> None:
+def test_run_evaluates_every_part(tmp_path: Path) -> None:
     keys = {"eval_size": 2, "eval_samples": 0, "max_steps": 1, "sft_steps": 0, "max_completion_length": 8}
     result = train(
         reporter=PlainLines(Console(file=io.StringIO())),
@@ -180,7 +182,7 @@ def tried(prompt: Prompt) -> Group:
     return Group(prompt, (0,), (), grades)
 
 
-def test_prompts_that_teach_are_preferred_and_none_is_lost() -> None:
+def test_pass_rate_prefers_informative_prompts() -> None:
     for wanted, (low, high) in ((True, (0.7, 0.9)), (False, (0.45, 0.55))):
         recipe = load_recipe(None, {"curriculum_pass_rate": wanted})
         curriculum = Curriculum(Task("forty", forty, ("exact",), finite=True), recipe)
@@ -194,7 +196,7 @@ def test_prompts_that_teach_are_preferred_and_none_is_lost() -> None:
         assert len({p.text for p in drawn[800:]}) == 40
 
 
-def test_a_group_that_could_not_be_judged_leaves_the_pass_rate_as_it_was() -> None:
+def test_broken_groups_leave_the_pass_rate() -> None:
     curriculum = Curriculum(
         Task("forty", forty, ("exact",), finite=True), load_recipe(None, {"curriculum_pass_rate": True})
     )
@@ -206,7 +208,7 @@ def test_a_group_that_could_not_be_judged_leaves_the_pass_rate_as_it_was() -> No
     assert curriculum.state()["rates"] == known != {}
 
 
-def test_the_pass_rates_are_gone_on_with_exactly() -> None:
+def test_pass_rates_resume_exactly() -> None:
     def run(stop: int | None) -> list[str]:
         recipe = load_recipe(None, {"curriculum_pass_rate": True})
         task = Task("forty", forty, ("exact",), finite=True)
@@ -225,12 +227,12 @@ def test_the_pass_rates_are_gone_on_with_exactly() -> None:
 
 
 @pytest.mark.slow
-def test_a_mixture_by_pass_rate_at_falling_temperature_resumes_as_it_was(bench: Bench) -> None:
+def test_mixture_resumes_exactly(bench: Bench) -> None:
     rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(8)]
     (bench.folder / "few.jsonl").write_text("".join(json.dumps({**row, "split": "train"}) + "\n" for row in rows))
     entries = '[{"dataset_name": "few.jsonl", "weight": 3}, {"dataset_name": "arithmetic", "task_args": {"digits": 1}}]'
-    words = (f"dataset_mixture={entries}", "curriculum_pass_rate=true", "temperature_end=0.6", "reward_audit=false")
-    assert bench.train("mixed", *words, faults=[{"point": "update", "nth": 4, "action": "kill"}]) == -9, bench.said()
+    keys = (f"dataset_mixture={entries}", "curriculum_pass_rate=true", "temperature_end=0.6", "reward_audit=false")
+    assert bench.train("mixed", *keys, faults=[{"point": "update", "nth": 4, "action": "kill"}]) == -9, bench.said()
     assert bench.start("train", "--resume", str(bench.folder / "mixed")).wait() == 0, bench.said()
-    assert bench.train("mixed-steady", *words) == 0
+    assert bench.train("mixed-steady", *keys) == 0
     same(bench.folder / "mixed", bench.folder / "mixed-steady")

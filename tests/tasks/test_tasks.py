@@ -16,7 +16,9 @@ from outdo.rewards.answer import numeric
 from outdo.rewards.games import countdown
 from outdo.tasks import arithmetic
 from outdo.tasks.curriculum import Curriculum
+from outdo.tasks.mixture import task_of
 from outdo.tasks.task import TASKS, Task, find_task, held_out, task
+from outdo.training.dry_run import plan_of
 from outdo.types import Prompt
 from support.basics import prompt_of
 
@@ -29,7 +31,7 @@ def problem(prompt: Prompt) -> object:
 
 
 @pytest.mark.parametrize("name", sorted(TASKS.keys() - {"gsm8k"}))  # which needs its files: test_gsm8k.py
-def test_held_out_problems_are_never_trained_on(name: str) -> None:
+def test_splits_are_disjoint(name: str) -> None:
     found = find_task(name)
     tested = {problem(p) for p in held_out(found, "test", 400)}
     assert len(tested) >= 150
@@ -38,7 +40,7 @@ def test_held_out_problems_are_never_trained_on(name: str) -> None:
     assert not tested & (trained | demonstrated)
 
 
-def test_out_of_distribution_has_more_digits() -> None:
+def test_ood_is_harder() -> None:
     prompts = held_out(find_task("arithmetic", {"digits": 2}), "ood", 50)
     assert all(100 <= p.meta["a"] <= 999 and 100 <= p.meta["b"] <= 999 for p in prompts)
     assert all(len(p.meta["numbers"]) == 4 for p in held_out(find_task("countdown"), "ood", 20))
@@ -52,7 +54,7 @@ def test_arithmetic_answers_are_right(digits: int) -> None:
         assert p.text == f"{a}{p.meta['op']}{b}" and int(p.answer) >= 0
 
 
-def test_a_careful_teacher_is_always_right_and_a_forgetful_one_only_without_carries() -> None:
+def test_arithmetic_demonstrations() -> None:
     rng = random.Random(0)
     careful, careless, easy = [], [], []
     for p in itertools.islice(arithmetic.prompts("train", 1, digits=3), 300):
@@ -71,17 +73,17 @@ def test_countdown_solutions_solve() -> None:
         assert countdown([text], [p.meta["numbers"]], [p.meta["target"]])[0].verdict == "right", p
 
 
-def test_the_held_out_set_is_the_same_for_every_run() -> None:
+def test_held_out_is_deterministic() -> None:
     first, second = (held_out(find_task("arithmetic"), "test", 50) for _ in range(2))
     assert first == second and len({p.id for p in first}) == 50
 
 
-def test_a_small_space_gives_what_it_has() -> None:
+def test_held_out_of_a_small_space() -> None:
     few = held_out(find_task("arithmetic", {"digits": 1}), "test", 500)
     assert 5 <= len(few) <= 60 and len({p.id for p in few}) == len(few)
 
 
-def test_jsonl_by_prompt_messages_and_split(tmp_path: Path) -> None:
+def test_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     rows = [{"prompt": f"q{i}", "answer": i, "hint": "h"} for i in range(100)]
     rows.append({"messages": [{"role": "user", "content": "mine"}], "answer": 1, "split": "test"})
@@ -104,7 +106,7 @@ def test_jsonl_by_prompt_messages_and_split(tmp_path: Path) -> None:
         ("", "no prompts"),
     ],
 )
-def test_bad_jsonl_says_where(tmp_path: Path, text: str, part: str) -> None:
+def test_bad_jsonl(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(text)
     with pytest.raises(TaskError, match=part):
@@ -112,16 +114,16 @@ def test_bad_jsonl_says_where(tmp_path: Path, text: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("messages", ["hello", (), ("hello",), ({"role": "user"},), ({"role": "user", "content": 3},)])
-def test_messages_that_are_none_are_shown_as_they_should_be(messages: object) -> None:
+def test_bad_messages(messages: object) -> None:
     mine = Task("mine", lambda split, seed: iter([Prompt("x", messages, "1")]), ("exact",))  # type: ignore[arg-type]
-    with pytest.raises(TaskError, match=r"the messages of prompt 'x' are .*, and must be a tuple such as \(\{\"role\""):
+    with pytest.raises(TaskError, match=r"prompt 'x' are .*; they must be a tuple such as \(\{\"role\""):
         next(mine.prompts("train", 0))
 
 
 def test_unknown_names_and_arguments() -> None:
     with pytest.raises(TaskError, match="did you mean 'arithmetic'"):
         find_task("arithmetics")
-    with pytest.raises(TaskError, match="takes no 'digit'; it takes digits, ops"):
+    with pytest.raises(TaskError, match="takes no 'digit': did you mean 'digits'\\? It takes digits, ops"):
         find_task("arithmetic", {"digit": 3})
     with pytest.raises(TaskError, match="no such file"):
         find_task("missing.jsonl")
@@ -129,7 +131,7 @@ def test_unknown_names_and_arguments() -> None:
         find_task("arithmetic", {"digits": 0})
 
 
-def test_a_users_task_that_fails_is_named() -> None:
+def test_failing_user_tasks() -> None:
     @task(rewards=["exact"])
     def empty(split: str, seed: int) -> Iterator[Prompt]:
         yield from ()
@@ -149,12 +151,12 @@ def test_a_users_task_that_fails_is_named() -> None:
             next(found.prompts("train", 0))
 
 
-def test_system_prompts_come_first() -> None:
+def test_system_prompt() -> None:
     p = next(find_task("arithmetic", system_prompt="Be brief.").prompts("train", 0))
     assert [m["role"] for m in p.messages] == ["system", "user"]
 
 
-def test_curriculum_by_count_and_by_informative_share() -> None:
+def test_curriculum_ends() -> None:
     keys = {"curriculum_steps": 20, "curriculum_args": {"digits": 1}, "curriculum_informative": 0.3}
     for share, steps in ((0.9, 20), (0.1, 5)):
         curriculum = Curriculum(find_task("arithmetic"), load_recipe(None, keys))
@@ -165,7 +167,18 @@ def test_curriculum_by_count_and_by_informative_share() -> None:
         assert easy == steps
 
 
-def test_a_step_larger_than_the_data_repeats_under_other_names() -> None:
+@pytest.mark.parametrize(
+    ("args", "part"), [({"digitz": 1}, "did you mean 'digits'"), ({"digits": 0}, "digits=0 must be")]
+)
+def test_curriculum_args_are_checked(args: dict[str, int], part: str) -> None:
+    """By a dry run and a run alike, before a model is loaded; also for a task that is given in Python."""
+    recipe = load_recipe(None, {"curriculum_steps": 5, "curriculum_args": args})
+    for act in (lambda: task_of(recipe), lambda: task_of(recipe, TASKS["arithmetic"]), lambda: plan_of(recipe)):
+        with pytest.raises(TaskError, match=f"curriculum_args: .*{part}"):
+            act()
+
+
+def test_step_larger_than_the_data() -> None:
     def two(split: str, seed: int) -> Iterator[Prompt]:
         yield from (prompt_of("a"), prompt_of("b"))
 
@@ -174,30 +187,30 @@ def test_a_step_larger_than_the_data_repeats_under_other_names() -> None:
     assert len(drawn) == 5 and len({p.id for p in drawn}) == 5 and {p.text for p in drawn} == {"a", "b"}
 
 
-def test_arithmetic_can_be_put_in_words_and_between_bounds() -> None:
+def test_arithmetic_ask_and_between() -> None:
     args = {"ops": "*", "between": [2, 12], "ask": "What is {a} {op} {b}?"}
     for p in itertools.islice(find_task("arithmetic", args).prompts("train", 1), 50):
         a, b = int(p.meta["a"]), int(p.meta["b"])
         assert 2 <= a <= 12 and 2 <= b <= 12 and p.answer == str(a * b) and p.text == f"What is {a} * {b}?"
         assert numeric([arithmetic.teacher(p, random.Random(0), slips=0.0)], [p.answer])[0].reward == 1.0
     assert all(p.meta["a"] > 12 for p in held_out(find_task("arithmetic", args), "ood", 20))
-    for wrong, said in (
+    for args, message in (
         ({"between": [5]}, "two numbers"),
         ({"between": 5}, "two numbers"),
-        ({"ask": "Well?"}, "must hold"),
-        ({"ops": "/"}, "made of"),
+        ({"ask": "Well?"}, "must contain"),
+        ({"ops": "/"}, "consist of"),
         ({"digits": "many"}, "digits='many': TypeError"),
     ):
-        with pytest.raises(TaskError, match=said):
-            next(find_task("arithmetic", wrong).prompts("train", 0))
+        with pytest.raises(TaskError, match=message):
+            next(find_task("arithmetic", args).prompts("train", 0))
 
 
 @pytest.mark.parametrize(
     ("name", "args"),
     [("arithmetic", {"between": [2, 3], "ops": "+"}), ("countdown", {"numbers": 2, "highest": 2, "ops": "-"})],
 )
-def test_a_split_without_problems_is_refused_and_not_looked_for_for_ever(name: str, args: dict[str, object]) -> None:
+def test_empty_split(name: str, args: dict[str, object]) -> None:
     found = find_task(name, args)
     assert next(found.prompts("train", 0))
-    with pytest.raises(TaskError, match="'test' has"):
+    with pytest.raises(TaskError, match="'test' is empty"):
         held_out(found, "test", 5)

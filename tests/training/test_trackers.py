@@ -322,7 +322,7 @@ def test_report_to() -> None:
         ("all", ["all"]),
     ):
         assert load_recipe(None, {"report_to": value}).report_to == meant
-    with pytest.raises(RecipeError, match=r"report_to.0='comet_ml': input should be 'tensorboard'"):
+    with pytest.raises(RecipeError, match=r"'comet_ml' is not one of tensorboard"):
         load_recipe(None, {"report_to": "comet_ml"})
     assert load_recipe(None, {"wandb_project": "mine", "run_name": "x"}).project == "mine"
 
@@ -338,7 +338,7 @@ def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_tracker(outdo: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     for words in (("train", "--dry-run"), ("train",), ("sft",)):
         done = outdo(*words, "report_to=comet_ml")
-        assert done.returncode == 2 and "'tensorboard', 'wandb'" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and "tensorboard, wandb" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from outdo.doctor.history import History
-from outdo.tasks.worn_out import WINDOW, is_worn_out
+from outdo.tasks.saturation import WINDOW, is_saturated
 
 
 def current_phase(history: History) -> History:
@@ -27,4 +27,4 @@ def num_easy(history: History) -> int:
     end = int(np.searchsorted(history.steps, max_steps))
     shares = np.nan_to_num(history.columns.get("informative", np.ones(len(history)))).tolist()
     windows = ((row, shares[max(0, row - WINDOW) : row]) for row in range(1, end))
-    return next((row for row, window in windows if is_worn_out(window, min_share)), end)
+    return next((row for row, window in windows if is_saturated(window, min_share)), end)

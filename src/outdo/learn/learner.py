@@ -20,9 +20,10 @@ from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import as_sample
+from outdo.algo.schedules import rate_at
 from outdo.errors import NumericsError
 from outdo.learn import memory
-from outdo.learn.optim import rate_at, set_rate
+from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.reference import reference_of
 from outdo.learn.update import Stats, Sums, Updates

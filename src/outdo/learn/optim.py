@@ -1,9 +1,8 @@
-"""The trained weights, the optimizer, and its schedule."""
+"""The trained weights, and the optimizer."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -96,24 +95,6 @@ def adamw(
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
-
-
-# Recipe key `lr_scheduler_type`: the share of the full rate at progress 0..1.
-SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": lambda progress: 1.0,
-    "constant_with_warmup": lambda progress: 1.0,
-    "linear": lambda progress: 1.0 - progress,
-    "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
-    "cosine_with_min_lr": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
-}
-
-
-def rate_at(step: int, total: int, peak: float, schedule: str, warmup: int, floor: float = 0.0) -> float:
-    """The learning rate of this step: a linear climb over `warmup` steps, then the schedule, down to its `floor`."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    share = SCHEDULES[schedule]((step - warmup) / max(total - warmup, 1))
-    return peak * (floor + (1.0 - floor) * share)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

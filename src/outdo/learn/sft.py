@@ -18,14 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outdo.algo.schedules import rate_at
 from outdo.errors import NumericsError, TaskError
-from outdo.learn.optim import rate_at, set_rate
+from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import Stats, Sums, Updates, tokens_of
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
-from outdo.tasks.lessons import Example, Lessons
+from outdo.tasks.demonstrations import Demonstration, Demonstrations
 from outdo.types import Sample
 
 BETAS = (0.9, 0.98)
@@ -35,8 +36,8 @@ MOST_SKIPPED = 3  # updates in a row with a gradient that is no number, before t
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """An example in tokens."""
+class Example:
+    """A demonstration in tokens."""
 
     place: int  # in the order of all examples
     prompt_ids: tuple[int, ...]
@@ -64,7 +65,7 @@ class Imitator(Updates):
         super().load_state(tensors, plain)
         self.done, self.taken, self.skipped = int(plain["done"]), int(plain["taken"]), int(plain["skipped"])
 
-    def update(self, batch: Sequence[Lesson]) -> None:
+    def update(self, batch: Sequence[Example]) -> None:
         """One update. What it came to is read later: nothing here waits for the device."""
         recipe, step = self.recipe, self.done
         climb = max(1, int(self.steps * recipe.sft_warmup_ratio)) if recipe.sft_warmup_ratio else 0
@@ -101,10 +102,10 @@ class Imitator(Updates):
         return rows
 
     @torch.no_grad()
-    def loss_on(self, lessons: Iterable[Lesson]) -> tuple[float, int]:
+    def loss_on(self, examples: Iterable[Example]) -> tuple[float, int]:
         """The loss per answer token, and the number of those tokens."""
         self.policy.set_training(False)
-        prompts, rows = as_rows(list(lessons))
+        prompts, rows = as_rows(list(examples))
         num_tokens = sum(len(row.token_ids) for row in rows)
         total = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for part in self._micro_batches(prompts, rows):
@@ -119,29 +120,33 @@ class Imitator(Updates):
 
 def imitate(
     learner: Imitator,
-    lessons: Lessons,
+    demonstrations: Demonstrations,
     told: Callable[[list[dict[str, Any]]], None],
     after: Callable[[], None] = lambda: None,
     undivided: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Goes through the lessons from where the learner stands. `told` gets a row for each update, `after` is called
+    """Trains on the demonstrations from where the learner stands. `told` gets a row for each update, `after` is called
     between two of them, when nothing is half done. Raises TaskError where no example fits."""
-    encoded = encode(learner.policy, lessons.examples(learner.taken), learner.recipe.sft_max_length, learner.taken)
-    while batch := list(itertools.islice(encoded, lessons.batch_size)):
+    examples = demonstrations.examples(learner.taken)
+    encoded = encode(learner.policy, examples, learner.recipe.sft_max_length, learner.taken)
+    while batch := list(itertools.islice(encoded, demonstrations.batch_size)):
         with undivided():
             learner.update(batch)
             told(learner.read(late=True))
         after()
     if not learner.done:
-        raise TaskError(f"{lessons.name}: no example has a prompt that leaves room for an answer: raise sft_max_length")
+        name = demonstrations.name
+        raise TaskError(f"{name}: no example has a prompt that leaves room for an answer: raise sft_max_length")
     told(learner.read())
 
 
-def encode(policy: Policy, examples: Iterator[Example], max_length: int | None, start: int = 0) -> Iterator[Lesson]:
+def encode(
+    policy: Policy, examples: Iterator[Demonstration], max_length: int | None, start: int = 0
+) -> Iterator[Example]:
     """In tokens, many examples at once and ahead of their use."""
     places = itertools.count(start)
 
-    def some() -> tuple[int, list[Lesson]]:
+    def some() -> tuple[int, list[Example]]:
         part = list(itertools.islice(examples, AHEAD))
         return len(part), _encoded(policy, part, min(max_length or policy.context, policy.context), places)
 
@@ -152,7 +157,7 @@ def encode(policy: Policy, examples: Iterator[Example], max_length: int | None, 
             yield from found[1]
 
 
-def _encoded(policy: Policy, examples: Sequence[Example], longest: int, places: Iterator[int]) -> list[Lesson]:
+def _encoded(policy: Policy, examples: Sequence[Demonstration], longest: int, places: Iterator[int]) -> list[Example]:
     if not examples:
         return []
     prompts = policy.encode_all([prompt for prompt, _ in examples])
@@ -161,11 +166,11 @@ def _encoded(policy: Policy, examples: Sequence[Example], longest: int, places: 
     for prompt_ids, answer, place in zip(prompts, answers, places, strict=False):  # the places go on
         answer_ids = (*answer, policy.eos_ids[0])[: max(0, longest - len(prompt_ids))]
         if answer_ids:
-            found.append(Lesson(place, prompt_ids, answer_ids))
+            found.append(Example(place, prompt_ids, answer_ids))
     return found
 
 
-def as_rows(lessons: Sequence[Lesson]) -> tuple[list[tuple[int, ...]], list[Sample]]:
+def as_rows(examples: Sequence[Example]) -> tuple[list[tuple[int, ...]], list[Sample]]:
     """As the packing takes them: prompts, and the answers to each."""
-    rows = [Sample(i, one.answer_ids, (0.0,) * len(one.answer_ids), 0.0) for i, one in enumerate(lessons)]
-    return [one.prompt_ids for one in lessons], rows
+    rows = [Sample(i, one.answer_ids, (0.0,) * len(one.answer_ids), 0.0) for i, one in enumerate(examples)]
+    return [one.prompt_ids for one in examples], rows

@@ -1,4 +1,4 @@
-"""A recipe from a YAML file, with `key=value` over it; anything unknown is refused with the nearest name."""
+"""Loads a recipe from a YAML file with `key=value` overrides; an unknown key is refused with the nearest name."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ import yaml
 from pydantic import ValidationError
 
 from outdo.errors import RecipeError, did_you_mean
-from outdo.recipe.foreign import INSTEAD, SYNONYMS, translated
+from outdo.recipe.foreign import INSTEAD, SYNONYMS, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
-from outdo.recipe.schema import GROUPS, MIXTURE, OF_ONE_TASK, Recipe
+from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
 
 
 def load_recipe(
     path: str | Path | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
     base_of: Mapping[str, Any] | None = None,
     where: str = "command line",
 ) -> Recipe:
     """The recipe of a YAML file (none: the embedded default) with `key=value` overrides. Raises RecipeError.
 
-    `say` is told of every synonym that was understood. `base_of` is a whole recipe to go over instead of a file's.
-    `where` is what messages call the overrides.
+    `notify` gets a line for every key of another trainer that was translated or ignored. `base_of` is a complete recipe
+    to override instead of a file's. `where` names the source of the overrides in messages.
     """
     over = parse_overrides(overrides) if not isinstance(overrides, Mapping) else dict(overrides)
-    over = _canonical(over, where, say)
+    over = _canonical(over, where, notify)
     if base_of is not None:
-        base = _canonical(base_of, "the recipe", say)
+        base = _canonical(base_of, "the recipe", notify)
     elif path is not None:
-        base = _canonical(read_yaml(Path(path)), str(path), say)
+        base = _canonical(read_yaml(Path(path)), str(path), notify)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text())
     else:
-        base = {}  # the default's rates suit the tiny model only
-    merged = _merged(base, over)
+        base = {}  # the default's learning rates suit only the tiny model
+    merged = _merge(base, over)
     if merged.get("dataset_mixture"):
         _refuse_beside_mixture(over, where)
         if path is not None and not over.get("dataset_mixture"):
             _refuse_beside_mixture(base, str(path))
-        if base_of is None or over.get("dataset_mixture"):  # it goes over the one task of the base
-            merged = {key: value for key, value in merged.items() if key not in OF_ONE_TASK} | {"dataset_name": MIXTURE}
+        if base_of is None or over.get("dataset_mixture"):  # the mixture replaces the base's single task
+            merged = {key: value for key, value in merged.items() if key not in SINGLE_TASK_KEYS}
+            merged["dataset_name"] = MIXTURE
     try:
         recipe = Recipe(**merged)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(e) for e in error.errors())) from None
+        raise RecipeError("\n".join(_describe_error(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
     return recipe
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides win; arguments of a task are merged one by one, and belong to their task alone."""
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides win. Arguments of a task are merged one by one, and dropped where the task changes."""
     merged = {**base, **over}
     same_task = over.get("dataset_name", base.get("dataset_name")) == base.get("dataset_name")
     for one, other in (("sft_steps", "sft_epochs"), ("sft_epochs", "sft_steps")):
         if over.get(one) and not over.get(other):
-            merged[other] = 0  # the newer word on how long
+            merged[other] = 0  # two ways to set one length: the override wins over the file's other way
     if over.get("num_train_epochs") and "max_steps" not in over:
-        merged.pop("max_steps", None)  # the newer word on how long
+        merged.pop("max_steps", None)  # likewise
     if isinstance(over.get("stages"), Mapping):
-        merged["stages"] = _restaged(base.get("stages", []), over["stages"])
+        merged["stages"] = _override_stages(base.get("stages", []), over["stages"])
     for name in ("task_args", "curriculum_args", "columns"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
@@ -72,39 +73,33 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_beside_mixture(given: Mapping[str, Any], where: str) -> None:
-    """Keys of one task, where a mixture has several. What says nothing may stay, as in a run's own recipe."""
-    idle = {key: Recipe.model_fields[key].get_default() for key in OF_ONE_TASK} | {"dataset_name": MIXTURE}
+    """Refuses keys of a single task beside a mixture. Their defaults may stay, as in a run's saved recipe."""
+    defaults = {key: Recipe.model_fields[key].get_default() for key in SINGLE_TASK_KEYS} | {"dataset_name": MIXTURE}
     for key, value in given.items():
-        if key in idle and value != idle[key]:
+        if key in defaults and value != defaults[key]:
             raise RecipeError(
                 f"{where}: {key}={value!r} would be ignored beside dataset_mixture, whose entries each have their own: "
                 f"[{{dataset_name: NAME, task_args: {{…}}}}, …]. Put it there, or set dataset_mixture=[]"
             )
 
 
-def _restaged(stages: Any, over: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`stages.2.max_steps=50` on the command line: a key of one stage, counted from 1."""
+def _override_stages(stages: Any, over: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`stages.2.max_steps=50` on the command line sets a key of one stage, counted from 1."""
     new = [dict(stage) for stage in stages if isinstance(stage, Mapping)]
     for key, value in over.items():
         number, _, inner = str(key).partition(".")
         if not inner or not number.isdecimal() or not 1 <= int(number) <= len(new):
             raise RecipeError(
-                f"stages.{key}: expected stages.N.key=value with N from 1 to {len(new)}, the stages there are"
+                f"stages.{key}: expected stages.N.key=value, with N from 1 to {len(new)}, the number of stages"
             )
         new[int(number) - 1][inner] = value
     return new
 
 
 def _refuse_contradictions(r: Recipe) -> None:
-    """What types cannot say, before anything is loaded."""
-    from outdo.algo import advantage, losses  # registries: the names that exist are those that are registered
-
-    for key, known in (("loss_type", losses.LOSSES), ("advantage_estimator", advantage.ESTIMATORS)):
-        if getattr(r, key) not in known:
-            name = getattr(r, key)
-            raise RecipeError(f"{key}={name!r} is not one of {', '.join(known)}{did_you_mean(name, known)}")
-    _refuse_twice(r)
-    _refuse_unadapted(r)
+    """Combinations of values that the types allow and no run can have."""
+    _refuse_duplicate_settings(r)
+    _refuse_adapter_settings(r)
     batch = r.answers_per_step
     if batch % r.num_generations:
         fits = [n for n in range(2, batch + 1) if batch % n == 0]
@@ -116,12 +111,12 @@ def _refuse_contradictions(r: Recipe) -> None:
         )
     if batch % r.answers_per_update:
         raise RecipeError(
-            f"a step of {batch} answers does not split into updates of {r.answers_per_update} "
+            f"a step of {batch} answers cannot be split into updates of {r.answers_per_update} "
             "(per_device_train_batch_size x gradient_accumulation_steps): make one a multiple of the other"
         )
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
         counts = f"{len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}"
-        raise RecipeError(f"reward_weights has {counts}: give one weight each")
+        raise RecipeError(f"reward_weights has {counts}: give one weight per reward function")
     for key in ("kl_in_reward", "kl_target"):
         if getattr(r, key) and not r.beta:
             raise RecipeError(
@@ -130,46 +125,50 @@ def _refuse_contradictions(r: Recipe) -> None:
     if r.eval_ks and not all(1 <= k <= r.eval_samples for k in r.eval_ks):
         raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
     if r.curriculum_steps and r.dataset_mixture:
-        raise RecipeError("curriculum_steps is for one task, and dataset_mixture has several: give one of them")
+        raise RecipeError("curriculum_steps needs a single task, and dataset_mixture has several: remove one of them")
     if r.curriculum_steps and not r.curriculum_args:
         raise RecipeError(
             "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
         )
 
 
-def _refuse_unadapted(r: Recipe) -> None:
+def _refuse_adapter_settings(r: Recipe) -> None:
     if r.lora_dropout:
-        raise RecipeError(f"lora_dropout={r.lora_dropout}: only 0 is there; sampler and learner share merged weights")
+        raise RecipeError(
+            f"lora_dropout={r.lora_dropout}: only 0 is supported, because sampler and learner share merged weights"
+        )
     if r.load_in_4bit and not r.use_peft:
-        raise RecipeError("load_in_4bit=true freezes the weights, so that only an adapter learns: set use_peft=true")
+        raise RecipeError("load_in_4bit=true freezes the weights, so only an adapter can be trained: set use_peft=true")
 
 
-def _refuse_twice(r: Recipe) -> None:
-    alike = (("generation_batch_size", "steps_per_generation"), ("sft_steps", "sft_epochs"))
-    for one, other in (*alike, ("warmup_steps", "warmup_ratio")):
+def _refuse_duplicate_settings(r: Recipe) -> None:
+    alternatives = (("generation_batch_size", "steps_per_generation"), ("sft_steps", "sft_epochs"))
+    for one, other in (*alternatives, ("warmup_steps", "warmup_ratio")):
         if getattr(r, one) and getattr(r, other):
-            raise RecipeError(f"{one} and {other} say the same thing: give one of them")
+            raise RecipeError(f"{one} and {other} set the same thing: give only one of them")
 
 
-def _canonical(data: Mapping[str, Any], where: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """The same values under canonical names. An unknown key is refused here, with the nearest known one."""
+def _canonical(data: Mapping[str, Any], where: str, notify: Callable[[str], None]) -> dict[str, Any]:
+    """The same values under canonical names. Refuses an unknown key, with the nearest known one."""
     out: dict[str, Any] = {}
-    said: dict[str, str] = {}
-    for key, value in _flat(translated(data, where, say, Recipe.model_fields)):
+    given_as: dict[str, str] = {}
+    for key, value in _flatten(translate_keys(data, where, notify, Recipe.model_fields)):
         name = SYNONYMS.get(key, key)
         if name not in Recipe.model_fields:
-            near = did_you_mean(key, [*Recipe.model_fields, *SYNONYMS]) or "; docs/recipes.md has every key"
+            near = did_you_mean(key, [*Recipe.model_fields, *SYNONYMS]) or "; docs/recipes.md lists all keys"
             raise RecipeError(f"{where}: unknown key {key!r}{f': {INSTEAD[key]}' if key in INSTEAD else near}")
         if name in out and out[name] != value:
-            raise RecipeError(f"{where}: {said[name]!r} and {key!r} both set {name}, to {out[name]!r} and {value!r}")
+            raise RecipeError(
+                f"{where}: {given_as[name]!r} and {key!r} both set {name}, to {out[name]!r} and {value!r}"
+            )
         if key != name:
-            say(f"{where}: {key} is {name} here")
-        out[name], said[name] = value, key
+            notify(f"{where}: {key} is {name} here")
+        out[name], given_as[name] = value, key
     return out
 
 
-def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """`sft: {epochs: 3}` is sft_epochs: 3, and so for the other groups of keys."""
+def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`sft: {epochs: 3}` becomes sft_epochs: 3, and so on for the other groups of keys."""
     for key, value in data.items():
         if key in GROUPS and isinstance(value, Mapping):
             yield from ((f"{key}_{inner}", v) for inner, v in value.items())
@@ -177,7 +176,7 @@ def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _explain(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     return f"{where}={error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,4 +1,4 @@
-"""What a user wrote, as values: a YAML file, and `key=value` words."""
+"""Parses a YAML recipe file and `key=value` arguments into plain values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from outdo.errors import RecipeError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A recipe's lines. Raises RecipeError, which names the file and the line."""
+    """A recipe file's keys and values. Raises RecipeError, which names the file and the line."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Once)
+        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except FileNotFoundError:
-        raise RecipeError(f"{path}: there is no such recipe; `outdo train` without one runs the default") from None
+        raise RecipeError(f"{path}: no such recipe; `outdo train` without one runs the default") from None
     except IsADirectoryError:
         raise RecipeError(f"{path}: a folder, not a recipe; a model is model_name_or_path={path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -24,16 +24,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
-        raise RecipeError(f"{path}{line}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        raise RecipeError(f"{path}{line}: invalid YAML: {getattr(error, 'problem', None) or error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise RecipeError(f"{path}: a recipe is lines of `key: value`, this is a {type(data).__name__}")
+        raise RecipeError(f"{path}: a recipe consists of `key: value` lines, this is a {type(data).__name__}")
     return data
 
 
-class _Once(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would keep the last and say nothing."""
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a duplicate key, where YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -45,10 +45,10 @@ class _Once(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def typed(text: str) -> Any:
-    """The value of a word on the command line: what YAML makes of it, but words of a language are left as they are.
+def parse_value(text: str) -> Any:
+    """The value of a command-line argument: YAML's reading of it, but plain text stays as it was typed.
 
-    YAML would cut them at a #, fold their lines and take what stands before a colon for a key.
+    YAML would cut text at a #, fold its lines and take what precedes a colon for a key.
     """
     try:
         value = yaml.safe_load(text)
@@ -56,22 +56,22 @@ def typed(text: str) -> Any:
         return text
     bare = text.strip()
     if isinstance(value, dict | list):
-        whole = bare[0] + bare[-1] in ("{}", "[]")
+        is_yaml = bare[0] + bare[-1] in ("{}", "[]")
     elif isinstance(value, str):
-        whole = bare[0] in "\"'" and bare[-1] == bare[0]
+        is_yaml = bare[0] in "\"'" and bare[-1] == bare[0]
     else:
-        whole = "#" not in bare and isinstance(value, int | float | None)
-    return value if whole else text
+        is_yaml = "#" not in bare and isinstance(value, int | float | None)
+    return value if is_yaml else text
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words to values; `task_args.digits=3` reaches inside."""
+    """`key=value` arguments as a mapping; `task_args.digits=3` sets a key inside `task_args`."""
     out: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise RecipeError(f"{pair!r}: expected key=value, such as num_generations=8")
-        value = typed(text)
+        value = parse_value(text)
         outer, dot, inner = key.partition(".")
         if dot:
             nested = out.setdefault(outer, {})

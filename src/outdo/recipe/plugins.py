@@ -1,4 +1,4 @@
-"""Finding what a user names: a built-in, `package.module:function`, `path/to/file.py:function`, or an entry point."""
+"""Resolves a name: a built-in, `package.module:function`, `path/to/file.py:function`, or an entry point."""
 
 from __future__ import annotations
 
@@ -14,71 +14,71 @@ from typing import Any
 
 from outdo.errors import did_you_mean, no_such_file
 
-YOURS = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # beside a function
+ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # to a function, by group
 
 
 def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:
-    """The thing by that name. Raises `error`, saying what was looked for and where."""
+    """The object of that name. Raises `error` if there is none."""
     if name in builtin:
         return builtin[name]
     if ":" in name:
         return _load(name, error)
     if name.endswith(".py"):
-        raise error(_unnamed(Path(name)))
+        raise error(_message_no_function(Path(name)))
     for entry in entry_points(group=group):
         if entry.name == name:
             with _importing(name, entry.value, error):
                 return entry.load()
     meant = did_you_mean(name, builtin, "did you mean {!r}? ")
     raise error(
-        f"{name!r} is not known: {meant}Built in are {', '.join(sorted(builtin))}; "
-        f"your own is {YOURS.get(group, '')}path/to/file.py:function or package.module:function"
+        f"unknown name {name!r}: {meant}Built-in names are {', '.join(sorted(builtin))}; "
+        f"for your own, give {ALTERNATIVES.get(group, '')}path/to/file.py:function or package.module:function"
     )
 
 
-def from_anywhere(name: str) -> str:
-    """The name as a process finds it that was started in another folder."""
+def absolute_name(name: str) -> str:
+    """The name with an absolute path, for a process in another working directory."""
     path, colon, attribute = name.rpartition(":")
     return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
 
 
-def _unnamed(path: Path) -> str:
-    """A file without a function: which ones it has, read and not run."""
+def _message_no_function(path: Path) -> str:
+    """For a file named without a function: the functions that it defines. Parses the file without running it."""
     if not path.is_file():
         return f"{path}: {no_such_file(path)}"
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError, OSError) as error:
-        return f"{path}: cannot be read as Python: {error}"
+        return f"{path}: cannot be parsed as Python: {error}"
     defined = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    found = [name for name in defined if not name.startswith("_")]
-    if not found:
-        return f"{path}: it has no function to name; write one, and name it as {path}:NAME"
-    return f"{path}: which function of it? It has {', '.join(found)}: {path}:{found[0]}"
+    public = [name for name in defined if not name.startswith("_")]
+    if not public:
+        return f"{path}: defines no function; write one and give it as {path}:NAME"
+    return f"{path}: which function? It has {', '.join(public)}: {path}:{public[0]}"
 
 
 def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
     where, _, attribute = name.rpartition(":")
     with _importing(name, where, error):
         module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
-    found = getattr(module, attribute, None)
-    if found is None:
-        named = [n for n in vars(module) if not n.startswith("_")]
-        raise error(f"{name}: {where} has no {attribute!r}{did_you_mean(attribute, named, '; did you mean {!r}?')}")
-    return found
+    value = getattr(module, attribute, None)
+    if value is None:
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise error(f"{name}: {where} has no {attribute!r}{did_you_mean(attribute, public, '; did you mean {!r}?')}")
+    return value
 
 
 @contextmanager
 def _importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
-    """The user's module runs in here: whatever it raises is theirs to read."""
+    """The user's module runs in here: whatever it raises is reported as `error`."""
     try:
         yield
     except error:
         raise
     except SystemExit as cause:
         raise error(
-            f"{name}: importing {where} ends the program, with sys.exit({cause.code!r}): put what is only for a run of "
-            "its own under `if __name__ == '__main__':`"
+            f"{name}: importing {where} calls sys.exit({cause.code!r}): put code that is only for running the file "
+            "itself under `if __name__ == '__main__':`"
         ) from cause
     except Exception as cause:
         raise error(f"{name}: importing {where} failed: {type(cause).__name__}: {cause}") from cause

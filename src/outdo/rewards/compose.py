@@ -116,7 +116,7 @@ def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Rewar
         raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
     if name in own:
         return Reward(name, function, weight, "thread")
-    return Reward(_short(name), function, weight, plugins.from_anywhere(name), source=name)
+    return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
 
 
 def _called(function: Any) -> tuple[Any, Any]:

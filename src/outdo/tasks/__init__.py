@@ -1,1 +1,1 @@
-"""Where prompts come from. A task is a function that yields `Prompt`s, plus the names of its rewards."""
+"""Where prompts come from: a task is a function that yields `Prompt`s, and the names of its rewards."""

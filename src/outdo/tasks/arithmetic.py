@@ -1,8 +1,7 @@
-"""Sums, differences and products of small numbers, worked out column by column, as children do on paper.
+"""Sums, differences and products of small numbers, computed column by column.
 
-The out-of-distribution split has one digit more, or the numbers that come next. The teacher knows the form but is
-careless: it often forgets to carry and sometimes slips by one, so a model that imitates it is right only some of the
-time.
+The out-of-distribution split has one more digit, or the next range of numbers. Demonstrations have the right format
+but are often wrong: they forget to carry or are off by one, so that a model after SFT leaves room for GRPO.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from outdo.tasks.splits import belongs
 from outdo.types import Prompt
 
 OPS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-MISSES = 10_000  # problems in a row that belong to other splits: this one has none
+MAX_MISSES = 10_000  # problems in a row that belong to other splits, before this split is refused as empty
 
 
 def prompts(
@@ -29,27 +28,27 @@ def prompts(
     ask: str = "{a}{op}{b}",
     think: bool = True,
 ) -> Iterator[Prompt]:
-    """Endless problems. Differences are never negative. a+b and b+a count as one problem when splits are made.
+    """Endless problems. Differences are never negative. a+b and b+a are one problem when split.
 
-    `between` names the smallest and the largest number, in place of `digits`; `ask` is how a problem is put; with
-    `think=False` the teacher shows the answer alone.
+    `between` is the smallest and the largest number, instead of `digits`; `ask` is the format of the question; with
+    `think=False` demonstrations have only the answer.
     """
     if digits < 1 or not ops or set(ops) - set(OPS):
-        raise TaskError(f"arithmetic: digits={digits} must be 1 or more and ops={ops!r} made of {', '.join(OPS)}")
+        raise TaskError(f"arithmetic: digits={digits} must be 1 or more, and ops={ops!r} consist of {', '.join(OPS)}")
     rng = random.Random(seed_of("arithmetic", split, seed))
     low, high = _range(digits, between, split == "ood")
     missed = 0
-    while missed < MISSES:
+    while missed < MAX_MISSES:
         a, b, op = rng.randint(low, high), rng.randint(low, high), rng.choice(ops)
         if op == "-" and a < b:
             a, b = b, a
         missed += 1
         if belongs((min(a, b), op, max(a, b)), split):
             missed = 0
-            name, text = f"{a}{op}{b}", _put(ask, a, op, b)
+            name, text = f"{a}{op}{b}", _format_question(ask, a, op, b)
             meta = {"a": a, "b": b, "op": op, "think": think}
             yield Prompt(name, ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
-    raise TaskError(f"arithmetic: from {low} to {high} there are so few problems that {split!r} has none: take more")
+    raise TaskError(f"arithmetic: too few problems from {low} to {high}: split {split!r} is empty; widen the range")
 
 
 def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]:
@@ -67,21 +66,21 @@ def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]
     return (0, 9) if digits == 1 else (10 ** (digits - 1), 10**digits - 1)
 
 
-def _put(ask: str, a: int, op: str, b: int) -> str:
+def _format_question(ask: str, a: int, op: str, b: int) -> str:
     text = ask.replace("{a}", str(a)).replace("{op}", op).replace("{b}", str(b))
     if str(a) not in text or str(b) not in text:
-        raise TaskError(f"arithmetic: ask={ask!r} must hold {{a}}, {{op}} and {{b}}")
+        raise TaskError(f"arithmetic: ask={ask!r} must contain {{a}}, {{op}} and {{b}}")
     return text
 
 
 def teacher(prompt: Prompt, rng: random.Random, forgets: float = 0.6, slips: float = 0.15) -> str:
-    """A demonstration: forgets every carry with probability `forgets`, is off by one somewhere with `slips`."""
-    thought, answer = _worked_out(prompt, rng, forgets, slips)
-    shown = f"<think>{thought}</think>" if prompt.meta.get("think", True) else ""
-    return f"{shown}<answer>{answer}</answer>"
+    """A demonstration: forgets every carry with probability `forgets`, is off by one in a digit with `slips`."""
+    thought, answer = _solve(prompt, rng, forgets, slips)
+    think = f"<think>{thought}</think>" if prompt.meta.get("think", True) else ""
+    return f"{think}<answer>{answer}</answer>"
 
 
-def _worked_out(prompt: Prompt, rng: random.Random, forgets: float, slips: float) -> tuple[str, int]:
+def _solve(prompt: Prompt, rng: random.Random, forgets: float, slips: float) -> tuple[str, int]:
     a, b, op = prompt.meta["a"], prompt.meta["b"], prompt.meta["op"]
     if op == "*":
         total = max(0, a * b + (rng.choice((-1, 1)) if rng.random() < slips else 0))

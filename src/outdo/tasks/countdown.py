@@ -1,7 +1,6 @@
 """Countdown: reach a target from the given numbers, each used exactly once, with + - * and /.
 
-Problems are made backwards from a random expression, so each has a solution. The out-of-distribution split has one
-number more.
+Problems are built from a random expression, so each has a solution. The out-of-distribution split has one more number.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from outdo.seeds import seed_of
 from outdo.tasks.splits import belongs
 from outdo.types import Prompt
 
-MISSES = 100_000  # problems in a row that are none or belong to other splits: this one has hardly any
+MAX_MISSES = 100_000  # problems in a row that are invalid or of other splits, before this split is refused
 
 
 def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str = "+-*") -> Iterator[Prompt]:
     """Endless problems, named by their sorted numbers and target."""
     if numbers < 2 or highest < 2 or not ops or set(ops) - set("+-*"):
-        raise TaskError(f"countdown: needs numbers={numbers} >= 2, highest={highest} >= 2 and ops={ops!r} of + - *")
+        args = f"numbers={numbers} and highest={highest}"
+        raise TaskError(f"countdown: {args} must be 2 or more, and ops={ops!r} consist of + - *")
     rng = random.Random(seed_of("countdown", split, seed))
     missed = 0
-    while missed < MISSES:
+    while missed < MAX_MISSES:
         missed += 1
         given = [rng.randint(1, highest) for _ in range(numbers + (split == "ood"))]
         solution, target = _combine(given, ops, rng)
@@ -33,13 +33,13 @@ def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str 
             content = {"numbers": tuple(given), "target": target, "solution": solution}
             yield Prompt(text, ({"role": "user", "content": text},), str(target), content)
     raise TaskError(
-        f"countdown: numbers={numbers}, highest={highest}, ops={ops!r}: {split!r} has hardly a problem with a target "
-        "of 1 to 100: allow other numbers"
+        f"countdown: numbers={numbers}, highest={highest}, ops={ops!r}: split {split!r} is empty, because hardly any "
+        "problem has a target from 1 to 100: change these arguments"
     )
 
 
 def teacher(prompt: Prompt, rng: random.Random, wrong: float = 0.6) -> str:
-    """The solution, or with probability `wrong` the same numbers and random signs."""
+    """The solution, or with probability `wrong` the same numbers with random operators."""
     solution = prompt.meta["solution"]
     if rng.random() < wrong:
         solution = "".join(rng.choice("+-*") if c in "+-*" else c for c in solution)

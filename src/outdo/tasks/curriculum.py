@@ -1,28 +1,29 @@
-"""Which prompts come next: the task's own, first those of an easier variant of it, or those that teach most."""
+"""Which prompts come next: the task's own, first those of an easier variant of it, or the most informative ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from outdo.errors import TaskError
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
-from outdo.tasks.task import Task
-from outdo.tasks.worn_out import WINDOW, is_worn_out
+from outdo.tasks.saturation import WINDOW, is_saturated
+from outdo.tasks.task import Task, endless_prompts
 from outdo.types import Group, Prompt
 
-FLOOR = 0.1  # how often a prompt that teaches nothing is still taken when it comes up, against one that teaches most
-FADES = 0.5  # what an earlier measurement of a pass rate counts for when there is a newer one: the model has changed
-MOST_RATES = 200_000  # prompts whose pass rate is kept; the oldest are forgotten
+MIN_CHANCE = 0.1  # of drawing a prompt with a pass rate of 0 or 1, relative to one with a pass rate of 1/2
+DECAY = 0.5  # weight of older measurements of a pass rate when a new one arrives: the model has changed since
+MAX_RATES = 200_000  # prompts whose pass rate is kept; the oldest are dropped
 
 
 class Curriculum:
-    """Starts on `curriculum_args` for at most `curriculum_steps` steps.
+    """Draws from the easier task of `curriculum_args` for at most `curriculum_steps` steps, then from the task.
 
-    With `curriculum_informative` it moves on as soon as a smaller share of the easier groups still has any spread:
-    there is nothing more to learn there. With `curriculum_pass_rate` a prompt that comes up again is taken with a
-    chance that grows with p(1 - p), p being its measured pass rate; one that was never tried is always taken.
+    With `curriculum_informative` it moves on once a smaller share of the easier groups has any reward spread: there is
+    nothing more to learn there. With `curriculum_pass_rate` a prompt that was measured before is accepted with a chance
+    that grows with p(1 - p), p being its pass rate; a new prompt always is.
     """
 
     def __init__(self, task: Task, recipe: Recipe) -> None:
@@ -30,78 +31,77 @@ class Curriculum:
         self.easy = recipe.curriculum_steps > 0
         self._steps = 0
         self._shares: list[float] = []
-        self._drawn = {"task": 0, "easier": 0}  # prompts that came up in each
-        self._rates: dict[str, tuple[float, float]] = {}  # of each prompt that was tried: right answers, and answers
+        self._drawn = {"task": 0, "easier": 0}  # prompts taken from each source
+        self._rates: dict[str, tuple[float, float]] = {}  # by prompt: number of right answers, number of answers
         self._sources = {
-            "task": _endless(task, recipe.seed),
-            "easier": _endless(task.with_args(recipe.curriculum_args), recipe.seed),
+            "task": endless_prompts(task, "prompts", recipe.seed),
+            "easier": endless_prompts(task.with_args(recipe.curriculum_args), "prompts", recipe.seed),
         }
 
     def draw(self, count: int) -> list[Prompt]:
-        """The next prompts, all different within one call where the task has so many."""
+        """The next prompts, all different if the task has that many."""
         source = "easier" if self.easy else "task"
         chosen: dict[str, Prompt] = {}
-        for came in range(20 * count):
+        for attempt in range(20 * count):
             prompt = self._next(source)
-            while came < 10 * count and not self._is_taken(prompt, source):
+            while attempt < 10 * count and not self._accepts(prompt, source):
                 prompt = self._next(source)
             chosen.setdefault(prompt.id, prompt)
             if len(chosen) == count:
                 return list(chosen.values())
-        # Fewer problems than a step wants: some come twice, under names of their own so that their answers differ.
+        # The task has fewer prompts than the step needs: repeat some under new ids, so that their answers differ.
         few = list(chosen.values())
-        twice = [
+        repeated = [
             replace(few[i % len(few)], id=f"{few[i % len(few)].id}~{i // len(few)}") for i in range(len(few), count)
         ]
-        return few + twice
+        return few + repeated
 
     def _next(self, source: str) -> Prompt:
         self._drawn[source] += 1
         return next(self._sources[source])
 
-    def _is_taken(self, prompt: Prompt, source: str) -> bool:
-        """By a coin of this place in the stream: the same run takes the same prompts."""
-        right, tried = self._rates.get(_key(prompt), (0.0, 0.0)) if self._rates else (0.0, 0.0)
-        if not tried:
+    def _accepts(self, prompt: Prompt, source: str) -> bool:
+        """At random, by the position in the stream: the same run draws the same prompts."""
+        right, total = self._rates.get(_key(prompt), (0.0, 0.0)) if self._rates else (0.0, 0.0)
+        if not total:
             return True
-        p = (right + 0.5) / (tried + 1.0)  # none of a few is not never
-        coin = seed_of("taken", self.recipe.seed, source, self._drawn[source]) / 2**63
-        return coin < max(FLOOR, 4.0 * p * (1.0 - p))
+        p = (right + 0.5) / (total + 1.0)  # smoothed: 0 of a few answers does not mean a pass rate of 0
+        draw = seed_of("taken", self.recipe.seed, source, self._drawn[source]) / 2**63
+        return draw < max(MIN_CHANCE, 4.0 * p * (1.0 - p))
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, for a checkpoint."""
-        stands = {"easy": self.easy, "steps": self._steps, "shares": list(self._shares), "drawn": dict(self._drawn)}
-        return {**stands, "rates": dict(self._rates)} if self._rates else stands
+        """Its position, for a checkpoint."""
+        state = {"easy": self.easy, "steps": self._steps, "shares": list(self._shares), "drawn": dict(self._drawn)}
+        return {**state, "rates": dict(self._rates)} if self._rates else state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there. Prompts are drawn again up to that place: a task is made by its seed."""
+        """Restores a position, by drawing the prompts up to it again."""
         self.easy, self._steps, self._shares = bool(state["easy"]), int(state["steps"]), list(state["shares"])
-        self._rates = {key: (float(right), float(tried)) for key, (right, tried) in state.get("rates", {}).items()}
+        self._rates = {key: (float(right), float(total)) for key, (right, total) in state.get("rates", {}).items()}
         for source, count in state["drawn"].items():
             for _ in range(count - self._drawn[source]):
                 next(self._sources[source])
             self._drawn[source] = count
 
     def observe(self, informative: float, groups: Sequence[Group] = ()) -> None:
-        """Told after each step what share of its groups had any spread, and the groups themselves."""
+        """Called after each step with the share of its groups that had reward spread, and the groups."""
         if self.recipe.curriculum_pass_rate:
             self._measure(groups)
         if not self.easy:
             return
         self._steps += 1
         self._shares = [*self._shares[1 - WINDOW :], informative]
-        worn_out = is_worn_out(self._shares, self.recipe.curriculum_informative)
-        self.easy = self._steps < self.recipe.curriculum_steps and not worn_out
+        saturated = is_saturated(self._shares, self.recipe.curriculum_informative)
+        self.easy = self._steps < self.recipe.curriculum_steps and not saturated
 
     def _measure(self, groups: Sequence[Group]) -> None:
         for group in groups:
             verdicts = [grade.verdict for grade in group.grades if grade.verdict != "broken"]
             if not verdicts:
                 continue
-            right, tried = self._rates.pop(_key(group.prompt), (0.0, 0.0))  # the newest go to the end
-            newest = FADES * right + verdicts.count("right"), FADES * tried + len(verdicts)
-            self._rates[_key(group.prompt)] = newest
-        for key in list(self._rates)[: max(0, len(self._rates) - MOST_RATES)]:
+            right, total = self._rates.pop(_key(group.prompt), (0.0, 0.0))  # re-inserted at the end, as the newest
+            self._rates[_key(group.prompt)] = DECAY * right + verdicts.count("right"), DECAY * total + len(verdicts)
+        for key in list(self._rates)[: max(0, len(self._rates) - MAX_RATES)]:
             del self._rates[key]
 
 
@@ -109,6 +109,9 @@ def _key(prompt: Prompt) -> str:
     return f"{seed_of(prompt.id):016x}"
 
 
-def _endless(task: Task, seed: int) -> Iterator[Prompt]:
-    for epoch in range(2**31):
-        yield from task.prompts("train", seed_of("prompts", seed, epoch))
+def refuse_curriculum_args(recipe: Recipe, task: Task) -> None:
+    """Raises TaskError if the task does not accept `curriculum_args`. Needs no model."""
+    try:
+        next(task.with_args(recipe.curriculum_args).prompts("train", recipe.seed))
+    except TaskError as error:
+        raise TaskError(f"curriculum_args: {error}") from None

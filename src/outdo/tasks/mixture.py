@@ -1,7 +1,7 @@
-"""The task that a recipe names: one, or several by weight.
+"""The task of a recipe: a single one, or a mixture of several by weight.
 
-A mixture's prompts come without end, each part as often as its weight says, and carry the name of their part. They are
-judged by that part's rewards (`grade/compose.py`), and each part is evaluated by itself: its split `test` is the
+A mixture draws prompts endlessly, from each part in proportion to its weight. A prompt carries the name of its part and
+is graded by that part's rewards (`rewards/compose.py`). Each part is evaluated separately: its split `test` is the
 mixture's `test/NAME`.
 """
 
@@ -17,13 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
+from outdo.tasks.curriculum import refuse_curriculum_args
 from outdo.tasks.sources import Source
-from outdo.tasks.task import Part, Task, find_task
+from outdo.tasks.task import Part, Task, endless_prompts, find_task
 from outdo.types import PART, Prompt
 
 
 class Entry(BaseModel):
-    """One of `dataset_mixture`: keys of a recipe that are about the task, a weight, and a name."""
+    """One entry of `dataset_mixture`: the recipe's keys about a task, a weight, and a name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -40,74 +41,79 @@ class Entry(BaseModel):
     reward_weights: list[float] = []
 
 
-def task_of(recipe: Recipe) -> Task:
-    """The task of a recipe, with all that it says of the data. Raises TaskError, or RecipeError for a bad mixture."""
+def task_of(recipe: Recipe, task: Task | None = None) -> Task:
+    """The recipe's task, or the given one instead, checked with the curriculum's arguments.
+
+    Raises TaskError, or RecipeError for an invalid mixture.
+    """
+    task = task or _task_of(recipe)
+    if recipe.curriculum_steps:
+        refuse_curriculum_args(recipe, task)
+    return task
+
+
+def _task_of(recipe: Recipe) -> Task:
     if not recipe.dataset_mixture:
-        return _found(recipe, recipe.dataset_name)
+        return _find_task(recipe, recipe.dataset_name)
     parts = [_part(entry, number, recipe) for number, entry in enumerate(recipe.dataset_mixture, 1)]
     names = [part.name for part in parts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise RecipeError(f"dataset_mixture has {twice!r} twice: give each a `name` of its own")
-    return mixed(parts)
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise RecipeError(f"dataset_mixture has {duplicate!r} twice: give each entry its own `name`")
+    return mix(parts)
 
 
-def mixed(parts: list[Part]) -> Task:
-    """One task of several."""
+def mix(parts: list[Part]) -> Task:
+    """One task that draws from several."""
     splits = [f"{split}/{part.name}" for part in parts for split in part.task.splits if split != "train"]
-    mix = _Mix(parts)
-    teacher = mix.teacher if any(part.task.teacher for part in parts) else None
-    return Task("mixture", mix.prompts, (), teacher, ("train", *splits), parts=tuple(parts))
+    mixture = _Mixture(parts)
+    teacher = mixture.teacher if any(part.task.teacher for part in parts) else None
+    return Task("mixture", mixture.prompts, (), teacher, ("train", *splits), parts=tuple(parts))
 
 
-class _Mix:
+class _Mixture:
     def __init__(self, parts: list[Part]) -> None:
         self.parts = {part.name: part for part in parts}
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         kind, _, name = split.partition("/")
         if name:
-            yield from (_marked(prompt, name) for prompt in self.parts[name].task.prompts(kind, seed))
+            yield from (_with_part(prompt, name) for prompt in self.parts[name].task.prompts(kind, seed))
             return
-        streams = {name: _endless(part.task, seed_of("mixture", seed, name)) for name, part in self.parts.items()}
+        streams = {n: endless_prompts(part.task, seed_of("mixture", seed, n)) for n, part in self.parts.items()}
         weights = [part.weight for part in self.parts.values()]
         rng = random.Random(seed_of("mixture", seed))
         while True:
             (name,) = rng.choices(list(streams), weights)
-            yield _marked(next(streams[name]), name)
+            yield _with_part(next(streams[name]), name)
 
     def teacher(self, prompt: Prompt, rng: random.Random) -> str | None:
         teacher = self.parts[prompt.meta[PART]].task.teacher
         return teacher(prompt, rng) if teacher else None
 
 
-def _marked(prompt: Prompt, name: str) -> Prompt:
+def _with_part(prompt: Prompt, name: str) -> Prompt:
     return replace(prompt, id=f"{name}: {prompt.id}", meta={**prompt.meta, PART: name})
-
-
-def _endless(task: Task, seed: int) -> Iterator[Prompt]:
-    for epoch in range(2**31):
-        yield from task.prompts("train", seed_of(seed, epoch))
 
 
 def _part(entry: Mapping[str, Any], number: int, recipe: Recipe) -> Part:
     try:
-        read = Entry(**entry)
+        keys = Entry(**entry)
     except ValidationError as error:
-        raise RecipeError("\n".join(_words(e, number) for e in error.errors())) from None
-    if read.reward_weights and len(read.reward_weights) != len(read.reward_funcs):
-        raise RecipeError(f"dataset_mixture, entry {number}: give one of reward_weights for each of reward_funcs")
-    task = _found(read, read.dataset_name, recipe.system_prompt)
-    rewards = tuple(read.reward_funcs), tuple(read.reward_weights)
-    return Part(read.name or read.dataset_name, task, read.weight, *rewards)
+        raise RecipeError("\n".join(_describe_error(e, number) for e in error.errors())) from None
+    if keys.reward_weights and len(keys.reward_weights) != len(keys.reward_funcs):
+        raise RecipeError(f"dataset_mixture, entry {number}: give one weight per reward function")
+    task = _find_task(keys, keys.dataset_name, recipe.system_prompt)
+    rewards = tuple(keys.reward_funcs), tuple(keys.reward_weights)
+    return Part(keys.name or keys.dataset_name, task, keys.weight, *rewards)
 
 
-def _words(error: Any, number: int) -> str:
+def _describe_error(error: Any, number: int) -> str:
     key = ".".join(str(part) for part in error["loc"])
     meant = did_you_mean(key, Entry.model_fields) if error["type"] == "extra_forbidden" else ""
     return f"dataset_mixture, entry {number}: {key}{meant or ': ' + error['msg']}"
 
 
-def _found(keys: Recipe | Entry, name: str, system_prompt: str | None = None) -> Task:
+def _find_task(keys: Recipe | Entry, name: str, system_prompt: str | None = None) -> Task:
     source = Source(name, keys.dataset_config, keys.dataset_train_split, keys.dataset_test_split, dict(keys.columns))
     return find_task(name, keys.task_args, keys.system_prompt or system_prompt, source)

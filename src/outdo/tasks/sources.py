@@ -1,6 +1,6 @@
-"""Rows of a data set, by split: a file, a folder, what `datasets` saved to disk, or a name of the hub.
+"""Reads the rows of a data set, by split: a file, a folder, a folder saved by `datasets`, or a hub name.
 
-Nothing in a data set is ever run: `datasets` is asked for plain tables only, and never trusts remote code.
+No code in a data set is ever run: `datasets` loads plain tables only and never trusts remote code.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from outdo.errors import TaskError, no_such_file
 from outdo.parallel.host import hub_answers
 
-UNSPLIT = ""  # the rows of a source that knows no splits
-EXTRA = "pip install 'outdo[data]'"
+UNSPLIT = ""  # name of the only split of a source without splits
+INSTALL = "pip install 'outdo[data]'"
 
 
 class Line(NamedTuple):
-    """One row, and where it stands."""
+    """One row, and its location for messages."""
 
     where: str
     row: dict[str, Any]
@@ -32,16 +32,16 @@ Splits = dict[str, list[Line]]
 
 @dataclass(frozen=True)
 class Source:
-    """What a recipe says of its data."""
+    """A recipe's keys about its data."""
 
     name: str
-    config: str | None = None  # of a data set of the hub that has several
+    config: str | None = None  # of a hub data set that has several
     train_split: str = "train"
     test_split: str = "test"
     columns: dict[str, str] = field(default_factory=dict)  # our name: the data's name
 
 
-# What a recipe calls these.
+# The recipe's names of these fields.
 SOURCE_KEYS = {
     "dataset_config": "config",
     "dataset_train_split": "train_split",
@@ -51,12 +51,12 @@ SOURCE_KEYS = {
 
 
 def is_source(name: str) -> bool:
-    """Whether a `dataset_name` means data, and not a task that makes its own."""
+    """Whether a `dataset_name` means data, not a task by name."""
     if ":" in name or name.startswith("reasoning_gym/") or name.endswith(".py"):
         return False
     path = Path(name).expanduser()
-    there = path.is_dir() or (bool(path.suffix) and path.is_file())
-    return bool(_reader(name)) or there or name.startswith((".", "/", "~")) or "/" in name
+    exists = path.is_dir() or (bool(path.suffix) and path.is_file())
+    return bool(_reader(name)) or exists or name.startswith((".", "/", "~")) or "/" in name
 
 
 def read(source: Source) -> Splits:
@@ -68,11 +68,11 @@ def read(source: Source) -> Splits:
         return _folder(path)
     if path.is_file():
         raise TaskError(
-            f"dataset_name={source.name}: files that end in {path.suffix or 'nothing'} are not read; "
-            f"{', '.join(READERS)} are, with a `prompt` in each row, and folders of those"
+            f"dataset_name={source.name}: unsupported file type {path.suffix or '(none)'}; supported are "
+            f"{', '.join(READERS)}, with a `prompt` in each row, and folders of those"
         )
     if source.name.startswith((".", "/", "~")) or source.name.count("/") != 1:
-        raise TaskError(f"dataset_name={source.name}: there is no such file or folder")
+        raise TaskError(f"dataset_name={source.name}: no such file or folder")
     return _hub(source)
 
 
@@ -91,40 +91,40 @@ def _text(path: Path) -> str:
 
 
 def _json_lines(path: Path) -> Iterator[Line]:
-    for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would cut at signs inside a text too
+    for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would also split inside texts
         if line.strip():
-            yield _line(f"{path}, line {number}", parsed(line, f"{path}, line {number}"))
+            yield _line(f"{path}, line {number}", parse_json(line, f"{path}, line {number}"))
 
 
 def _json_list(path: Path) -> Iterator[Line]:
-    rows = _loaded(_text(path), str(path))
+    rows = _load_json(_text(path), str(path))
     if not isinstance(rows, list):
-        raise TaskError(f"{path}: holds a {type(rows).__name__}; a .json data set is a list of objects")
+        raise TaskError(f"{path}: contains a {type(rows).__name__}; a .json data set is a list of objects")
     for number, row in enumerate(rows, 1):
-        yield _line(f"{path}, row {number}", _sound(row, f"{path}, row {number}"))
+        yield _line(f"{path}, row {number}", _refuse_surrogates(row, f"{path}, row {number}"))
 
 
-def parsed(text: str, where: str) -> Any:
-    """What JSON says. Raises TaskError, which names the place."""
-    return _sound(_loaded(text, where), where)
+def parse_json(text: str, where: str) -> Any:
+    """The JSON value. Raises TaskError, which names the location."""
+    return _refuse_surrogates(_load_json(text, where), where)
 
 
-def _sound(value: Any, where: str) -> Any:
-    """As it is. JSON may hold half a character, which no tokenizer reads and no file keeps: that is refused."""
+def _refuse_surrogates(value: Any, where: str) -> Any:
+    """The value itself. JSON may contain a lone surrogate, which no tokenizer can encode and no file can store."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
+        surrogate = f"\\u{ord(error.object[error.start]):04x}"
         raise TaskError(
-            f"{where}: holds {half}, a lone surrogate: half of a character that was cut in two. Put the whole one "
-            "there, or take it out"
+            f"{where}: contains {surrogate}, a lone surrogate: half of a character that was cut in two. Restore the "
+            "character or remove it"
         ) from None
     except RecursionError:
         raise TaskError(f"{where}: not JSON: nested too deeply") from None
     return value
 
 
-def _loaded(text: str, where: str) -> Any:
+def _load_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -133,7 +133,7 @@ def _loaded(text: str, where: str) -> Any:
 
 def _line(where: str, row: Any) -> Line:
     if not isinstance(row, dict):
-        raise TaskError(f"{where}: a line holds an object, this is a {type(row).__name__}")
+        raise TaskError(f"{where}: a row must be an object, this is a {type(row).__name__}")
     return Line(where, row)
 
 
@@ -142,7 +142,7 @@ def _parquet(path: Path) -> Iterator[Line]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ImportError:
-        raise TaskError(f"dataset_name={path}: reading parquet needs pyarrow: {EXTRA}") from None
+        raise TaskError(f"dataset_name={path}: reading parquet needs pyarrow: {INSTALL}") from None
     try:
         rows = read_table(path).to_pylist()
     except FileNotFoundError:
@@ -165,18 +165,18 @@ def _folder(path: Path) -> Splits:
     """A folder that `datasets` saved, or one with a file for each split: train.jsonl, test.jsonl."""
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         datasets = _datasets(str(path))
-        with _told(str(path), "is the folder whole?"):
+        with _explain_failure(str(path), "is the folder complete?"):
             return _splits(datasets.load_from_disk(str(path)), str(path))
-    found = {
+    splits = {
         file.name.partition(".")[0]: list(reader(file))
         for file in sorted(path.iterdir())
         if file.is_file() and (reader := _reader(file.name))
     }
-    if not found:
+    if not splits:
         raise TaskError(
             f"dataset_name={path}: this folder has neither a data set saved by `datasets` nor files such as train.jsonl"
         )
-    return found
+    return splits
 
 
 def _hub(source: Source) -> Splits:
@@ -188,11 +188,10 @@ def _hub(source: Source) -> Splits:
         if online:
             raise
         raise TaskError(f"{_offline(name)}. ({error})") from None
-    with _told(name, "is the name right, and does it need dataset_config?" if online else _offline(name)):
-        if online:
-            return _splits(datasets.load_dataset(name, source.config), name)
-        before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
-        try:  # what was fetched once is in the cache
+    with _explain_failure(name, "is the name right, and does it need dataset_config?" if online else _offline(name)):
+        before = datasets.config.HF_HUB_OFFLINE
+        datasets.config.HF_HUB_OFFLINE = before or not online  # offline, it may still be in the cache
+        try:
             return _splits(datasets.load_dataset(name, source.config), name)
         finally:
             datasets.config.HF_HUB_OFFLINE = before
@@ -200,8 +199,8 @@ def _hub(source: Source) -> Splits:
 
 def _offline(name: str) -> str:
     return (
-        f"dataset_name={name}: there is no file or folder of that name, and the hub cannot be reached from here. "
-        "Without a network: a .jsonl file, a folder that `datasets` saved (save_to_disk), or a task (outdo tasks)"
+        f"dataset_name={name}: no such file or folder, and the hub cannot be reached. Without a network, use a .jsonl "
+        "file, a folder saved by `datasets` (save_to_disk), or a task (outdo tasks)"
     )
 
 
@@ -209,20 +208,20 @@ def _datasets(name: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise TaskError(f"dataset_name={name} needs the package datasets ({error}): {EXTRA}") from None
+        raise TaskError(f"dataset_name={name} needs the package datasets ({error}): {INSTALL}") from None
     datasets.disable_progress_bars()
     return datasets
 
 
 @contextmanager
-def _told(name: str, hint: str) -> Iterator[None]:
-    """`datasets` raises many kinds; all mean that the user must choose another data set."""
+def _explain_failure(name: str, hint: str) -> Iterator[None]:
+    """Re-raises any error of `datasets` as TaskError: the user must choose another data set."""
     try:
         yield
     except TaskError:
         raise
     except Exception as error:
-        if hint.startswith("dataset_name="):  # what it says without a network is of no use
+        if hint.startswith("dataset_name="):  # offline: its own message does not help
             raise TaskError(hint) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TaskError(f"dataset_name={name} cannot be loaded ({hint}): {reason}") from error

@@ -1,42 +1,43 @@
-"""What a task is, and finding one by name.
+"""What a task is, and how one is found by name.
 
     @task(rewards=["exact"])
     def shout(split: str, seed: int) -> Iterator[Prompt]: ...
 
-The function yields prompts of a split (`train`, `test`, and `ood` where it has one), endlessly or to an end. What it
-yields for `test` must never come up in `train`: `tasks.splits.belongs(key, split)` decides that by hash.
+The function yields the prompts of a split (`train`, `test`, optionally `ood`), a finite or an endless number. A prompt
+of `test` must never occur in `train`: `tasks.splits.belongs(key, split)` decides that by hash.
 """
 
 from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain, count
+from typing import Any, TypeVar
 
-from outdo.errors import TaskError
+from outdo.errors import TaskError, did_you_mean
 from outdo.recipe import plugins
 from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
 from outdo.types import Prompt
 
-MANY = 20_000  # held-out prompts past which a task that does not say that it ends is taken to go on for ever
-ALL = "all"  # every split of a task with an end, for evaluations
-PATIENCE = 100  # prompts without an answer to imitate, from the first on, of a task without end
-MADE = "put @outdo.task(rewards=[…]) above it"
-WHOLE = 200_000  # prompts that a split with an end may have
-Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> an answer to imitate, not always right; None: none here
+ALL_SPLITS = "all"  # as a split: every split of a finite task, for evaluations
+MAX_PROBED = 20_000  # held-out prompts after which a task is treated as endless, unless it is marked finite
+MAX_UNANSWERED = 100  # first prompts of an endless task without a demonstration, before it is refused
+HOW_TO_MAKE_ONE = "put @outdo.task(rewards=[…]) above the function"
+Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> a demonstration, not always correct; None: none here
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of a mixture's tasks, by the name that its prompts carry, and what it is rewarded by."""
+    """One task of a mixture, with its weight and rewards. Its prompts carry its name."""
 
     name: str
     task: Task
-    weight: float = 1.0  # how often it comes up, against the others'
+    weight: float = 1.0  # how often it is drawn, relative to the others
     reward_funcs: tuple[str, ...] = ()  # empty: the recipe's, or the task's own
     reward_weights: tuple[float, ...] = ()
 
@@ -45,24 +46,23 @@ class Part:
 class Task:
     name: str
     function: Callable[..., Iterator[Prompt]]
-    rewards: tuple[str, ...]  # the first one decides what counts as success; none: the recipe must name one
+    rewards: tuple[str, ...]  # the first decides what counts as success; empty: the recipe must name one
     teacher: Teacher | None = None
     splits: tuple[str, ...] = ("train", "test", "ood")
     args: dict[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
-    finite: bool = False  # whether its prompts come to an end: a data set's do, a generator's do not
+    finite: bool = False  # True for a data set, False for a generator
     parts: tuple[Part, ...] = ()  # of a mixture
-    keep: Callable[[Prompt], bool] | None = None  # prompts that it says no to are left out
+    keep: Callable[[Prompt], bool] | None = None  # prompts for which it is False are skipped
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
-        """Prompts of a split, with the user's arguments; of all splits for `all`, where they have an end. Raises
-        TaskError where it has none."""
-        if split == ALL and self.finite:
+        """Prompts of a split; of all splits for `all`, if the task is finite. Raises TaskError if there are none."""
+        if split == ALL_SPLITS and self.finite:
             for each in self.splits:
                 yield from self.prompts(each, seed)
             return
         if split not in self.splits:
-            few = " (of so few rows none is held out)" if self.finite and self.splits == ("train",) else ""
+            few = " (too few rows to hold any out)" if self.finite and self.splits == ("train",) else ""
             raise TaskError(f"task {self.name} has no split {split!r}; it has {', '.join(self.splits)}{few}")
         empty = True
         for prompt in self._call(split, seed):
@@ -71,74 +71,92 @@ class Task:
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
             if not _are_messages(prompt.messages):
                 raise TaskError(
-                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {prompt.messages!r:.80}, and must "
-                    'be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
+                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {prompt.messages!r:.80}; they "
+                    'must be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
                 )
-            framed = self._framed(prompt)
-            if self.keep is None or self.keep(framed):
-                yield framed
+            complete = add_system_prompt(prompt, self.system_prompt)
+            if self.keep is None or self.keep(complete):
+                yield complete
         if empty:
             raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
 
     def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, str]]:
-        """Training prompts with the teacher's answers, without end. Those it has no answer to are left out."""
+        """Training prompts with the teacher's answers, endlessly. Prompts without an answer are skipped."""
         if self.teacher is None:
             raise TaskError(
-                f"task {self.name} has no teacher to imitate. A data set is imitated where it has a column "
-                "`completion` (columns.completion=NAME), or messages that end in an assistant's turn; other data to "
-                "imitate is sft_dataset_name=FILE. `outdo train` does without, by the rewards alone, where sft_steps=0"
+                f"task {self.name} has no demonstrations. A data set has them in a column `completion` "
+                "(columns.completion=NAME), or as messages that end with an assistant turn; to use other data set "
+                "sft_dataset_name=FILE; to train with rewards only, `outdo train` with sft_steps=0"
             )
         rng = random.Random(seed_of("teacher", seed))
-        for epoch in range(2**31):
-            shown = False
-            for tried, prompt in enumerate(self.prompts("train", seed_of("demonstrations", seed, epoch)), 1):
-                if (text := self.teacher(prompt, rng)) is not None:
-                    shown = True
-                    yield prompt, text
-                elif not shown and not self.finite and tried == PATIENCE:
-                    break
-            if not shown:
-                raise TaskError(
-                    f"task {self.name}: not one of its training prompts has an answer to imitate. Other data is "
-                    "sft_dataset_name=FILE; sft_steps=0 trains by the rewards alone"
-                )
+        yield from repeat_epochs(lambda epoch: self._demonstrations(seed_of("demonstrations", seed, epoch), rng))
+
+    def _demonstrations(self, seed: int, rng: random.Random) -> Iterator[tuple[Prompt, str]]:
+        assert self.teacher
+        empty = True
+        for num_seen, prompt in enumerate(self.prompts("train", seed), 1):
+            if (text := self.teacher(prompt, rng)) is not None:
+                empty = False
+                yield prompt, text
+            elif empty and not self.finite and num_seen == MAX_UNANSWERED:
+                break
+        if empty:
+            raise TaskError(
+                f"task {self.name}: none of its training prompts has a demonstration. Set sft_dataset_name=FILE to use "
+                "other data, or sft_steps=0 to train with rewards only"
+            )
 
     def with_args(self, args: dict[str, Any]) -> Task:
         return replace(self, args={**self.args, **args})
 
     def _call(self, split: str, seed: int) -> Iterator[Prompt]:
         parameters = inspect.signature(self.function).parameters
-        known, takes_any = list(parameters)[2:], any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        names, takes_any = list(parameters)[2:], any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for key in self.args:
-            if key not in known and not takes_any:
-                raise TaskError(f"task {self.name} takes no {key!r}; it takes {', '.join(known) or 'no arguments'}")
+            if key not in names and not takes_any:
+                meant = did_you_mean(key, names, "did you mean {!r}? ")
+                raise TaskError(
+                    f"task {self.name} takes no {key!r}: {meant}It takes {', '.join(names) or 'no arguments'}"
+                )
         try:
             yield from self.function(split, seed, **self.args)
         except TaskError:
             raise
-        except Exception as error:  # a user's task: say whose it is and what it said
+        except Exception as error:  # a user's task may raise anything
             given = "".join(f", {key}={value!r:.60}" for key, value in self.args.items())
-            words = f"{type(error).__name__}: {error}"
-            raise TaskError(f"task {self.name} failed in split {split!r}{given}: {words}") from error
-
-    def _framed(self, prompt: Prompt) -> Prompt:
-        if self.system_prompt is None or prompt.messages[0]["role"] == "system":
-            return prompt
-        return replace(prompt, messages=({"role": "system", "content": self.system_prompt}, *prompt.messages))
+            cause = f"{type(error).__name__}: {error}"
+            raise TaskError(f"task {self.name} failed in split {split!r}{given}: {cause}") from error
 
 
-def _are_messages(found: Any) -> bool:
-    """Whether it is what a chat is made of: at least one message, each with a role and a text."""
-    if not isinstance(found, (tuple, list)) or not found:
+def add_system_prompt(prompt: Prompt, system_prompt: str | None) -> Prompt:
+    """The prompt with a system message, unless it has one."""
+    if system_prompt is None or prompt.messages[0]["role"] == "system":
+        return prompt
+    return replace(prompt, messages=({"role": "system", "content": system_prompt}, *prompt.messages))
+
+
+def repeat_epochs(make_epoch: Callable[[int], Iterable[T]]) -> Iterator[T]:
+    """The items of epoch 0, 1, 2 and so on, endlessly."""
+    return chain.from_iterable(map(make_epoch, count()))
+
+
+def endless_prompts(task: Task, *key: object) -> Iterator[Prompt]:
+    """Training prompts, epoch after epoch, each in an order of its own that the key decides."""
+    return repeat_epochs(lambda epoch: task.prompts("train", seed_of(*key, epoch)))
+
+
+def _are_messages(value: Any) -> bool:
+    """Whether it is a non-empty sequence of messages, each with a role and a text."""
+    if not isinstance(value, (tuple, list)) or not value:
         return False
-    texts = [m.get(key) for m in found if isinstance(m, Mapping) for key in ("role", "content")]
-    return len(texts) == 2 * len(found) and all(isinstance(text, str) for text in texts)
+    texts = [m.get(key) for m in value if isinstance(m, Mapping) for key in ("role", "content")]
+    return len(texts) == 2 * len(value) and all(isinstance(text, str) for text in texts)
 
 
 def task(
     rewards: Sequence[str], teacher: Teacher | None = None, splits: Sequence[str] = ("train", "test"), name: str = ""
 ) -> Callable[[Callable[..., Iterator[Prompt]]], Task]:
-    """Makes a task of a function."""
+    """Decorator that makes a task of a function. `teacher(prompt, rng)` returns a demonstration or None."""
     return lambda function: Task(name or function.__name__, function, tuple(rewards), teacher, tuple(splits))
 
 
@@ -155,50 +173,54 @@ def find_task(
     system_prompt: str | None = None,
     source: Source | None = None,
 ) -> Task:
-    """A task by name, by where its data is, or a user's own by `path/to/file.py:function`. Raises TaskError.
+    """A task by name, by the location of its data, or a user's own by `path/to/file.py:function`. Raises TaskError.
 
-    `source` says more of data: its splits and columns (docs/data.md); `args` may, by the names that a recipe has.
+    `source` gives the splits and columns of data (docs/data.md); `args` may too, under the recipe's names.
     """
     args = dict(args or {})
-    if name not in TASKS and is_source(name):  # a folder of a task's name is ./gsm8k
-        said = {field: args.pop(key) for key, field in SOURCE_KEYS.items() if key in args}
-        found = _of_data(replace(source or Source(name), **said))
+    if name not in TASKS and is_source(name):  # a local folder with the name of a task is written ./gsm8k
+        given = {field: args.pop(key) for key, field in SOURCE_KEYS.items() if key in args}
+        task = _data_task(replace(source or Source(name), **given))
     elif name.startswith("reasoning_gym/"):
-        own = {"name": name.partition("/")[2]}
-        found = Task(name, gym.prompts, ("reasoning_gym",), gym.teacher, ("train", "test"), own)
+        generator = {"name": name.partition("/")[2]}
+        task = Task(name, gym.prompts, ("reasoning_gym",), gym.teacher, ("train", "test"), generator)
     else:
-        found = plugins.find(name, TASKS, "outdo.tasks", TaskError)
-    if not isinstance(found, Task):
-        raise TaskError(f"{name} is a {type(found).__name__}, not a task: {MADE}")
-    found = replace(found.with_args(args), system_prompt=system_prompt)
-    next(found.prompts("train", 0))  # says at once, and before anything is loaded, if there is nothing to train on
-    return found
+        task = plugins.find(name, TASKS, "outdo.tasks", TaskError)
+    if not isinstance(task, Task):
+        raise TaskError(f"{name} is a {type(task).__name__}, not a task: {HOW_TO_MAKE_ONE}")
+    task = replace(task.with_args(args), system_prompt=system_prompt)
+    next(task.prompts("train", 0))  # raises now, before a model is loaded, if there is nothing to train on
+    return task
 
 
 def refuse_no_task(given: object) -> None:
-    """What is handed over as a task is one, or the name of one. Raises TaskError."""
+    """Raises TaskError unless it is a task or the name of one."""
     if not isinstance(given, (Task, str)):
-        raise TaskError(f"task={given!r:.80} is neither a task nor the name of one. A function is made one: {MADE}")
+        raise TaskError(
+            f"task={given!r:.80} is neither a task nor the name of one. To make a task of a function, {HOW_TO_MAKE_ONE}"
+        )
 
 
-def _of_data(source: Source) -> Task:
+def _data_task(source: Source) -> Task:
     if source.name == gsm8k.HUB and source.columns.items() <= gsm8k.COLUMNS.items():
         rows = read(replace(source, config=source.config or "main"))
         return replace(TASKS["gsm8k"], function=gsm8k.from_rows(rows))
-    table = data.load(source)
-    teacher = data.demonstration if table.can_be_imitated else None
+    table = data.load_table(source)
+    teacher = data.demonstration if table.has_demonstrations else None
     return Task(source.name, table.prompts, (), teacher, table.splits, finite=True)
 
 
 def held_out(task: Task, split: str, size: int) -> list[Prompt]:
-    """The first `size` distinct prompts of an evaluation split: the same for every seed, so that runs compare. Of size
-    0, all of them; of a task without end that is refused."""
-    found: dict[str, Prompt] = {}
-    for tried, prompt in enumerate(task.prompts(split, seed_of("held out"))):
-        found.setdefault(prompt.id, prompt)
-        if size and (len(found) == size or tried > 50 * size):  # a small space may hold fewer
+    """The first `size` distinct prompts of an evaluation split, the same for every seed, so that runs are comparable.
+
+    Size 0 means all of them. Raises TaskError for size 0 of an endless task.
+    """
+    prompts: dict[str, Prompt] = {}
+    for num_drawn, prompt in enumerate(task.prompts(split, seed_of("held out"))):
+        prompts.setdefault(prompt.id, prompt)
+        if size and (len(prompts) == size or num_drawn > 50 * size):  # a small space may hold fewer
             break
-        if not size and not task.finite and tried > MANY:
-            where = "--size, eval_size or harvest_size"
-            raise TaskError(f"task {task.name} makes {split!r} problems without end: say how many ({where})")
-    return list(found.values())
+        if not size and not task.finite and num_drawn > MAX_PROBED:
+            keys = "--size, eval_size or harvest_size"
+            raise TaskError(f"task {task.name} generates {split!r} problems endlessly: set how many ({keys})")
+    return list(prompts.values())

@@ -14,7 +14,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
 from outdo.runs.manifest import Manifest, read_manifest
-from outdo.tasks.lengths import in_steps
+from outdo.tasks.lengths import epochs_to_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, refuse_no_task
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
@@ -160,7 +160,7 @@ def build_task(
     kind: Kind, recipe: Recipe, own_task: Task | None, objects: Mapping[str, Callable[..., Any]]
 ) -> tuple[Task, Rewards | None]:
     """The task and its rewards. What a run would refuse of them is refused here."""
-    task = own_task or task_of(recipe)
+    task = task_of(recipe, own_task)
     if kind == "stages":
         return task, None
     for split in (*recipe.eval_split, *recipe.final_eval_split):
@@ -173,7 +173,7 @@ def fit_lengths(kind: Kind, recipe: Recipe, task: Task) -> Recipe:
     """With the lengths that a kind of run needs: epochs as steps, and one epoch of supervised training by default."""
     if kind == "sft" and not recipe.sft_steps and not recipe.sft_epochs:
         recipe = recipe.model_copy(update={"sft_epochs": 1.0})
-    return in_steps(recipe, task) if kind in ("grpo", "sft") else recipe
+    return epochs_to_steps(recipe, task) if kind in ("grpo", "sft") else recipe
 
 
 def as_reward_list(key: str, given: Any) -> list[RewardLike]:

@@ -17,9 +17,9 @@ from outdo.rewards.compose import grade_all
 from outdo.rollout import make_sampler
 from outdo.rollout.source import sample_params
 from outdo.seeds import seed_of
-from outdo.tasks.lengths import within
-from outdo.tasks.lessons import find_lessons
-from outdo.tasks.overlap import told
+from outdo.tasks.demonstrations import find_demonstrations
+from outdo.tasks.lengths import fit_to_context
+from outdo.tasks.overlap import describe_data
 from outdo.tasks.task import Task
 from outdo.training.context import RunContext
 from outdo.training.plan import describe, policy_for
@@ -37,8 +37,8 @@ def describe_run(context: RunContext) -> list[str]:
     stages = read_stages(recipe)
     if not stages:
         _refuse_unfit(context)
-        find_lessons(recipe, task)
-    lines = [*describe(recipe), *told(task), *(stage.describe() for stage in stages)]
+        find_demonstrations(recipe, task)
+    lines = [*describe(recipe), *describe_data(task), *(stage.describe() for stage in stages)]
     for stage in stages:  # the demonstrations of a stage may be for an earlier one to make
         staged = context.for_stage(stage.kind, stage.recipe, None)
         if stage.kind == "grpo":
@@ -58,7 +58,7 @@ def _long_prompts(recipe: Recipe, task: Task) -> list[str]:
     tokenizer = load_tokenizer(source)
     lines: list[str] = []
     context = shape_of(source).context
-    short = within(
+    short = fit_to_context(
         recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], lines.append
     )
     next(short.prompts("train", recipe.seed))  # an endless task is measured as it comes

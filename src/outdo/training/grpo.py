@@ -18,7 +18,7 @@ from outdo.rewards.choose import graded
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
 from outdo.tasks.curriculum import Curriculum
-from outdo.tasks.lessons import Lessons
+from outdo.tasks.demonstrations import Demonstrations
 from outdo.training.context import Result, RunContext
 from outdo.training.loop import run_loop
 from outdo.training.run import ResumePoint, TrainingRun
@@ -41,7 +41,7 @@ def run_grpo(context: RunContext) -> Result:
         run.checkpoint_state = lambda: {"curriculum": source.state()}
         run.checkpoint_files = lambda: source.pending_writer(PENDING)
         run.has_pending = lambda: bool(source.pending)
-        before = _resume(run, source, opened.point) if opened.point else _start(run, opened.lessons)
+        before = _resume(run, source, opened.point) if opened.point else _start(run, opened.demonstrations)
         run.learner.notify = run.reporter.note
         run.learner.check_memory()
         size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
@@ -62,19 +62,19 @@ def run_grpo(context: RunContext) -> Result:
     return run.result(before, after)
 
 
-def _start(run: Run, lessons: Lessons | None) -> list[Evaluation]:
+def _start(run: Run, demonstrations: Demonstrations | None) -> list[Evaluation]:
     """The warm-up, the learner, and the first evaluation."""
-    if lessons:
-        run.reporter.begin(f"warm-up: SFT on {lessons.name}")
-        warm_up = Imitator(run.policy, run.recipe, lessons.steps)
+    if demonstrations:
+        run.reporter.begin(f"warm-up: SFT on {demonstrations.name}")
+        warm_up = Imitator(run.policy, run.recipe, demonstrations.steps)
         warm_up.notify = run.reporter.note
         with report_speed(warm_up, run.reporter):
-            imitate(warm_up, lessons, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
+            imitate(warm_up, demonstrations, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
     with run.uninterruptible():
         learner = LocalLearner(run.policy, run.recipe)
         _save_reference(run, learner)
         run.learner = learner
-        if lessons:
+        if demonstrations:
             run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
     before = _evaluate_first(run)
     with run.uninterruptible():

@@ -11,7 +11,7 @@ from outdo.evals.held_out import Evaluation
 from outdo.learn.sft import Imitator, encode, imitate
 from outdo.runs.files import Writer
 from outdo.runs.reader import held_out_losses
-from outdo.tasks.lessons import Lessons, held_out_lessons
+from outdo.tasks.demonstrations import Demonstrations, held_out_demonstrations
 from outdo.training.context import Result, RunContext
 from outdo.training.run import TrainingRun
 from outdo.training.start import make_run, open_run
@@ -25,12 +25,12 @@ def run_sft(context: RunContext) -> Result:
     opened = open_run(context)
     if isinstance(opened, Result):
         return opened
-    context, recipe, lessons = opened.context, opened.context.recipe, opened.lessons
-    assert lessons, "supervised training has demonstrations"
+    context, recipe, demonstrations = opened.context, opened.context.recipe, opened.demonstrations
+    assert demonstrations, "supervised training has demonstrations"
     run: Run = make_run(opened)
-    run.total = lessons.steps
+    run.total = demonstrations.steps
     # Without a verifier there is no success to measure, and the loss on held-out demonstrations is measured instead.
-    unseen = None if context.rewards else held_out_lessons(recipe, context.task)
+    unseen = None if context.rewards else held_out_demonstrations(recipe, context.task)
     learner = Imitator(opened.policy, recipe, run.total)
     learner.notify = context.reporter.note
 
@@ -59,16 +59,16 @@ def run_sft(context: RunContext) -> Result:
                 run.restore(learner, opened.point)
             run.learner = learner
         before = _evaluate(run, 0, "before", unseen)
-        run.begin(f"SFT on {lessons.name}: {run.total} steps of {lessons.batch_size} examples")
+        run.begin(f"SFT on {demonstrations.name}: {run.total} steps of {demonstrations.batch_size} examples")
         with report_speed(learner, run.reporter):
-            imitate(learner, lessons, record, save_if_due, run.uninterruptible)
+            imitate(learner, demonstrations, record, save_if_due, run.uninterruptible)
         run.sampler.update(learner, version=run.done)
         after = _evaluate(run, run.total, "after", unseen)
         run.finish()
     return run.result(before, after)
 
 
-def _evaluate(run: Run, step: int, when: str, unseen: Lessons | None) -> list[Evaluation]:
+def _evaluate(run: Run, step: int, when: str, unseen: Demonstrations | None) -> list[Evaluation]:
     evaluator = run.evaluator
     if unseen or evaluator.splits or (evaluator.final_splits and step == run.total):
         run.reporter.begin(f"{when}: held-out {'examples' if unseen else 'problems'}")

@@ -17,8 +17,8 @@ from outdo.runs import checkpoint, layout
 from outdo.runs.manifest import library_versions
 from outdo.runs.reader import read_evals, read_metrics
 from outdo.runs.writer import RunWriter, default_folder
-from outdo.tasks.lengths import within
-from outdo.tasks.lessons import Lessons, find_lessons
+from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
+from outdo.tasks.lengths import fit_to_context
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
 from outdo.training import resume
@@ -35,7 +35,7 @@ class Opened:
     policy: Policy
     writer: RunWriter
     point: ResumePoint | None  # None: it starts
-    lessons: Lessons | None
+    demonstrations: Demonstrations | None
 
 
 def open_run(context: RunContext) -> Opened | Result:
@@ -71,8 +71,8 @@ def _start(context: RunContext) -> Opened:
         refuse_unfit_rewards(context.rewards, task, recipe.seed)
     overlap = find_overlap(task)
     if overlap:
-        reporter.note(overlap.words())
-    lessons = find_lessons(recipe, task)
+        reporter.note(overlap.describe())
+    demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
     policy = policy_for(recipe, folder=folder)
@@ -80,7 +80,7 @@ def _start(context: RunContext) -> Opened:
     facts = {
         **policy.facts,
         "kind": context.kind,
-        "lessons": lessons.fingerprint if lessons else None,
+        "lessons": demonstrations.fingerprint if demonstrations else None,
         "data": data,
         "reward_files": resume.reward_files(context.rewards),
         "overlap": overlap.row() if overlap else None,
@@ -88,7 +88,7 @@ def _start(context: RunContext) -> Opened:
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     adapter = f", training an adapter of {policy.adapter.told}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
-    return Opened(replace(context, task=task), policy, writer, None, lessons)
+    return Opened(replace(context, task=task), policy, writer, None, demonstrations)
 
 
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
@@ -99,11 +99,13 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     for change in resume.check(writer, recipe, data, reward_files, library_versions(), context.force):
         reporter.note(f"changed since: {change}")
     was_done = manifest.status == "done"
-    lessons = find_lessons(recipe, context.task) if context.kind == "sft" else None
-    if lessons and manifest.lessons not in (None, lessons.fingerprint) and not context.force:
-        raise RecipeError(f"{folder} cannot be resumed: {lessons.name} has other examples than it had; see --force")
-    steps = lessons.steps if lessons else recipe.max_steps
-    steps_before = steps if lessons else int(manifest.recipe["max_steps"])
+    demonstrations = find_demonstrations(recipe, context.task) if context.kind == "sft" else None
+    if demonstrations and manifest.lessons not in (None, demonstrations.fingerprint) and not context.force:
+        raise RecipeError(
+            f"{folder} cannot be resumed: {demonstrations.name} has other examples than it had; see --force"
+        )
+    steps = demonstrations.steps if demonstrations else recipe.max_steps
+    steps_before = steps if demonstrations else int(manifest.recipe["max_steps"])
     if was_done and steps <= steps_before:
         reporter.note(f"nothing to do: {folder} is done, after {steps_before} steps")
         return finished_result(folder, recipe, steps_before)
@@ -128,8 +130,8 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     writer.update_manifest(**facts)
     if point is None:
         _restart(writer, reporter.note)
-        lessons = lessons or find_lessons(recipe, context.task)
-    return Opened(replace(context, task=task), policy, writer, point, lessons)
+        demonstrations = demonstrations or find_demonstrations(recipe, context.task)
+    return Opened(replace(context, task=task), policy, writer, point, demonstrations)
 
 
 def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
@@ -154,6 +156,6 @@ def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> R
 
 
 def without_long_prompts(recipe: Recipe, task: Task, policy: Policy, notify: Callable[[str], None]) -> Task:
-    return within(
+    return fit_to_context(
         recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], notify
     )

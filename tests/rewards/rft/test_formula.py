@@ -1,4 +1,4 @@
-"""The formula language: values, precedence, columns of faults, and bombs that do not go off."""
+"""The formula language: values, precedence, columns of errors, and limits."""
 
 import math
 import random
@@ -51,7 +51,7 @@ def test_values(text, want):
     assert value(text) == pytest.approx(want)
 
 
-def test_it_agrees_with_python_on_random_formulas():
+def test_agrees_with_python():
     rng = random.Random(0)
 
     def grown(depth):
@@ -75,69 +75,69 @@ def test_it_agrees_with_python_on_random_formulas():
         assert value(text) == pytest.approx(want), text
 
 
-def test_a_formula_knows_which_names_it_needs():
+def test_names():
     assert parse("a + max(b, a)", ["a", "b", "c"]).names == {"a", "b"}
     assert parse("1", []).names == frozenset()
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "words"),
+    ("text", "column", "message"),
     [
-        ("", 1, "the formula ends"),
-        ("1 +", 4, "the formula ends"),
-        ("1 2", 3, "'2' stands where an operator"),
-        ("(1 + 2", 7, "opened at column 1"),
-        ("1 + 2)", 6, "'\\)' stands where an operator"),
-        ("1 $ 2", 3, "means nothing"),
-        ("a * * b", 5, "stands where a number"),
-        ("accurcy", 1, "no grader is called 'accurcy'"),
+        ("", 1, "the end of the formula"),
+        ("1 +", 4, "the end of the formula"),
+        ("1 2", 3, "expected an operator .*got '2'"),
+        ("(1 + 2", 7, "parenthesis of column 1"),
+        ("1 + 2)", 6, "expected an operator .*got '\\)'"),
+        ("1 $ 2", 3, "unexpected character"),
+        ("a * * b", 5, "expected a number"),
+        ("accurcy", 1, "unknown grader 'accurcy'"),
         ("2 + aa", 5, "did you mean 'a'"),
-        ("sin(1)", 1, "no function 'sin'"),
+        ("sin(1)", 1, "unknown function 'sin'"),
         ("2 * abs(1, 2)", 5, "takes one value, not 2"),
-        ("min()", 5, "stands where a number"),
+        ("min()", 5, "expected a number"),
         ("1e999", 1, "too large"),
-        ("a.b", 2, "'\\.' means nothing"),
-        ("a ** b", 4, "stands where a number"),
-        ("__import__('os')", 12, "means nothing"),
-        ("a if b else 1", 3, "stands where an operator"),
+        ("a.b", 2, "unexpected character '\\.'"),
+        ("a ** b", 4, "expected a number"),
+        ("__import__('os')", 12, "unexpected character"),
+        ("a if b else 1", 3, "expected an operator"),
     ],
 )
-def test_faults_have_columns(text, column, words):
-    with pytest.raises(FormulaError, match=words) as caught:
+def test_errors_have_columns(text, column, message):
+    with pytest.raises(FormulaError, match=message) as caught:
         parse(text, VALUES)
     assert f"column {column}:" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        ("1 / zero", "1 is divided by 0"),
+        ("1 / zero", "division of 1 by 0"),
         ("9^9^9^9", "too large"),
         ("exp(1000)", "exp\\(1000\\) is too large"),
-        ("log(0)", "log\\(0\\) has no value"),
-        ("log(-1)", "has no value"),
-        ("sqrt(-1)", "sqrt\\(-1\\) has no value"),
-        ("zero ^ -1", "has no value"),
-        ("(-8) ^ (1/3)", "has no value"),
+        ("log(0)", "log\\(0\\) is undefined"),
+        ("log(-1)", "is undefined"),
+        ("sqrt(-1)", "sqrt\\(-1\\) is undefined"),
+        ("zero ^ -1", "is undefined"),
+        ("(-8) ^ (1/3)", "is undefined"),
         ("1e308 * 10", "too large"),
         ("1e308 + 1e308", "too large"),
     ],
 )
-def test_what_has_no_finite_value_says_why(text, words):
-    with pytest.raises(FormulaError, match=words):
+def test_undefined_values(text, message):
+    with pytest.raises(FormulaError, match=message):
         value(text)
 
 
 @pytest.mark.parametrize(
     "bomb", ["(" * 10_000, "-" * 9_999 + "1", "2^" * 4_999 + "1", "abs(" * 2_000, "(" * 60 + "1" + ")" * 60]
 )
-def test_deep_formulas_are_refused_in_words(bomb):
-    with pytest.raises(FormulaError, match="nested more than 50 deep"):
+def test_deep_formulas(bomb):
+    with pytest.raises(FormulaError, match="nested more than 50"):
         parse(bomb, VALUES)
 
 
-def test_long_formulas_are_refused_and_wide_ones_run():
-    with pytest.raises(FormulaError, match="at most 10000"):
+def test_long_formulas():
+    with pytest.raises(FormulaError, match="limit is 10000"):
         parse("1+" * 10_000 + "1", VALUES)
     start = time.monotonic()
     assert value("+".join(["1"] * 5_000)) == 5_000
@@ -146,22 +146,22 @@ def test_long_formulas_are_refused_and_wide_ones_run():
     assert time.monotonic() - start < 1
 
 
-def test_values_stay_finite_or_raise():
+def test_values_are_finite():
     rng = random.Random(1)
     for _ in range(300):
         text = "".join(
             rng.choice(["a", "b", "zero", "+", "-", "*", "/", "^", "(", ")", "log(", "9", ","]) for _ in range(12)
         )
         try:
-            found = value(text)
+            result = value(text)
         except FormulaError:
             continue
-        assert math.isfinite(found), text
+        assert math.isfinite(result), text
 
 
 @pytest.mark.parametrize(
     ("key", "can"),
     [("a", True), ("_a1", True), ("a b", False), ("1a", False), ("a-b", False), ("é", False), ("", False)],
 )
-def test_which_keys_a_formula_can_name(key, can):
+def test_can_be_named(key, can):
     assert can_be_named(key) is can

@@ -1,4 +1,4 @@
-"""OpenAI's grader JSON: what is refused and where, what each grader pays, and judges that fail."""
+"""OpenAI's grader JSON: problems with their place, scores of each grader, and failing judges."""
 
 import json
 import threading
@@ -55,18 +55,18 @@ def spec_of(data):
     return spec
 
 
-def graded(data, completions, at=None, **row):
+def graded(data, completions, endpoint=None, **row):
     """One row's grades; `row` is its keys."""
     columns = {key: [value] * len(completions) for key, value in row.items()}
-    return rft_reward(spec_of(data), at)(completions, max_completion_length=64, **columns)
+    return rft_reward(spec_of(data), endpoint)(completions, max_completion_length=64, **columns)
 
 
-def one(data, completion, at=None, **row):
-    return graded(data, [completion], at, **row)[0]
+def one(data, completion, endpoint=None, **row):
+    return graded(data, [completion], endpoint, **row)[0]
 
 
 def problems_of(data):
-    """Each as `place: words`."""
+    """Each as `place: message`."""
     return [f"{'.'.join(map(str, p.place))}: {p.text}" for p in read_spec(data)[1]]
 
 
@@ -74,7 +74,7 @@ def problems_of(data):
 
 
 @pytest.mark.parametrize("data", [EXACT, CLOSE, JUDGE, LABELS, PYTHON, MULTI])
-def test_good_graders_have_no_problems(data, tmp_path):
+def test_valid_graders(data, tmp_path):
     path = tmp_path / "grader.json"
     path.write_text(json.dumps({**data, "name": "any name"}))
     assert validate(path) == []
@@ -87,88 +87,88 @@ def test_good_graders_have_no_problems(data, tmp_path):
     [
         ({**EXACT, "operation": "equals"}, "operation: 'equals' is not one of eq, ne, like, ilike; did you mean 'eq'?"),
         ({**EXACT, "refrence": "x"}, "refrence: a string_check grader has no 'refrence'"),
-        ({**EXACT, "input": 3}, "input: is a number, and must be a text"),
-        ({**EXACT, "name": []}, "name: is a list, and must be a text"),
+        ({**EXACT, "input": 3}, "input: is a number, and must be a string"),
+        ({**EXACT, "name": []}, "name: is a list, and must be a string"),
         ({**EXACT, "input": "{{ samples.x }}"}, "input: column 4: 'samples' is not a namespace"),
         ({**EXACT, "reference": "{{ sample.text }}"}, "reference: column 10: sample has no 'text'"),
         ({"type": "string_check"}, ": a string_check grader needs 'input'"),
         ({**EXACT, "type": "stringcheck"}, "type: 'stringcheck' is not one of string_check"),
         ({**EXACT, "type": 3}, "type: '3' is not one of"),
         ({"grader": EXACT}, ": needs 'type', one of string_check, text_similarity, python, score_model, label_model"),
-        ({"grader": EXACT}, "keep only what stands under 'grader'"),
+        ({"grader": EXACT}, "only the value of 'grader'"),
         ([], ": is a list, and must be a grader"),
         (None, ": is null, and must be a grader"),
         ({**CLOSE, "evaluation_metric": "cosine"}, "evaluation_metric: cosine compares embeddings"),
         ({**CLOSE, "evaluation_metric": "rouge1"}, "did you mean 'rouge_1'?"),
-        ({**CLOSE, "pass_threshold": "0.5"}, "pass_threshold: is a text, and must be a finite number"),
+        ({**CLOSE, "pass_threshold": "0.5"}, "pass_threshold: is a string, and must be a finite number"),
         ({**CLOSE, "pass_threshold": 10**400}, "pass_threshold: is a number, and must be a finite number"),
-        ({**CLOSE, "pass_threshold": True}, "pass_threshold: is a truth value"),
+        ({**CLOSE, "pass_threshold": True}, "pass_threshold: is a boolean"),
         ({**JUDGE, "input": "Score it"}, "input: must be a list of messages"),
         ({**JUDGE, "input": [{"role": "judge", "content": "x"}]}, "input.0.role: 'judge' is not one of system"),
         ({**JUDGE, "input": [{"role": "user"}]}, "input.0: a message needs 'content'"),
-        ({**JUDGE, "input": ["hello"]}, "input.0: is a text, and must be a message"),
+        ({**JUDGE, "input": ["hello"]}, "input.0: is a string, and must be a message"),
         (
             {**JUDGE, "input": [{"role": "user", "content": "{{x}}"}]},
             "input.0.content: column 3: 'x' is not a namespace",
         ),
         (
             {**JUDGE, "input": [{"role": "user", "content": {"type": "input_image", "image_url": "x"}}]},
-            "input.0.content: must be a text: images and audio are not supported",
+            "input.0.content: must be a string: images and audio are not supported",
         ),
         ({**JUDGE, "range": [1, 0]}, "range: must be two finite numbers, the smaller first"),
         ({**JUDGE, "range": [0, float("inf")]}, "range: must be two finite numbers"),
         ({**JUDGE, "sampling_params": {"temprature": 0}}, "sampling_params.temprature: is not one of temperature"),
         (
             {**JUDGE, "sampling_params": {"temperature": "hot"}},
-            "sampling_params.temperature: is a text, and must be a number",
+            "sampling_params.temperature: is a string, and must be a number",
         ),
         (
             {**JUDGE, "sampling_params": {"reasoning_effort": 3}},
             "sampling_params.reasoning_effort: is a number, and must be",
         ),
         ({**LABELS, "passing_labels": ["great"]}, "passing_labels.0: 'great' is not one of the labels"),
-        ({**LABELS, "labels": []}, "labels: must be a list of texts, and not an empty one"),
-        ({**LABELS, "labels": ["good", "fair", "good"]}, "labels: names a label twice"),
-        ({**MULTI, "graders": {"exact": MULTI}}, "graders.exact.type: a multi grader cannot stand inside another"),
+        ({**LABELS, "labels": []}, "labels: must be a non-empty list of strings"),
+        ({**LABELS, "labels": ["good", "fair", "good"]}, "labels: has a duplicate label"),
+        ({**MULTI, "graders": {"exact": MULTI}}, "graders.exact.type: a multi grader cannot contain another"),
         ({**MULTI, "graders": {}}, "graders: must be an object of graders by name"),
-        ({**MULTI, "graders": {"a b": EXACT}}, "graders.a b: a formula cannot name this"),
-        ({**MULTI, "calculate_output": "exact + clos"}, "calculate_output: column 9: no grader is called 'clos'"),
-        ({**MULTI, "calculate_output": "exact +"}, "calculate_output: column 8: the formula ends"),
-        ({**MULTI, "calculate_output": "(" * 9_000}, "calculate_output: column 51: nested more than 50 deep"),
+        ({**MULTI, "graders": {"a b": EXACT}}, "graders.a b: a formula cannot use this name"),
+        ({**MULTI, "calculate_output": "exact + clos"}, "calculate_output: column 9: unknown grader 'clos'"),
+        ({**MULTI, "calculate_output": "exact +"}, "calculate_output: column 8: expected"),
+        ({**MULTI, "calculate_output": "(" * 9_000}, "calculate_output: column 51: nested more than 50"),
         ({**MULTI, "graders": {"exact": {**EXACT, "operation": "is"}}}, "graders.exact.operation: 'is' is not one of"),
     ],
 )
-def test_problems_name_their_place_and_the_nearest_right_name(data, want):
+def test_problems(data, want):
     assert any(want in problem for problem in problems_of(data)), problems_of(data)
 
 
 @pytest.mark.parametrize(
     ("source", "want"),
     [
-        ("def grade(sample, item)\n  return 1", "is no Python"),
+        ("def grade(sample, item)\n  return 1", "is not valid Python"),
         ("x = 1", "defines no function grade(sample, item)"),
         ("class A:\n  def grade(self, item): pass", "defines no function grade"),
         ("async def grade(sample, item): pass", "defines no function grade"),
         ("def grade(sample): pass", "it takes 1"),
         ("def grade(a, b, c): pass", "it takes 3"),
-        ("def grade(a, b, *, c): pass", "must take two values"),
-        ("x = 1\0", "is no Python"),
-        ("(" * 5_000, "is no Python"),
+        ("def grade(a, b, *, c): pass", "must take two arguments"),
+        ("x = 1\0", "is not valid Python"),
+        ("(" * 5_000, "is not valid Python"),
         ("#" * 256 * 1024, "must be under 262144"),
     ],
 )
-def test_python_sources_are_parsed_and_not_run(source, want):
+def test_bad_python_sources(source, want):
     assert any(want in problem for problem in problems_of({"type": "python", "source": source}))
 
 
 @pytest.mark.parametrize(
     "source", ["def grade(a, b, c=1): pass", "def grade(*args): pass", "import os\n@f\ndef grade(s, i): pass"]
 )
-def test_odd_sources_that_could_run_are_let_through(source, tmp_path):
+def test_odd_python_sources(source, tmp_path):
     assert problems_of({"type": "python", "source": source + "\nopen('made', 'w')"}) == []
 
 
-def test_the_example_of_the_page_is_good_and_pays_what_it_says(tmp_path):
+def test_example_of_the_docs(tmp_path):
     page = (ROOT / "docs" / "rft.md").read_text()
     path = tmp_path / "grader.json"
     path.write_text(page.split("```text\n")[1].split("```")[0])
@@ -178,7 +178,7 @@ def test_the_example_of_the_page_is_good_and_pays_what_it_says(tmp_path):
     assert [(g.reward, g.verdict) for g in grades] == [(1.0, "right"), (0.5, "wrong"), (0.0, "wrong")]
 
 
-def test_every_problem_is_told_with_its_line(tmp_path):
+def test_problems_have_lines(tmp_path):
     path = tmp_path / "grader.json"
     bad = {**MULTI, "graders": {"exact": {**EXACT, "operation": "equals", "inptu": "x"}, "close": {"type": "python"}}}
     path.write_text(json.dumps(bad, indent=2))
@@ -186,51 +186,51 @@ def test_every_problem_is_told_with_its_line(tmp_path):
     unknown, operation, close = (
         lines.index(text) + 1 for text in ('"inptu": "x"', '"operation": "equals",', '"close": {')
     )
-    told = validate(path)
-    assert len(told) == 3
-    assert told[0].startswith(f"{path}, line {unknown}: graders.exact.inptu: ")
-    assert "graders.exact.operation: 'equals' is not one of eq, ne, like, ilike; did you mean 'eq'?" in told[1]
-    assert f"line {operation}:" in told[1]
-    assert f"line {close}: graders.close: a python grader needs 'source'" in told[2]
+    problems = validate(path)
+    assert len(problems) == 3
+    assert problems[0].startswith(f"{path}, line {unknown}: graders.exact.inptu: ")
+    assert "graders.exact.operation: 'equals' is not one of eq, ne, like, ilike; did you mean 'eq'?" in problems[1]
+    assert f"line {operation}:" in problems[1]
+    assert f"line {close}: graders.close: a python grader needs 'source'" in problems[2]
     with pytest.raises(GraderError, match="operation") as caught:
         load(path)
-    assert str(caught.value).splitlines() == told
+    assert str(caught.value).splitlines() == problems
 
 
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ('{\n  "type": "multi",\n}', "line 3, column 1: not JSON"),
-        ("", "line 1, column 1: not JSON"),
-        ('{"type": "python",\n "type": "multi"}', "line 2: the key 'type' stands there twice"),
+        ('{\n  "type": "multi",\n}', "line 3, column 1: invalid JSON"),
+        ("", "line 1, column 1: invalid JSON"),
+        ('{"type": "python",\n "type": "multi"}', "line 2: duplicate key 'type'"),
         ('{"type": NaN}', "NaN is not JSON"),
         ("[" * 100_000, "nested"),
-        ("[" * 50 + "]" * 50, "line 1: nested more than 20 deep"),
+        ("[" * 50 + "]" * 50, "line 1: nested more than 20"),
         ("1" * 5_000, "digits"),
-        ("\x00", "not JSON"),
+        ("\x00", "invalid JSON"),
     ],
 )
-def test_what_is_no_json_says_where(text, want, tmp_path):
+def test_invalid_json(text, want, tmp_path):
     path = tmp_path / "grader.json"
     path.write_text(text)
-    (told,) = validate(path)
-    assert want in told
-    assert told.startswith(str(path))
+    (problem,) = validate(path)
+    assert want in problem
+    assert problem.startswith(str(path))
 
 
-def test_files_that_cannot_be_graders(tmp_path):
+def test_unreadable_files(tmp_path):
     path = tmp_path / "grader.json"
-    assert validate(path) == [f"{path}: there is no such file"]
+    assert validate(path) == [f"{path}: no such file"]
     assert validate(tmp_path) == [f"{tmp_path}: is a folder"]
     path.write_bytes(b"\xff\xfe")
     assert "not UTF-8" in validate(path)[0]
     path.write_bytes(b" " * 10_000_000)
     assert "larger than 2000000 bytes" in validate(path)[0]
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(EXACT).encode())  # a byte order mark is none of our business
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(EXACT).encode())  # a byte order mark is ignored
     assert validate(path) == []
 
 
-def test_a_file_made_to_have_a_million_problems_is_soon_told(tmp_path):
+def test_many_problems(tmp_path):
     path = tmp_path / "grader.json"
     path.write_text(json.dumps({"type": "string_check", **{f"key{i}": i for i in range(100_000)}}))
     start = time.monotonic()
@@ -265,7 +265,7 @@ def test_string_checks(operation, text, reward):
     assert bool(judged.reason) is (reward == 0.0)
 
 
-def test_an_empty_reference_is_in_every_text_and_wins_nothing():
+def test_empty_reference():
     like = {**EXACT, "operation": "like"}
     assert one(like, "anything", gold="").verdict == "broken"
     backwards = {**like, "input": "{{ item.gold }}", "reference": "{{ sample.output_text }}"}
@@ -273,14 +273,14 @@ def test_an_empty_reference_is_in_every_text_and_wins_nothing():
     assert (one(backwards, "", gold="Paris").reward, one(backwards, "", gold="Paris").verdict) == (0.0, "wrong")
 
 
-def test_text_similarity_pays_its_score_and_passes_at_its_threshold():
+def test_text_similarity():
     near = one({**CLOSE, "pass_threshold": 0.8}, "Pariss", gold="Paris")
     assert (near.reward, near.verdict) == (pytest.approx(10 / 11), "right")
     assert one(CLOSE, "Pariss", gold="Paris").verdict == "wrong"
     assert one(CLOSE, "Paris", gold="Paris").verdict == "right"
 
 
-def test_the_item_is_the_row_and_the_sample_is_the_answer():
+def test_item_and_sample():
     def text(template, **row):
         return one({**CLOSE, "input": template, "reference": row.pop("want")}, '{"a": [1, {"b": "x"}]}', **row).reward
 
@@ -294,11 +294,11 @@ def test_the_item_is_the_row_and_the_sample_is_the_answer():
 
 
 @pytest.mark.parametrize("key", ["gold", "answer", "completion_ids", "finish", "max_completion_length"])
-def test_what_the_row_lacks_leaves_the_answer_broken_and_names_the_key(key):
+def test_missing_item_is_broken(key):
     data = {**EXACT, "reference": f"{{{{ item.{key} }}}}"}
     judged = one(data, "x", answer=None, finish="stop", completion_ids=(1,), other=1)
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert f"item.{key} is not there" in judged.reason
+    assert f"item.{key} is missing" in judged.reason
 
 
 @pytest.mark.parametrize(
@@ -306,10 +306,10 @@ def test_what_the_row_lacks_leaves_the_answer_broken_and_names_the_key(key):
     [
         ("{{ sample.output_json.a }}", "the answer is not JSON"),
         ("{{ sample.output_json }}", "the answer is not JSON"),
-        ("{{ sample.output_tools[0].function.name }}", "sample.output_tools[0] is not there"),
+        ("{{ sample.output_tools[0].function.name }}", "sample.output_tools[0] is missing"),
     ],
 )
-def test_what_the_answer_lacks_is_wrong(template, reason):
+def test_missing_sample_is_wrong(template, reason):
     judged = one({**EXACT, "input": template, "operation": "ne"}, "no json", gold="x")
     assert (judged.reward, judged.verdict) == (0.0, "wrong")
     assert reason in judged.reason
@@ -319,12 +319,12 @@ def test_what_the_answer_lacks_is_wrong(template, reason):
     "text",
     ["NaN", "[" * 100_000, "[" * 500 + "]" * 500, "1" * 5_000, '{"a": Infinity}', '{"a": 1e999}', "\ud800", '{"b": 1}'],
 )
-def test_json_that_is_none_is_wrong_and_never_an_error(text):
+def test_bad_json_answers(text):
     assert one({**EXACT, "input": "{{ sample.output_json.a }}"}, text, gold="x").verdict == "wrong"
 
 
 @pytest.mark.parametrize("text", ["{{ item.gold }}", "\0", "\ud800", "{}", "a" * 1_000_000])
-def test_hostile_answers_are_only_texts(text):
+def test_hostile_answers(text):
     assert one(EXACT, text, gold=text).reward == 1.0
     assert one(EXACT, text, gold="secret").reward == 0.0
     start = time.monotonic()
@@ -332,7 +332,7 @@ def test_hostile_answers_are_only_texts(text):
     assert time.monotonic() - start < 2
 
 
-def test_multi_combines_and_shows_the_parts():
+def test_multi():
     right, near, broken = (
         one(MULTI, text, **row) for text, row in [("ab", {"gold": "ab"}), ("ac", {"gold": "ab"}), ("a", {})]
     )
@@ -340,27 +340,27 @@ def test_multi_combines_and_shows_the_parts():
     assert (near.reward, near.verdict, near.parts) == (0.25, "wrong", {"exact": 0.0, "close": 0.5})
     assert near.reason.startswith("exact: eq: 'ac' against 'ab'; close: fuzzy_match 0.5")
     assert (broken.reward, broken.verdict) == (None, "broken")
-    assert "exact: item.gold is not there" in broken.reason
+    assert "exact: item.gold is missing" in broken.reason
     assert one({**MULTI, "pass_threshold": 0.2}, "ac", gold="ab").verdict == "right"
 
 
-def test_weights_that_sum_to_a_little_less_than_1_are_right_too():
+def test_rounding_at_the_threshold():
     judged = one({**MULTI, "calculate_output": "0.7 * exact + 0.2 * close + 0.1 * exact"}, "ab", gold="ab")
     assert judged.reward < 1
     assert judged.verdict == "right"
 
 
-def test_a_formula_without_a_value_leaves_the_answer_broken():
+def test_undefined_formula_is_broken():
     judged = one({**MULTI, "calculate_output": "close / exact"}, "ac", gold="ab")
-    assert (judged.verdict, judged.reason) == ("broken", "0.5 is divided by 0")
+    assert (judged.verdict, judged.reason) == ("broken", "division of 0.5 by 0")
 
 
-def test_graders_that_the_formula_does_not_name_are_not_run():
+def test_unused_graders_are_not_run():
     data = {**MULTI, "graders": {**MULTI["graders"], "judge": JUDGE, "code": PYTHON}}
     assert one(data, "ab", gold="ab").reward == 1.0
 
 
-def test_in_a_group_each_answer_is_judged_by_itself():
+def test_answers_of_a_group():
     prompt = Prompt("p", ({"role": "user", "content": "capital?"},), None, {"gold": "Paris"})
     answers = tuple(Trajectory.single((1,), (0.0,), text, "stop", 0) for text in ("Paris", "Rome"))
     rewards = Rewards((Reward("grader", rft_reward(spec_of(EXACT))),), "grader", 64)
@@ -372,9 +372,10 @@ def test_in_a_group_each_answer_is_judged_by_itself():
 
 class Judge(BaseHTTPRequestHandler):
     def do_POST(self):
-        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
-        reply = self.server.replies[min(len(self.server.asked), len(self.server.replies)) - 1]
-        status, body, headers = reply(json.loads(self.server.asked[-1][2])) if callable(reply) else reply
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, dict(self.headers), body))
+        answer = self.server.replies[min(len(self.server.requests), len(self.server.replies)) - 1]
+        status, body, headers = answer(json.loads(self.server.requests[-1][2])) if callable(answer) else answer
         if status == "hang":
             self.server.released.wait(10)
             return
@@ -394,20 +395,23 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 64
 
 
-def said(content, status=200, **headers):
+def reply(content, status=200, **headers):
     message = content if isinstance(content, dict) else {"role": "assistant", "content": content}
     return status, json.dumps({"choices": [{"index": 0, "message": message}]}).encode(), headers
 
 
 @contextmanager
 def judge(*replies):
-    """A server that gives these replies in turn, the last one for ever."""
+    """A server that sends these replies in turn, then repeats the last."""
     server = Server(("127.0.0.1", 0), Judge)
-    server.replies, server.asked, server.released = replies, [], threading.Event()
+    server.replies, server.requests, server.released = replies, [], threading.Event()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield server, Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "key-1", seconds=5, tries=3, pause=0.01)
+        yield (
+            server,
+            Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "key-1", timeout_s=5, attempts=3, pause_s=0.01),
+        )
     finally:
         server.released.set()
         server.shutdown()
@@ -425,14 +429,14 @@ def judge(*replies):
         ("0", 0.0),
     ],
 )
-def test_a_judges_number_is_the_reward(content, reward):
-    with judge(said(content)) as (_, at):
+def test_judge_score(content, reward):
+    with judge(reply(content)) as (_, at):
         judged = one(JUDGE, "Paris", at, gold="Paris")
     assert (judged.reward, judged.verdict) == (reward, "right" if reward == 1 else "wrong")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("great!", "is not a number"),
         ("0.5 of 1", "is not a number"),
@@ -449,29 +453,29 @@ def test_a_judges_number_is_the_reward(content, reward):
         ('{"score": 1}', "is not a number"),
         ('{"result": 1' + "0" * 400 + "}", "is not a number"),
         ("[" * 100_000, "is not a number"),
-        ('{"result": 1.5}', "score 1.5 is not within 0 and 1"),
-        ("-0.1", "score -0.1 is not within 0 and 1"),
+        ('{"result": 1.5}', "score 1.5 is not between 0 and 1"),
+        ("-0.1", "score -0.1 is not between 0 and 1"),
         ({"role": "assistant", "content": None, "refusal": "I will not"}, "the judge refused: 'I will not'"),
-        ({"role": "assistant", "content": None}, "the judge said nothing"),
+        ({"role": "assistant", "content": None}, "reply is empty"),
     ],
 )
-def test_a_reply_that_is_no_score_leaves_the_answer_broken(content, words):
-    with judge(said(content)) as (_, at):
+def test_bad_judge_scores(content, message):
+    with judge(reply(content)) as (_, at):
         judged = one(JUDGE, "Paris", at, gold="Paris")
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
-def test_the_range_is_the_graders_and_its_top_is_right():
+def test_judge_range():
     data = {**JUDGE, "range": [-1, 5], "input": [{"role": "user", "content": "{{ sample.output_json.a }}"}]}
-    with judge(said("5"), said("4.5")) as (_, at):
+    with judge(reply("5"), reply("4.5")) as (_, at):
         assert (one(data, '{"a": 1}', at).reward, one(data, '{"a": 1}', at).reward) == (5.0, 4.5)
         assert one(data, "no json", at).reward == -1.0  # the worst of the range
         top, passing = one(data, '{"a": 1}', at), one({**data, "pass_threshold": 4}, '{"a": 1}', at)
     assert (top.verdict, passing.verdict) == ("wrong", "right")
 
 
-def test_what_the_judge_is_sent():
+def test_judge_request():
     data = {
         **JUDGE,
         "input": [
@@ -480,9 +484,9 @@ def test_what_the_judge_is_sent():
         ],
         "sampling_params": {"temperature": 0, "max_completions_tokens": 50, "seed": None},
     }
-    with judge(said("1")) as (server, at):
+    with judge(reply("1")) as (server, at):
         assert one(data, "{{ item.gold }} \0 \ud800 é", at, gold="G").reward == 1.0
-        ((path, headers, body),) = server.asked
+        ((path, headers, body),) = server.requests
     sent = json.loads(body)
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == "Bearer key-1"
@@ -499,87 +503,87 @@ def test_what_the_judge_is_sent():
     ("content", "reward"),
     [("good", 1.0), ('{"steps": [], "result": "fair"}', 1.0), ('{"result": "bad"}', 0.0), ("bad", 0.0)],
 )
-def test_labels_pass_or_do_not(content, reward):
-    with judge(said(content)) as (server, at):
+def test_labels(content, reward):
+    with judge(reply(content)) as (server, at):
         judged = one(LABELS, "x", at)
-        schema = json.loads(server.asked[0][2])["response_format"]["json_schema"]["schema"]
+        schema = json.loads(server.requests[0][2])["response_format"]["json_schema"]["schema"]
     assert (judged.reward, judged.verdict) == (reward, "right" if reward else "wrong")
     assert schema["properties"]["result"]["enum"] == ["good", "fair", "bad"]
 
 
 @pytest.mark.parametrize("content", ["excellent", "good, or bad", "Good", "", "{}", '{"result": ["good"]}'])
-def test_a_label_that_is_none_leaves_the_answer_broken(content):
-    with judge(said(content)) as (_, at):
+def test_bad_labels(content):
+    with judge(reply(content)) as (_, at):
         judged = one(LABELS, "x", at)
     assert judged.verdict == "broken"
-    assert "none of the labels good, fair, bad" in judged.reason
+    assert "not one of the labels good, fair, bad" in judged.reason
 
 
-def test_a_busy_server_is_asked_again():
-    with judge(said("", 500), said("", 429, **{"Retry-After": "0"}), said("1")) as (server, at):
+def test_busy_server_is_retried():
+    with judge(reply("", 500), reply("", 429, **{"Retry-After": "0"}), reply("1")) as (server, at):
         assert one(JUDGE, "x", at, gold="y").reward == 1.0
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize(("status", "times"), [(500, 3), (503, 3), (429, 3), (400, 1), (401, 1), (404, 1)])
-def test_a_server_that_fails_leaves_the_answer_broken(status, times):
+def test_failing_server(status, times):
     with judge((status, b"out of order", {})) as (server, at):
         judged = one(JUDGE, "x", at, gold="y")
-        assert len(server.asked) == times
+        assert len(server.requests) == times
     assert judged.verdict == "broken"
     assert f"answered {status}" in judged.reason
     assert "out of order" in judged.reason
     assert "key-1" not in judged.reason
 
 
-def test_a_redirect_is_not_followed_with_the_key():
-    with judge(said("1")) as (other, elsewhere), judge((302, b"", {"Location": elsewhere.url})) as (_, at):
+def test_redirects_are_refused():
+    with judge(reply("1")) as (other, elsewhere), judge((302, b"", {"Location": elsewhere.url})) as (_, at):
         assert "answered 302" in one(JUDGE, "x", at, gold="y").reason
-        assert other.asked == []
+        assert other.requests == []
 
 
-def test_a_server_that_hangs_is_left():
+def test_hanging_server():
     with judge(("hang", b"", {})) as (_, at):
         start = time.monotonic()
-        judged = one(JUDGE, "x", replace(at, seconds=0.3), gold="y")
+        judged = one(JUDGE, "x", replace(at, timeout_s=0.3), gold="y")
         assert time.monotonic() - start < 3
     assert judged.verdict == "broken"
     assert "no answer within 0.3 seconds" in judged.reason
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "message"),
     [
-        ((200, b"<html>", {}), "no chat completion: '<html>'"),
-        ((200, b"", {}), "no chat completion"),
-        ((200, b"[]", {}), "no chat completion"),
-        ((200, b'{"choices": []}', {}), "no chat completion"),
-        ((200, b"\xff" * 100, {}), "no chat completion"),
+        ((200, b"<html>", {}), "invalid chat completion: '<html>'"),
+        ((200, b"", {}), "invalid chat completion"),
+        ((200, b"[]", {}), "invalid chat completion"),
+        ((200, b'{"choices": []}', {}), "invalid chat completion"),
+        ((200, b"\xff" * 100, {}), "invalid chat completion"),
         ((200, b"x" * 1_100_000, {}), "larger than 1000000 bytes"),
         ((200, b"short", {"Content-Length": "100"}), "no answer within 0.3 seconds"),
         ((400, b"short", {"Content-Length": "100"}), "answered 400"),
     ],
 )
-def test_garbage_leaves_the_answer_broken(reply, words):
+def test_invalid_replies(reply, message):
     with judge(reply) as (_, at):
-        judged = one(JUDGE, "x", replace(at, seconds=0.3), gold="y")
+        judged = one(JUDGE, "x", replace(at, timeout_s=0.3), gold="y")
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
-def test_no_server_at_all_leaves_the_answer_broken():
-    with judge(said("1")) as (_, at):
+def test_no_server():
+    with judge(reply("1")) as (_, at):
         pass
     judged = one(JUDGE, "x", at, gold="y")
     assert judged.verdict == "broken"
     assert "cannot be reached" in judged.reason
 
 
-def test_a_group_is_judged_in_order_though_at_once():
+def test_concurrent_judging_keeps_order():
     def slowly(sent):
         number = int(sent["messages"][-1]["content"])
         time.sleep(0.05 * (number % 3 == 0))
-        return said(str(number / 20))
+        return reply(str(number / 20))
 
     data = {**JUDGE, "input": [{"role": "user", "content": "{{ sample.output_text }}"}]}
     with judge(slowly) as (_, at):
@@ -587,22 +591,22 @@ def test_a_group_is_judged_in_order_though_at_once():
     assert [g.reward for g in grades] == [i / 20 for i in range(20)]
 
 
-def test_the_endpoint_comes_from_the_environment(monkeypatch):
+def test_endpoint_from_env(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(GraderError, match="OPENAI_API_KEY is not set"):
         one(JUDGE, "x", gold="y")
     for address in ("file:///etc/passwd", "localhost:8000", "http://", "http://[", "http://a b/v1"):
         monkeypatch.setenv("OPENAI_BASE_URL", address)
-        with pytest.raises(GraderError, match="is no address"):
+        with pytest.raises(GraderError, match="is not an address"):
             one(JUDGE, "x", gold="y")
-    with judge(said("1")) as (server, at):
+    with judge(reply("1")) as (server, at):
         monkeypatch.setenv("OPENAI_BASE_URL", at.url + "/")
         assert one(JUDGE, "x", gold="y").reward == 1.0
-        assert "Authorization" not in server.asked[0][1]
+        assert "Authorization" not in server.requests[0][1]
         monkeypatch.setenv("OPENAI_API_KEY", "key-2")
         assert one(JUDGE, "x", gold="y").reward == 1.0
-        assert server.asked[1][1]["Authorization"] == "Bearer key-2"
+        assert server.requests[1][1]["Authorization"] == "Bearer key-2"
 
 
 # Python graders, in the real sandbox
@@ -612,7 +616,7 @@ def python(body, completion="x", **row):
     return one({"type": "python", "source": f"def grade(sample, item):\n    {body}\n"}, completion, **row)
 
 
-def test_a_python_grader_sees_the_sample_and_the_item():
+def test_python_grader():
     assert python("return float(sample['output_text'] == item['gold'])", "Paris", gold="Paris").reward == 1.0
     assert python("return sample['output_json']['a'] / 4", '{"a": 1}').reward == 0.25
     assert (
@@ -627,7 +631,7 @@ def test_a_python_grader_sees_the_sample_and_the_item():
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("return True", "returned True, not a finite number"),
         ("return 'one'", "returned a value of type str"),
@@ -640,13 +644,13 @@ def test_a_python_grader_sees_the_sample_and_the_item():
         ("open('/etc/hostname', 'w'); return 1.0", "failed"),
     ],
 )
-def test_a_python_grader_that_gives_no_number_leaves_the_answer_broken(body, words):
+def test_bad_python_results(body, message):
     judged = python(body)
     assert (judged.reward, judged.verdict) == (None, "broken")
-    assert words in judged.reason
+    assert message in judged.reason
 
 
-def test_python_graders_judge_a_whole_group_in_order():
+def test_python_grader_keeps_order():
     source = "def grade(sample, item):\n    return int(sample['output_text']) / 10\n"
     grades = graded({"type": "python", "source": source}, [str(i) for i in range(6)])
     assert [g.reward for g in grades] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]

@@ -1,4 +1,4 @@
-"""Measures of likeness, against numbers worked out by hand, and on texts made to be slow."""
+"""Similarity metrics, against numbers computed by hand, and on texts made to be slow."""
 
 import itertools
 import math
@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from outdo.rewards.rft.similarity import (
+    MAX_CHARS,
+    MAX_WORDS,
     METRICS,
-    MOST_CHARACTERS,
-    MOST_WORDS,
-    _common,
+    _lcs_length,
     bleu,
     fuzzy_match,
     gleu,
@@ -24,14 +24,14 @@ TEXTS = ["", " ", "a", "the cat sat on the mat", "The CAT", "\0\ud800", "日本 
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_every_measure_stays_within_0_and_1_and_gives_the_same_twice(name):
+def test_range_and_determinism(name):
     for a, b in itertools.product(TEXTS, TEXTS):
         assert 0.0 <= METRICS[name](a, b) <= 1.0, (a, b)
         assert METRICS[name](a, b) == METRICS[name](a, b)
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_the_same_text_scores_1_and_an_unlike_one_0(name):
+def test_equal_and_unrelated_texts(name):
     text = "one two three four five six seven eight nine ten"
     assert METRICS[name](text, text) == pytest.approx(1.0, abs=0.001)
     if name != "fuzzy_match":
@@ -50,11 +50,11 @@ def test_the_same_text_scores_1_and_an_unlike_one_0(name):
         ("ABC", "abc", 0.0),
     ],
 )
-def test_fuzzy_match_is_the_indel_ratio(a, b, want):
+def test_fuzzy_match(a, b, want):
     assert fuzzy_match(a, b) == pytest.approx(want)
 
 
-def test_the_common_subsequence_is_the_textbook_one():
+def test_lcs_length():
     def slow(a, b):
         @cache
         def length(i, j):
@@ -67,7 +67,7 @@ def test_the_common_subsequence_is_the_textbook_one():
     rng = random.Random(0)
     for _ in range(200):
         a, b = ("".join(rng.choice("abc") for _ in range(rng.randrange(30))) for _ in range(2))
-        assert _common(a, b) == slow(a, b), (a, b)
+        assert _lcs_length(a, b) == slow(a, b), (a, b)
 
 
 def test_bleu_by_hand():
@@ -112,7 +112,7 @@ def test_rouge_by_hand():
 
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("kind", ["same", "distinct", "signs", "random"])
-def test_a_megabyte_takes_no_two_seconds(name, kind):
+def test_megabytes_are_quick(name, kind):
     rng = random.Random(0)
     text = {
         "same": "a " * 500_000,
@@ -125,18 +125,18 @@ def test_a_megabyte_takes_no_two_seconds(name, kind):
     assert time.monotonic() - start < 2
 
 
-def test_what_lies_beyond_the_limit_counts_as_unlike():
-    text = "a" * MOST_CHARACTERS
+def test_beyond_the_limit():
+    text = "a" * MAX_CHARS
     assert fuzzy_match(text, text) == 1.0
     assert fuzzy_match(text * 2, text) == pytest.approx(2 / 3)
     assert fuzzy_match(text * 2, text * 2) == 0.5
-    words = "w " * MOST_WORDS
+    words = "w " * MAX_WORDS
     for name in ("rouge_1", "rouge_l", "gleu", "bleu"):
         assert METRICS[name](words, words) == pytest.approx(1.0, abs=0.001), name
-        assert METRICS[name](words + "w " * MOST_WORDS, words) < 0.7, name
+        assert METRICS[name](words + "w " * MAX_WORDS, words) < 0.7, name
 
 
-def test_padding_never_helps():
+def test_padding_lowers_scores():
     reference = "the cat sat on the mat"
     for name, metric in METRICS.items():
         assert metric(reference + " junk" * 100, reference) < metric(reference, reference), name

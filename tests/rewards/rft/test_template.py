@@ -1,4 +1,4 @@
-"""Templates: holes are paths, are filled once, and say whose fault a missing thing is."""
+"""Templates: placeholders are paths, are filled once, and tell missing rows from missing answers."""
 
 import time
 
@@ -21,7 +21,7 @@ def filled(text, item=ITEM, sample=SAMPLE):
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("no holes", "no holes"),
+        ("no placeholder", "no placeholder"),
         ("", ""),
         ("{{item.answer}}", "four"),
         ("{{  item.answer\t}}!", "four!"),
@@ -42,66 +42,66 @@ def filled(text, item=ITEM, sample=SAMPLE):
         ("a } b }} c { d", "a } b }} c { d"),
     ],
 )
-def test_holes_are_filled(text, want):
+def test_placeholders_are_filled(text, want):
     assert filled(text) == want
 
 
-def test_what_a_hole_brings_in_is_never_expanded_again():
+def test_values_are_not_expanded():
     hostile = "{{ item.answer }} }} {{"
     assert filled("[{{ sample.output_text }}]", sample={"output_text": hostile}) == f"[{hostile}]"
     assert filled("{{ item.a }}{{ item.b }}", item={"a": "{{ item", "b": ".a }}"}) == "{{ item.a }}"
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "{" * 9, "a\nb", "x" * 1_000_000])
-def test_odd_texts_come_through_as_they_are(text):
+def test_odd_texts(text):
     assert filled("<{{ sample.output_text }}>", sample={"output_text": text}) == f"<{text}>"
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "words"),
+    ("text", "column", "message"),
     [
         ("ab {{ item.x", 4, "never closed"),
-        ("{{ }}", 3, "nothing stands"),
+        ("{{ }}", 3, "nothing between"),
         ("{{ foo.x }}", 4, "'foo' is not a namespace"),
         ("{{ item }}", 8, "name a variable"),
         ("{{ sample }}", 10, "name a variable"),
-        ("{{ item[0] }}", 8, "no list"),
+        ("{{ item[0] }}", 8, "not a list"),
         ("{{ item.x + 1 }}", 10, "no expressions"),
         ("{{ item.x | upper }}", 10, "no expressions"),
         ("{{ item.x() }}", 10, "no expressions"),
-        ("{{ item..x }}", 8, "no path"),
-        ("{{ item.list[*] }}", 13, "no path"),
+        ("{{ item..x }}", 8, "not a path"),
+        ("{{ item.list[*] }}", 13, "not a path"),
         ("{{ item.__class__ }", 1, "never closed"),
         ("{{ sample.output_txt }}", 10, "did you mean 'output_text'"),
         ("{{ sample.output_audio }}", 10, "it has output_text"),
-        ("{{ sample.output_text.a }}", 10, "nothing lies inside"),
+        ("{{ sample.output_text.a }}", 10, "has no keys"),
         ("{{{ item.x }}}", 3, "not a namespace"),
     ],
 )
-def test_what_cannot_be_a_template_is_refused_with_its_column(text, column, words):
-    with pytest.raises(TemplateError, match=words) as caught:
+def test_invalid_templates(text, column, message):
+    with pytest.raises(TemplateError, match=message) as caught:
         parse(text)
     assert f"column {column}:" in str(caught.value)
 
 
-def test_attributes_of_python_are_not_keys():
-    with pytest.raises(MissingItem, match=r"item\.__class__ is not there"):
+def test_attributes_are_not_keys():
+    with pytest.raises(MissingItem, match=r"item\.__class__ is missing"):
         filled("{{ item.__class__ }}")
-    with pytest.raises(MissingItem, match=r"item\.answer\.upper is not there; in its place is a str"):
+    with pytest.raises(MissingItem, match=r"item\.answer\.upper is missing; found a str"):
         filled("{{ item.answer.upper }}")
 
 
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("{{ item.gone }}", "item.gone is not there; it has 'answer, n"),
-        ("{{ item.list[7] }}", r"item.list\[7\] is not there; the list there holds 2"),
-        ("{{ item.list.a }}", "item.list.a is not there"),
-        ("{{ item.n[0] }}", r"item.n\[0\] is not there"),
-        ("{{ item.none.x }}", "item.none.x is not there; in its place is nothing"),
+        ("{{ item.gone }}", "item.gone is missing; it has 'answer, n"),
+        ("{{ item.list[7] }}", r"item.list\[7\] is missing; the list has 2"),
+        ("{{ item.list.a }}", "item.list.a is missing"),
+        ("{{ item.n[0] }}", r"item.n\[0\] is missing"),
+        ("{{ item.none.x }}", "item.none.x is missing; found null"),
     ],
 )
-def test_what_the_row_lacks_names_the_key(text, where):
+def test_missing_item(text, where):
     with pytest.raises(MissingItem, match=where):
         filled(text)
 
@@ -110,18 +110,18 @@ def test_what_the_row_lacks_names_the_key(text, where):
     "text",
     ["{{ sample.output_json.a.c }}", "{{ sample.output_tools[1] }}", "{{ sample.choices[0] }}"],
 )
-def test_what_the_answer_lacks_is_another_error(text):
-    with pytest.raises(MissingSample, match="is not there"):
+def test_missing_sample(text):
+    with pytest.raises(MissingSample, match="is missing"):
         filled(text)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}])
-def test_what_json_cannot_write_is_missing(value):
+def test_values_that_are_not_json(value):
     with pytest.raises(MissingItem, match="cannot be written as JSON"):
         filled("{{ item.x }}", item={"x": value})
 
 
-def test_a_template_of_a_hundred_thousand_braces_ends():
+def test_many_braces():
     start = time.monotonic()
     assert filled("}" * 100_000) == "}" * 100_000
     with pytest.raises(TemplateError):

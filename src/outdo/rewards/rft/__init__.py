@@ -3,9 +3,9 @@
     function, name = load("grader.json")
     grades = function(completions, **columns)
 
-`item` is the row: every column but those that describe the answer. `sample` is the answer. What the answer lacks is
-the answer's fault and scores the worst; what the row or the judge lacks leaves the answer broken. A python grader runs
-in the sandbox and nowhere else.
+`item` is the row: all columns except those that describe the answer. `sample` is the answer. If the answer lacks a
+value that a grader needs, it gets the lowest score; if the row or the judge does, the answer is broken. Python graders
+only run in the sandbox.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import GraderError
-from outdo.rewards.rft.file import no_constant, read_file
+from outdo.rewards.rft.file import read_file, refuse_constant
 from outdo.rewards.rft.formula import FormulaError
-from outdo.rewards.rft.models import Endpoint, JudgeFailure, ask_label, ask_score, endpoint
+from outdo.rewards.rft.models import Endpoint, JudgeFailure, endpoint_from_env, request_label, request_score
 from outdo.rewards.rft.similarity import METRICS
 from outdo.rewards.rft.spec import (
     LabelModel,
@@ -38,26 +38,26 @@ from outdo.rewards.rft.spec import (
 from outdo.rewards.rft.template import MissingItem, MissingSample, Template, clipped, render
 from outdo.types import Grade, RewardFunction
 
-AT_ONCE = 8  # answers of a group that wait for a judge at the same time
-DEEPEST_ANSWER = 100  # objects and lists inside each other; deeper is no JSON here
-ROUNDING = 1e-9  # 0.7 + 0.2 + 0.1 is a little less than 1, and still right
+MAX_CONCURRENT = 8  # answers of a group graded at the same time
+MAX_ANSWER_DEPTH = 100  # nested objects and lists; a deeper answer does not count as JSON
+ROUNDING = 1e-9  # 0.7 + 0.2 + 0.1 is a little less than 1, and must pass a threshold of 1
 _NOT_ITEM = ("completions", "completion_ids", "finish", "max_completion_length")
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One answer to judge, and where judges are asked."""
+    """One answer to grade, and the endpoint for judges."""
 
     item: Mapping[str, Any]
-    sample: Mapping[str, Any]  # without output_json where the answer is no JSON
-    at: Endpoint | None
+    sample: Mapping[str, Any]  # without output_json if the answer is not JSON
+    endpoint: Endpoint | None
 
     def text(self, template: Template) -> str:
         return render(template, self.item, self.sample)
 
 
 def load(path: str | Path) -> tuple[RewardFunction, str]:
-    """The reward function that a file describes, and its name: the file's. Raises GraderError with every problem."""
+    """The reward function of a grader file, and its name, the file's stem. Raises GraderError with all problems."""
     spec, problems = read_file(Path(path))
     if spec is None:
         raise GraderError("\n".join(problems))
@@ -65,40 +65,40 @@ def load(path: str | Path) -> tuple[RewardFunction, str]:
 
 
 def validate(path: str | Path) -> list[str]:
-    """What is wrong with a file, each with its place and its line; nothing where it is good."""
+    """The problems of a grader file, each with its line and path; empty if it is valid."""
     return read_file(Path(path))[1]
 
 
-def rft_reward(spec: Spec, at: Endpoint | None = None, name: str = "rft") -> RewardFunction:
-    """A reward function out of a grader. Judges are asked at `at`, else where the environment says."""
+def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") -> RewardFunction:
+    """The reward function of a grader. The default endpoint for judges comes from the environment."""
 
     def reward(completions: list[str], **columns: Any) -> list[Grade]:
-        place = (at or endpoint()) if _has(spec, ScoreModel, LabelModel) else None
-        cases = [_case(text, index, columns, place) for index, text in enumerate(completions)]
-        if not _has(spec, ScoreModel, LabelModel, PythonGrader):
-            return [_judged(spec, case) for case in cases]
-        workers = AT_ONCE if place else min(AT_ONCE, os.cpu_count() or 1)
+        judge = (endpoint or endpoint_from_env()) if _uses(spec, ScoreModel, LabelModel) else None
+        cases = [_case(text, index, columns, judge) for index, text in enumerate(completions)]
+        if not _uses(spec, ScoreModel, LabelModel, PythonGrader):
+            return [_grade(spec, case) for case in cases]
+        workers = MAX_CONCURRENT if judge else min(MAX_CONCURRENT, os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(lambda case: _judged(spec, case), cases))
+            return list(pool.map(lambda case: _grade(spec, case), cases))
 
     reward.__name__ = name
-    reward.costly = _has(spec, ScoreModel, LabelModel)  # type: ignore[attr-defined]  # an audit asks such a judge less
+    reward.costly = _uses(spec, ScoreModel, LabelModel)  # type: ignore[attr-defined]  # an audit calls it less often
     return reward
 
 
-def _has(spec: Spec, *kinds: type) -> bool:
+def _uses(spec: Spec, *kinds: type) -> bool:
     """Whether a grader, or one that it combines, is of these kinds."""
     return isinstance(spec, kinds) or (
-        isinstance(spec, Multi) and any(_has(one, *kinds) for one in _used(spec).values())
+        isinstance(spec, Multi) and any(_uses(one, *kinds) for one in _used(spec).values())
     )
 
 
 def _used(spec: Multi) -> dict[str, Single]:
-    """The graders that the formula names. The others are not run."""
+    """The graders that the formula uses. The others are not run."""
     return {key: one for key, one in spec.graders.items() if key in spec.formula.names}
 
 
-def _case(text: str, index: int, columns: Mapping[str, Any], at: Endpoint | None) -> _Case:
+def _case(text: str, index: int, columns: Mapping[str, Any], endpoint: Endpoint | None) -> _Case:
     row = {key: value[index] for key, value in columns.items() if isinstance(value, (list, tuple))}
     item = {key: _plain(value) for key, value in row.items() if key not in _NOT_ITEM}
     if item.get("answer", 0) is None:
@@ -108,14 +108,14 @@ def _case(text: str, index: int, columns: Mapping[str, Any], at: Endpoint | None
     choices = [{"index": 0, "message": message, "finish_reason": row.get("finish", "stop")}]
     sample: dict[str, Any] = {"output_text": text, "output_tools": tools, "choices": choices}
     with suppress(ValueError, RecursionError):
-        read = json.loads(text, parse_constant=no_constant)
-        if _is_flat(read):
-            sample["output_json"] = read
-    return _Case(item, sample, at)
+        value = json.loads(text, parse_constant=refuse_constant)
+        if _is_shallow(value):
+            sample["output_json"] = value
+    return _Case(item, sample, endpoint)
 
 
 def _plain(value: object) -> Any:
-    """The value in the types of JSON: mappings and tuples as dicts and lists, what JSON has no type for as its text."""
+    """The value in JSON's types: mappings and tuples as dicts and lists, anything else as text."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -125,25 +125,22 @@ def _plain(value: object) -> Any:
     return str(value)
 
 
-def _is_flat(value: object) -> bool:
-    """Whether a value's nest is one that everything here can walk: at most DEEPEST_ANSWER levels."""
+def _is_shallow(value: object) -> bool:
+    """Whether a value has at most MAX_ANSWER_DEPTH levels, so that no recursion over it can overflow."""
     level = [value]
-    for _ in range(DEEPEST_ANSWER):
-        level = [one for outer in level if isinstance(outer, (dict, list)) for one in _values(outer)]
+    for _ in range(MAX_ANSWER_DEPTH):
+        containers = [outer for outer in level if isinstance(outer, (dict, list))]
+        level = [one for outer in containers for one in (outer.values() if isinstance(outer, dict) else outer)]
         if not level:
             return True
     return False
 
 
-def _values(outer: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(outer.values()) if isinstance(outer, dict) else outer
-
-
-def _judged(spec: Spec, case: _Case) -> Grade:
+def _grade(spec: Spec, case: _Case) -> Grade:
     parts: Mapping[str, float | None] = {}
     try:
         if isinstance(spec, Multi):
-            score, reason, parts = _combined(spec, case)
+            score, reason, parts = _combine(spec, case)
         else:
             score, reason = _SCORES[type(spec)](spec, case)
     except MissingSample as error:
@@ -154,9 +151,9 @@ def _judged(spec: Spec, case: _Case) -> Grade:
     return Grade(score, "right" if right else "wrong", parts, "" if right else reason)
 
 
-def _combined(spec: Multi, case: _Case) -> tuple[float, str, dict[str, float | None]]:
-    """The formula's value, why it is not more, and each grader's score. One that cannot judge leaves it broken."""
-    grades = {key: _judged(one, case) for key, one in _used(spec).items()}
+def _combine(spec: Multi, case: _Case) -> tuple[float, str, dict[str, float | None]]:
+    """The formula's value, the reason for it, and each grader's score. A broken grade makes the whole grade broken."""
+    grades = {key: _grade(one, case) for key, one in _used(spec).items()}
     for key, grade in grades.items():
         if grade.reward is None:
             raise JudgeFailure(f"{key}: {grade.reason}")
@@ -168,8 +165,8 @@ def _combined(spec: Multi, case: _Case) -> tuple[float, str, dict[str, float | N
 def _string_check(spec: StringCheck, case: _Case) -> tuple[float, str]:
     text, reference = case.text(spec.input), case.text(spec.reference)
     if spec.operation in ("like", "ilike") and not reference:
-        if spec.reference.asks_sample:
-            return 0.0, "the answer left nothing to look for"
+        if spec.reference.uses_sample:
+            return 0.0, "the reference, taken from the answer, is empty"
         raise JudgeFailure("the reference is empty: every text contains it")
     holds = {
         "eq": lambda: text == reference,
@@ -195,21 +192,21 @@ def _python(spec: PythonGrader, case: _Case) -> tuple[float, str]:
         raise JudgeFailure(f"grade(sample, item) failed: {error}") from None
     if not isinstance(result, (int, float)) or not is_finite(result):
         short = isinstance(result, (bool, float, type(None)))
-        shown = repr(result) if short else f"a value of type {type(result).__name__}"
-        raise JudgeFailure(f"grade(sample, item) returned {shown}, not a finite number: return a float")
+        value = repr(result) if short else f"a value of type {type(result).__name__}"
+        raise JudgeFailure(f"grade(sample, item) returned {value}, not a finite number: return a float")
     return float(result), f"grade(sample, item) returned {result:g}"
 
 
 def _score_model(spec: ScoreModel, case: _Case) -> tuple[float, str]:
-    assert case.at is not None, "a judge needs an endpoint"
-    score = ask_score(spec.model, _messages(spec, case), spec.sampling, spec.bounds, case.at)
+    assert case.endpoint is not None, "a judge needs an endpoint"
+    score = request_score(spec.model, _messages(spec, case), spec.sampling, spec.bounds, case.endpoint)
     return score, f"{spec.model} scored {score:g}"
 
 
 def _label_model(spec: LabelModel, case: _Case) -> tuple[float, str]:
-    assert case.at is not None, "a judge needs an endpoint"
-    label = ask_label(spec.model, _messages(spec, case), spec.labels, case.at)
-    return float(label in spec.passing), f"{spec.model} said {clipped(label)}"
+    assert case.endpoint is not None, "a judge needs an endpoint"
+    label = request_label(spec.model, _messages(spec, case), spec.labels, case.endpoint)
+    return float(label in spec.passing), f"{spec.model} chose {clipped(label)}"
 
 
 def _messages(spec: ScoreModel | LabelModel, case: _Case) -> list[dict[str, str]]:

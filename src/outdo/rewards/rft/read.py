@@ -1,6 +1,6 @@
-"""Reading OpenAI's grader JSON strictly: every problem with its place, and the nearest right name for a wrong one.
+"""Parses OpenAI's grader JSON strictly: reports every problem with its place, and the nearest name for a wrong one.
 
-Python sources are parsed here and never run.
+Python sources are parsed, never run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Place = tuple[str | int, ...]  # keys and indices from the top of the file
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
 ROLES = ("system", "developer", "user", "assistant")
-LARGEST_SOURCE = 256 * 1024  # bytes
-MOST_PROBLEMS = 20  # are told; a file made to have a million is not read on
-SAMPLING = {  # the grader's name for it: the chat endpoint's
+MAX_SOURCE_BYTES = 256 * 1024
+MAX_PROBLEMS = 20  # reported; then parsing stops
+SAMPLING = {  # the grader's name: the chat endpoint's name
     "temperature": "temperature",
     "top_p": "top_p",
     "seed": "seed",
@@ -45,48 +45,48 @@ SAMPLING = {  # the grader's name for it: the chat endpoint's
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a file."""
+    """One error in a file."""
 
     place: Place
     text: str
 
 
-class _Enough(Exception):
-    """So many problems were found that more would help nobody."""
+class _TooManyProblems(Exception):
+    """MAX_PROBLEMS were reported."""
 
 
 @dataclass(frozen=True)
 class _At:
-    """One object of the file, its place, and where to put problems. Getters return a stand-in where they note one."""
+    """One object of the file, its place, and the list of problems. A getter that reports one returns a default."""
 
     data: Mapping[str, Any]
     place: Place
     problems: list[Problem]
 
-    def note(self, text: str, *steps: str | int) -> None:
+    def report(self, text: str, *steps: str | int) -> None:
         self.problems.append(Problem((*self.place, *steps), text))
-        if len(self.problems) >= MOST_PROBLEMS:
-            raise _Enough
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _TooManyProblems
 
     def text(self, key: str) -> str:
         value = self.data.get(key)
         if isinstance(value, str):
             return value
-        if key in self.data:  # a key that is not there was noted already
-            self.note(f"is {_kind(value)}, and must be a text", key)
+        if key in self.data:  # a missing key was reported already
+            self.report(f"is {_kind(value)}, and must be a string", key)
         return ""
 
     def template(self, key: str) -> Template:
         try:
             return template.parse(self.text(key))
         except template.TemplateError as error:
-            self.note(str(error), key)
+            self.report(str(error), key)
             return Template(())
 
     def choice(self, key: str, options: Sequence[str]) -> str:
         value = self.text(key)
         if value not in options and isinstance(self.data.get(key), str):
-            self.note(f"{clipped(value)} is not one of {', '.join(options)}{_meant(value, options)}", key)
+            self.report(f"{clipped(value)} is not one of {', '.join(options)}{_meant(value, options)}", key)
         return value
 
     def number(self, key: str, default: float) -> float:
@@ -94,7 +94,7 @@ class _At:
         if value is None:
             return default
         if not is_finite(value):
-            self.note(f"is {_kind(value)}, and must be a finite number", key)
+            self.report(f"is {_kind(value)}, and must be a finite number", key)
             return default
         return float(value)
 
@@ -103,50 +103,50 @@ class _At:
         if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
             return tuple(value)
         if key in self.data:
-            self.note("must be a list of texts, and not an empty one", key)
+            self.report("must be a non-empty list of strings", key)
         return ()
 
 
 def read_spec(data: object) -> tuple[Spec | None, list[Problem]]:
-    """The grader that parsed JSON describes, or None; and its problems, the first MOST_PROBLEMS of them."""
+    """The grader in a JSON value, or None; and its first MAX_PROBLEMS problems."""
     problems: list[Problem] = []
     try:
         spec = _grader(data, (), problems, KINDS)
-    except _Enough:
+    except _TooManyProblems:
         spec = None
     return (None if problems else spec), problems
 
 
 def _meant(word: str, options: Sequence[str]) -> str:
-    """The option that a word was meant to be, as the end of a sentence; nothing where none is near."""
+    """The nearest option, as the end of a sentence; empty if none is near."""
     return did_you_mean(word, options, "; did you mean {!r}?")
 
 
 def _grader(data: object, place: Place, problems: list[Problem], kinds: Mapping[str, _Kind]) -> Spec | None:
-    """One grader of one of these kinds. Raises nothing; None where even its kind is not clear."""
+    """One grader of one of these kinds; None if its kind is unknown."""
     at = _At(data if isinstance(data, dict) else {}, place, problems)
     if not isinstance(data, dict):
-        at.note(f"is {_kind(data)}, and must be a grader: an object with a 'type'")
+        at.report(f"is {_kind(data)}, and must be a grader: an object with a 'type'")
         return None
     if "type" not in data:
-        whole = "; keep only what stands under 'grader'" if "grader" in data else ""
-        at.note(f"needs 'type', one of {', '.join(kinds)}{whole}")
+        hint = "; the file must contain only the value of 'grader'" if "grader" in data else ""
+        at.report(f"needs 'type', one of {', '.join(kinds)}{hint}")
         return None
     name = data["type"]
     if name == "multi" and "multi" not in kinds:
-        at.note("a multi grader cannot stand inside another", "type")
+        at.report("a multi grader cannot contain another", "type")
         return None
     if not isinstance(name, str) or name not in kinds:
-        at.note(f"{clipped(str(name))} is not one of {', '.join(kinds)}{_meant(str(name), list(kinds))}", "type")
+        at.report(f"{clipped(str(name))} is not one of {', '.join(kinds)}{_meant(str(name), list(kinds))}", "type")
         return None
     kind = kinds[name]
-    known = ("type", "name", *kind.required, *kind.optional)
+    keys = ("type", "name", *kind.required, *kind.optional)
     for key in data:
-        if key not in known:
-            at.note(f"a {name} grader has no {clipped(key)}; it has {', '.join(known)}{_meant(key, known)}", key)
+        if key not in keys:
+            at.report(f"a {name} grader has no {clipped(key)}; it has {', '.join(keys)}{_meant(key, keys)}", key)
     for key in kind.required:
         if key not in data:
-            at.note(f"a {name} grader needs {key!r}")
+            at.report(f"a {name} grader needs {key!r}")
     if data.get("name") is not None:
         at.text("name")
     return kind.read(at)
@@ -159,9 +159,9 @@ def _string_check(at: _At) -> Spec:
 
 def _text_similarity(at: _At) -> Spec:
     if at.data.get("evaluation_metric") == "cosine":
-        at.note(
-            "cosine compares embeddings, which OpenAI has for evals only, not for training, and outdo has not; "
-            "take rouge_l or fuzzy_match, or a score_model grader for likeness in meaning",
+        at.report(
+            "cosine compares embeddings, which OpenAI supports only for evals and outdo does not; use rouge_l or "
+            "fuzzy_match, or a score_model grader for similarity of meaning",
             "evaluation_metric",
         )
         metric = "cosine"
@@ -173,7 +173,7 @@ def _text_similarity(at: _At) -> Spec:
 def _python(at: _At) -> Spec:
     source = at.text("source")
     if isinstance(at.data.get("source"), str) and (problem := _source_problem(source)):
-        at.note(problem, "source")
+        at.report(problem, "source")
     return PythonGrader(source, at.number("pass_threshold", 1.0))
 
 
@@ -186,11 +186,11 @@ def _score_model(at: _At) -> Spec:
 def _label_model(at: _At) -> Spec:
     labels, passing = at.texts("labels"), at.texts("passing_labels")
     if len(set(labels)) < len(labels):
-        at.note("names a label twice", "labels")
-    known = set(labels)
+        at.report("has a duplicate label", "labels")
+    allowed = set(labels)
     for index, label in enumerate(passing):
-        if label not in known:
-            at.note(f"{clipped(label)} is not one of the labels{_meant(label, labels)}", "passing_labels", index)
+        if label not in allowed:
+            at.report(f"{clipped(label)} is not one of the labels{_meant(label, labels)}", "passing_labels", index)
     return LabelModel(at.text("model"), _messages(at), labels, frozenset(passing))
 
 
@@ -200,23 +200,23 @@ def _multi(at: _At) -> Spec:
     if isinstance(given, dict) and given:
         for key, data in given.items():
             if not formula.can_be_named(key):
-                at.note("a formula cannot name this: use letters, digits and _, no digit first", "graders", key)
+                at.report("a formula cannot use this name: use letters, digits and _, no digit first", "graders", key)
             graders[key] = _grader(data, (*at.place, "graders", key), at.problems, SINGLES)
     elif "graders" in at.data:
-        at.note('must be an object of graders by name: {"accuracy": {…}}', "graders")
+        at.report('must be an object of graders by name: {"accuracy": {…}}', "graders")
     text = at.text("calculate_output")
     combined = Formula(text, frozenset(), lambda values: 0.0)
     if graders and isinstance(at.data.get("calculate_output"), str):
         try:
             combined = formula.parse(text, graders)
         except formula.FormulaError as error:
-            at.note(str(error), "calculate_output")
+            at.report(str(error), "calculate_output")
     return Multi(graders, combined, at.number("pass_threshold", 1.0))
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The keys of one type of grader, beside `type` and `name`, and what reads them."""
+    """The keys of one type of grader, besides `type` and `name`, and the function that reads them."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
@@ -238,7 +238,7 @@ def _bounds(at: _At) -> tuple[float, float]:
     if value is None:
         return 0.0, 1.0
     if not isinstance(value, list) or len(value) != 2 or not all(map(is_finite, value)) or value[0] >= value[1]:
-        at.note("must be two finite numbers, the smaller first", "range")
+        at.report("must be two finite numbers, the smaller first", "range")
         return 0.0, 1.0
     return float(value[0]), float(value[1])
 
@@ -248,14 +248,14 @@ def _sampling(at: _At) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        at.note(f"is {_kind(given)}, and must be an object", "sampling_params")
+        at.report(f"is {_kind(given)}, and must be an object", "sampling_params")
         return {}
     for key, value in given.items():
         if key not in SAMPLING:
-            at.note(f"is not one of {', '.join(SAMPLING)}{_meant(key, list(SAMPLING))}", "sampling_params", key)
+            at.report(f"is not one of {', '.join(SAMPLING)}{_meant(key, list(SAMPLING))}", "sampling_params", key)
         elif value is not None and not (isinstance(value, str) if key == "reasoning_effort" else is_finite(value)):
-            wanted = "a text" if key == "reasoning_effort" else "a number"
-            at.note(f"is {_kind(value)}, and must be {wanted}", "sampling_params", key)
+            wanted = "a string" if key == "reasoning_effort" else "a number"
+            at.report(f"is {_kind(value)}, and must be {wanted}", "sampling_params", key)
     return {SAMPLING[key]: value for key, value in given.items() if key in SAMPLING and value is not None}
 
 
@@ -263,7 +263,7 @@ def _messages(at: _At) -> tuple[tuple[str, Template], ...]:
     given = at.data.get("input")
     if not isinstance(given, list) or not given:
         if "input" in at.data:
-            at.note('must be a list of messages: [{"role": "user", "content": "…"}]', "input")
+            at.report('must be a list of messages: [{"role": "user", "content": "…"}]', "input")
         return ()
     return tuple(
         _message(one, _At(one if isinstance(one, dict) else {}, (*at.place, "input", i), at.problems))
@@ -273,21 +273,23 @@ def _messages(at: _At) -> tuple[tuple[str, Template], ...]:
 
 def _message(given: object, at: _At) -> tuple[str, Template]:
     if not isinstance(given, dict):
-        at.note(f"is {_kind(given)}, and must be a message")
+        at.report(f"is {_kind(given)}, and must be a message")
         return "", Template(())
     for key in given:
         if key not in ("role", "content", "type"):
-            at.note(f"a message has no {clipped(key)}; it has role and content{_meant(key, ('role', 'content'))}", key)
+            at.report(
+                f"a message has no {clipped(key)}; it has role and content{_meant(key, ('role', 'content'))}", key
+            )
     for key in ("role", "content"):
         if key not in given:
-            at.note(f"a message needs {key!r}")
+            at.report(f"a message needs {key!r}")
     if given.get("type") not in (None, "message"):
-        at.note("must be 'message'", "type")
+        at.report("must be 'message'", "type")
     return at.choice("role", ROLES), _content(given.get("content"), at)
 
 
 def _content(given: object, at: _At) -> Template:
-    """A text, or texts as parts ({"type": "input_text", "text": …}), which are joined by line ends."""
+    """A string, or a list of parts ({"type": "input_text", "text": …}), which are joined by newlines."""
     parts: list[str] = []
     for part in given if isinstance(given, list) else [given]:
         text = (
@@ -298,38 +300,38 @@ def _content(given: object, at: _At) -> Template:
         if isinstance(text, str):
             parts.append(text)
         elif "content" in at.data:
-            at.note("must be a text: images and audio are not supported", "content")
+            at.report("must be a string: images and audio are not supported", "content")
     try:
         return template.parse("\n".join(parts))
     except template.TemplateError as error:
-        at.note(str(error), "content")
+        at.report(str(error), "content")
         return Template(())
 
 
 def _source_problem(source: str) -> str:
-    """Why a source cannot be a python grader, or nothing. It is parsed, never run."""
+    """Why a source is not a valid python grader; empty if it is. It is parsed, never run."""
     size = len(source.encode("utf-8", "replace"))
-    if size >= LARGEST_SOURCE:
-        return f"is {size} bytes long, and must be under {LARGEST_SOURCE}"
+    if size >= MAX_SOURCE_BYTES:
+        return f"is {size} bytes long, and must be under {MAX_SOURCE_BYTES}"
     try:
         with warnings.catch_warnings(action="ignore"):
             body = ast.parse(source).body
     except SyntaxError as error:
-        return f"is no Python: {error.msg} (its line {error.lineno})"
+        return f"is not valid Python: {error.msg} (line {error.lineno} of the source)"
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"is no Python: {error or 'nested too deeply'}"
-    found = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "grade"]
-    if not found:
+        return f"is not valid Python: {error or 'nested too deeply'}"
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "grade"]
+    if not functions:
         return "defines no function grade(sample, item) at its top level"
-    spec = found[-1].args
+    spec = functions[-1].args
     positional = len(spec.posonlyargs) + len(spec.args)
-    needed = positional - len(spec.defaults)
-    lone = [arg for arg, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is None]
-    if needed > 2 or lone or (positional < 2 and spec.vararg is None):
-        return f"line {found[-1].lineno}: grade must take two values, (sample, item); it takes {positional}"
+    num_required = positional - len(spec.defaults)
+    required_keywords = [arg for arg, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is None]
+    if num_required > 2 or required_keywords or (positional < 2 and spec.vararg is None):
+        return f"line {functions[-1].lineno}: grade must take two arguments, (sample, item); it takes {positional}"
     return ""
 
 
 def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")

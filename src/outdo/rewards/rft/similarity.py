@@ -1,14 +1,14 @@
-"""How alike two texts are, in [0, 1], by the measures that OpenAI's text_similarity graders name. Pure Python.
+"""Similarity of two texts, in [0, 1], by the metrics of OpenAI's text_similarity graders. Pure Python.
 
-All take (input, reference) and are deterministic. Words are runs of letters, digits and _; a sign is a word of its own
+All take (input, reference) and are deterministic. Words are runs of letters, digits and _; a punctuation mark is a word
 for bleu, gleu and meteor, and is dropped for rouge. rouge and meteor ignore case.
 
-Long texts: only the first MOST_WORDS of each text are compared, and for fuzzy_match the first MOST_CHARACTERS. What
-lies beyond counts as unlike: it stays in every denominator, so that padding can lower a score and never raise it, and a
-megabyte takes well under a second.
+Long texts: only the first MAX_WORDS of each text are compared, and for fuzzy_match the first MAX_CHARS. The rest counts
+as different: it stays in every denominator, so that padding can lower a score but never raise it, and a megabyte takes
+well under a second.
 
-Libraries differ in details that OpenAI does not publish; each docstring says what is computed here. `cosine` means the
-cosine of two embeddings there, for evals only and never in training: it is not here.
+Libraries differ in details that OpenAI does not publish; each docstring defines what is computed here. Not covered:
+`cosine`, which compares embeddings and which OpenAI supports only for evals.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-MOST_WORDS = 20_000
-MOST_CHARACTERS = 50_000
+MAX_WORDS = 20_000
+MAX_CHARS = 50_000
 _WORD = re.compile(r"\w+")
-_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
 def fuzzy_match(input: str, reference: str) -> float:
-    """2 LCS / (|input| + |reference|) over characters, case and all: rapidfuzz's `ratio`. Two empty texts are alike."""
+    """2 LCS / (|input| + |reference|) over characters, case-sensitive: rapidfuzz's `ratio`. Two empty texts score 1."""
     total = len(input) + len(reference)
-    return 2 * _common(input[:MOST_CHARACTERS], reference[:MOST_CHARACTERS]) / total if total else 1.0
+    return 2 * _lcs_length(input[:MAX_CHARS], reference[:MAX_CHARS]) / total if total else 1.0
 
 
 def bleu(input: str, reference: str) -> float:
     """BP · (p1 p2 p3 p4)^(1/4), as sacrebleu scores a sentence.
 
-    p_n is the share of the input's n-grams that the reference has, each as often at most. Orders that the input is too
-    short for are left out. Where an order matches nothing, the k-th such p_n is 1 / (2^k · its n-grams); where no
-    word matches, the score is 0. BP = exp(1 - |reference| / |input|) for an input that is shorter, else 1.
+    p_n is the share of the input's n-grams that occur in the reference, with clipped counts. Orders that the input is
+    too short for are skipped. The k-th order without a match has p_n = 1 / (2^k · its n-grams); if no word matches, the
+    score is 0. BP = exp(1 - |reference| / |input|) if the input is shorter, else 1.
     """
-    words, others = _WORD_OR_SIGN.findall(input), _WORD_OR_SIGN.findall(reference)
+    words, others = _WORD_OR_MARK.findall(input), _WORD_OR_MARK.findall(reference)
     if not words or not _matches(words, others, 1):
         return 0.0
     logs: list[float] = []
@@ -55,21 +55,21 @@ def bleu(input: str, reference: str) -> float:
 
 
 def gleu(input: str, reference: str) -> float:
-    """Google BLEU: the 1- to 4-grams that both have, divided by those of the text that has more."""
-    words, others = _WORD_OR_SIGN.findall(input), _WORD_OR_SIGN.findall(reference)
-    most = max(_count(words), _count(others))
-    return sum(_matches(words, others, n) for n in range(1, 5)) / most if most else 0.0
+    """Google BLEU: the number of shared 1- to 4-grams, divided by that of the text with more of them."""
+    words, others = _WORD_OR_MARK.findall(input), _WORD_OR_MARK.findall(reference)
+    larger = max(_count(words), _count(others))
+    return sum(_matches(words, others, n) for n in range(1, 5)) / larger if larger else 0.0
 
 
 def meteor(input: str, reference: str) -> float:
     """F (1 - 0.5 (chunks / m)^3), F = 10 P R / (R + 9 P), P = m / |input|, R = m / |reference|.
 
-    m counts the words that both have; a chunk is a run of them that stands together in both texts. Words match as they
-    are, without stems and synonyms (those need downloads). Each takes the place behind the last match if it can, else
-    the first that is free. The same text twice scores just under 1: one word 0.5, ten words 0.9995.
+    m is the number of matched words; a chunk is a run of them that is contiguous in both texts. Words match exactly,
+    without stems and synonyms (which need downloads). Each is matched to the position after the last match if possible,
+    else to the first free one. Equal texts score just under 1: one word 0.5, ten words 0.9995.
     """
-    words, others = _WORD_OR_SIGN.findall(input.lower()), _WORD_OR_SIGN.findall(reference.lower())
-    places = _aligned(words[:MOST_WORDS], others[:MOST_WORDS])
+    words, others = _WORD_OR_MARK.findall(input.lower()), _WORD_OR_MARK.findall(reference.lower())
+    places = _aligned(words[:MAX_WORDS], others[:MAX_WORDS])
     m = sum(place >= 0 for place in places)
     if not m:
         return 0.0
@@ -80,7 +80,7 @@ def meteor(input: str, reference: str) -> float:
 
 
 def rouge(input: str, reference: str, n: int) -> float:
-    """ROUGE-n: F1 of the n-grams. 0 where a text has fewer than n words."""
+    """ROUGE-n: F1 of the n-grams. 0 if a text has fewer than n words."""
     words, others = _WORD.findall(input.lower()), _WORD.findall(reference.lower())
     return _f1(_matches(words, others, n), len(words) - n + 1, len(others) - n + 1)
 
@@ -88,7 +88,7 @@ def rouge(input: str, reference: str, n: int) -> float:
 def rouge_l(input: str, reference: str) -> float:
     """ROUGE-L: F1 of the longest common subsequence of words."""
     words, others = _WORD.findall(input.lower()), _WORD.findall(reference.lower())
-    return _f1(_common(words[:MOST_WORDS], others[:MOST_WORDS]), len(words), len(others))
+    return _f1(_lcs_length(words[:MAX_WORDS], others[:MAX_WORDS]), len(words), len(others))
 
 
 METRICS: dict[str, Callable[[str, str], float]] = {
@@ -106,38 +106,38 @@ def _f1(matches: int, ours: int, theirs: int) -> float:
 
 
 def _count(words: Sequence[str]) -> int:
-    """How many 1- to 4-grams a text has."""
+    """The number of 1- to 4-grams of a text."""
     return sum(max(0, len(words) - n + 1) for n in range(1, 5))
 
 
 def _matches(words: Sequence[str], others: Sequence[str], n: int) -> int:
-    """The n-grams of both texts' first MOST_WORDS words, each counted as often as it stands in both."""
-    return (_ngrams(words[:MOST_WORDS], n) & _ngrams(others[:MOST_WORDS], n)).total()
+    """The number of shared n-grams of the first MAX_WORDS words, with clipped counts."""
+    return (_ngrams(words[:MAX_WORDS], n) & _ngrams(others[:MAX_WORDS], n)).total()
 
 
 def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(zip(*(words[start:] for start in range(n)), strict=False))
 
 
-def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+def _lcs_length(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     """The length of the longest common subsequence: Hyyrö's bit-parallel count, len(b) steps on a len(a)-bit number."""
-    places: dict[Hashable, int] = {}
+    positions: dict[Hashable, int] = {}
     for index, value in enumerate(a):
-        places[value] = places.get(value, 0) | 1 << index
+        positions[value] = positions.get(value, 0) | 1 << index
     full = (1 << len(a)) - 1
     row = full  # a 0 bit is where the subsequence grows
     for value in b:
-        if value in places:
-            hit = row & places[value]
+        if value in positions:
+            hit = row & positions[value]
             row = ((row + hit) | (row - hit)) & full
     return len(a) - row.bit_count()
 
 
 def _aligned(words: Sequence[str], others: Sequence[str]) -> list[int]:
-    """For each word, its place in the other text, or -1. No place is given twice."""
+    """For each word, its position in the other text, or -1. No position is used twice."""
     free: dict[str, list[int]] = {}
     for place in range(len(others) - 1, -1, -1):
-        free.setdefault(others[place], []).append(place)  # the first place last, to be popped
+        free.setdefault(others[place], []).append(place)  # the first position last, to be popped
     taken = bytearray(len(others) + 1)
     places: list[int] = []
     last = -2

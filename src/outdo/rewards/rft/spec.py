@@ -1,6 +1,6 @@
-"""What OpenAI's grader JSON can say: one frozen type for each grader.
+"""OpenAI's graders: one frozen type for each.
 
-`pass_threshold` is where a score counts as success; it never changes the score.
+`pass_threshold` is the score from which an answer counts as right; it never changes the score.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ScoreModel:
     model: str
     messages: tuple[tuple[str, Template], ...]  # role and content
     bounds: tuple[float, float] = (0.0, 1.0)
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # by the chat endpoint's names
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # under the chat endpoint's names
     pass_threshold: float = 1.0
 
 
@@ -68,8 +68,8 @@ Spec = Single | Multi
 
 
 def is_finite(value: object) -> bool:
-    """Whether a value is a number that a float can hold. True and False are none."""
+    """Whether a value is a number that fits in a finite float. Booleans are not numbers."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
+    except OverflowError:  # an integer too large for a float
         return False
