@@ -18,8 +18,8 @@ import pytest
 
 from outdo.rewards import gym as grader
 from outdo.rewards.gym import reasoning_gym, reasoning_gym_partial
+from outdo.sandbox.execute import Raised, Sandbox, require_sandbox
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Raised, Sandbox, require_sandbox
 from outdo.tasks import gym
 from outdo.types import Grade, Prompt
 

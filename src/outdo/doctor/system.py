@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.parallel.host import available_memory
-from outdo.sandbox.sandbox import require_sandbox
+from outdo.sandbox.execute import require_sandbox
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MEMORY = 5, 4  # GiB
@@ -101,7 +101,7 @@ def _sandbox() -> Check:
     """Tried, not believed: a container may have bubblewrap and not let it work."""
     try:
         require_sandbox()
-    except GraderError as error:
+    except SandboxError as error:
         return Check("sandbox", "missing", "does not work; needed to grade code", str(error))
     return Check("sandbox", "ok", "bubblewrap works")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from outdo.errors import GraderError
+from outdo.errors import GraderError, SandboxError
 from outdo.recipe import plugins
 from outdo.sandbox.pool import Pool
 from outdo.types import Grade, RewardFunction
@@ -51,10 +51,11 @@ def call(
         ("outdo.rewards.calls:in_process", (where, name, dict(columns), n))
         for columns, n in zip(arguments, counts, strict=True)
     ]
-    return [
-        _unpacked(reply.value) if reply.kind == "value" else Failure(f"{name}: {reply.words}")
-        for reply in _pool().run(jobs, seconds)
-    ]
+    try:
+        replies = _pool().run(jobs, seconds)
+    except SandboxError as error:
+        raise GraderError(str(error)) from error
+    return [_unpacked(reply.value) if reply.kind == "value" else Failure(f"{name}: {reply.words}") for reply in replies]
 
 
 @cache
@@ -108,6 +109,8 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
         values = function(**columns)
     except GraderError:
         raise
+    except SandboxError as error:
+        raise GraderError(str(error)) from error
     except (Exception, SystemExit) as error:
         return Failure(f"{name} raised {_where(error)}")
     if inspect.iscoroutine(values):

@@ -79,11 +79,11 @@ def _is_there(value: object) -> bool:
     return value is not None and value == value  # JSON as Python writes it has NaN, which is not equal to itself
 
 
-def graded(rewards: Rewards, right: bool) -> list[str]:
+def dense_rewards(rewards: Rewards, right: bool) -> list[str]:
     """The rewards that may pay two answers differently although both are right, or both wrong: all that are paid beside
     the one that decides success, and that one where it pays for part of the way or is a user's own."""
     if rewards.by_part:
-        return list(dict.fromkeys(name for part in rewards.by_part.values() for name in graded(part, right)))
+        return list(dict.fromkeys(name for part in rewards.by_part.values() for name in dense_rewards(part, right)))
     shut = rewards.gate if not right else ""
     paid = [part for part in rewards.parts if part.weight and shut in ("", part.name)]
     return [part.name for part in paid if part.name != rewards.truth or part.grader is None or part.name in IN_PART]

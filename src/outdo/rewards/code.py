@@ -30,8 +30,8 @@ from typing import Any
 
 from outdo.rewards.answer import after_thinking
 from outdo.sandbox import inside
+from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, printable, require_sandbox, run_program
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Forged, Raised, Sandbox, SandboxFailure, printable, require_sandbox, run_program
 from outdo.types import Grade
 
 SECONDS = 10.0  # for all the cases of one answer
@@ -224,7 +224,7 @@ def _called(source: str, problem: Problem, ends: float) -> Outcome:
                 sandbox.ask(op="done")  # whatever else it has said comes to light here
         except Forged:
             raise
-        except SandboxFailure as error:
+        except ExecutionError as error:
             started = len(waiting) < len(problem.cases)
             reason = reason or (f"cases[{index}]: {error}" if started else str(error))
             if not started or time.monotonic() > ends:
@@ -255,7 +255,7 @@ def _printed(source: str, problem: Problem, ends: float) -> Outcome:
             did = run_program(source, case["stdin"], problem.limits, ends)
             failure = f"it ended with status {did.status}: {_last_line(did.stderr)}" if did.status else ""
             failure = failure or ("" if _lines(did.stdout) == _lines(case["stdout"]) else "it printed something else")
-        except SandboxFailure as error:
+        except ExecutionError as error:
             failure = str(error)
         passed += not failure
         reason = reason or (failure and f"cases[{index}]: {failure}")
@@ -280,7 +280,7 @@ def _checked(source: str, problem: Problem, ends: float) -> Outcome:
         nonce = secrets.token_hex(16)
         try:
             message = _first_call(judge, nonce, problem)
-        except SandboxFailure as error:
+        except ExecutionError as error:
             return Outcome(0, 0, f"the tests do not run: {error}")
         if message is None:
             return Outcome(0, 0, "the tests never call the function")
@@ -292,7 +292,7 @@ def _checked(source: str, problem: Problem, ends: float) -> Outcome:
                 message = judge.receive()
             judge.result(message, nonce)
             worker.ask(op="done")
-        except SandboxFailure as error:
+        except ExecutionError as error:
             return Outcome(0, 1, str(error))
         return Outcome(1, 1)
 

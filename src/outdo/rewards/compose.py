@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +22,7 @@ from outdo.rewards.calls import Failure, Where, call
 from outdo.rewards.registry import GRADERS, Grader
 from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
-AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
+MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 SECONDS = 10.0
 
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
@@ -123,20 +124,33 @@ def _called(function: Any) -> tuple[Any, Any]:
     return function, getattr(function, "__call__", None)  # noqa: B004
 
 
+def graded(
+    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
+) -> Iterator[Group]:
+    """Yields each group once it and those before it are graded, while the next are sampled.
+
+    `waiting` is entered when everything is sampled and only grades are outstanding. An error of a grader is raised then
+    too: by that time the sampler is done, and its rollouts can be kept.
+    """
+    executor = ThreadPoolExecutor(MAX_GROUPS_IN_FLIGHT, "grade")
+    pending: deque[Future[Group]] = deque()
+    try:
+        for group in groups:
+            pending.append(executor.submit(grade, group, rewards))
+            while pending and pending[0].done() and not pending[0].exception():
+                yield pending.popleft().result()
+        with waiting or nullcontext():
+            while pending:
+                yield pending.popleft().result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
 def grade_all(
     groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
 ) -> list[Group]:
-    """Grades groups as they come, so that grading goes on while the next ones are made. In the order they came.
-
-    `waiting` is entered while there is nothing left to do but to wait for grades.
-    """
-    executor = ThreadPoolExecutor(AT_ONCE, "grade")
-    try:
-        grading = [executor.submit(grade, group, rewards) for group in groups]
-        with waiting or nullcontext():
-            return [done.result() for done in grading]
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+    """All groups with their grades, as a list; see `graded`."""
+    return list(graded(groups, rewards, waiting))
 
 
 def grade(group: Group, rewards: Rewards) -> Group:

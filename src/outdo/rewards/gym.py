@@ -20,8 +20,8 @@ from typing import Any
 from outdo.errors import GraderError
 from outdo.rewards import referee
 from outdo.rewards.answer import final_answers, without_echoes
+from outdo.sandbox.execute import ExecutionError, Raised, Sandbox, require_sandbox
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Raised, Sandbox, SandboxFailure, require_sandbox
 from outdo.types import Grade
 
 SECONDS = 10.0  # for one answer
@@ -104,7 +104,7 @@ def _judge(args: list[Any], final: str, seconds: float) -> Grade | list[Any]:
             return [float(score), str(reason)[:200]]
         except Raised as error:  # the answer did it
             return [0.0, f"the scorer came to no end: {error}"]
-    except (SandboxFailure, OSError, ValueError, TypeError) as error:
+    except (ExecutionError, OSError, ValueError, TypeError) as error:
         _end(getattr(_own, "sandbox", None))
         _own.sandbox = None
         return Grade(None, "broken", reason=f"reasoning_gym/{args[0]} cannot be judged: {error}"[:300])

@@ -1,6 +1,6 @@
 """The half of the sandbox that runs inside it, beside the code that is judged. Standard library only; run as a file.
 
-Nothing here is trusted by the other half (`sandbox.py`): the code beside it can change or forge all of this. That gains
+Nothing here is trusted by the other half (`execute.py`): the code beside it can change or forge all of this. That gains
 it nothing, because what it is compared with is never in here.
 
 A frame is four bytes of length and a message: marshal's on the way in, JSON on the way out, because only what comes

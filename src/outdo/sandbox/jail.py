@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.sandbox import inside
 
 FIRST_USER, NUM_USERS = 1000, 60_000
@@ -78,7 +78,7 @@ def _made_namespace() -> int | None:
         holder.stdin.write(b"\n")
         holder.stdin.flush()
         if not holder.stdout.readline():
-            raise GraderError("root may not make a user namespace with users in it; run as another user")
+            raise SandboxError("root may not make a user namespace with users in it; run as another user")
         descriptor = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY)
         holder.kill()
     return descriptor

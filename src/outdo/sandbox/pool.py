@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.sandbox.worker import FORK, framed, read_exactly
 
 MOMENT = 0.08  # seconds that a job holds a place while others wait for one
@@ -186,7 +186,8 @@ class Pool:
                 ours.close()
                 theirs.close()
                 self._end_first()
-        raise GraderError(f"no worker process can be started for {', '.join(self.modules) or 'rewards'}")
+        modules = f" that imports {', '.join(self.modules)}" if self.modules else ""
+        raise SandboxError(f"cannot start a worker process{modules}")
 
     def _end_first(self) -> None:
         if self._first:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from outdo.errors import BrokenGraders, RecipeError
-from outdo.rewards.compose import AT_ONCE, Rewards, grade
+from outdo.rewards.compose import Rewards, graded
 from outdo.runs.files import disk_errors
 from outdo.runs.reader import read_rows
 from outdo.types import Group, Prompt, SampleParams, Sampler
@@ -122,21 +120,6 @@ def demonstrations(prompt: Prompt, texts: Iterable[str]) -> Iterator[dict[str, A
     asked = {"prompt": prompt.text} if alone else {"messages": [dict(message) for message in prompt.messages]}
     for text in texts:
         yield {**prompt.meta, **asked, "answer": prompt.answer, "completion": text, "split": "train"}
-
-
-def graded(groups: Iterable[Group], rewards: Rewards) -> Iterator[Group]:
-    """Each as soon as it and those before it are judged, while the next ones are sampled."""
-    executor = ThreadPoolExecutor(AT_ONCE, "grade")
-    waiting: deque[Future[Group]] = deque()
-    try:
-        for group in groups:
-            waiting.append(executor.submit(grade, group, rewards))
-            while waiting and waiting[0].done():
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _open(out: Path, settings: Mapping[str, Any]) -> Path:

@@ -7,7 +7,7 @@ from itertools import islice
 from outdo.doctor import foothold
 from outdo.evals.estimate import mean_interval
 from outdo.recipe.schema import Recipe
-from outdo.rewards.choose import graded, rewards_of
+from outdo.rewards.choose import dense_rewards, rewards_of
 from outdo.rewards.compose import grade_all
 from outdo.seeds import seed_of
 from outdo.tasks.mixture import task_of
@@ -46,6 +46,6 @@ def preflight(recipe: Recipe, reporter: PlainLines | LiveTable) -> None:
         f"training prompts{warm}"
     )
     any_right = sum(share > 0 for share in shares) / len(shares)
-    others = graded(rewards, success > 0.5)
+    others = dense_rewards(rewards, success > 0.5)
     for line in foothold.words(success, ANSWERS, any_right, recipe.num_generations, others):
         reporter.note(line)

@@ -19,7 +19,7 @@ from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
 from outdo.learn.memory import most_held
 from outdo.learn.sft import Imitator, imitate
-from outdo.rewards.choose import graded
+from outdo.rewards.choose import dense_rewards
 from outdo.rewards.compose import Rewards
 from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.runs import checkpoint
@@ -204,7 +204,7 @@ class Session(Keeper[LocalLearner]):
         passes = before[0].pass_at
         k = max(passes, default=1)
         chance = passes.get(1, before[0].success_rate)
-        size, others = self.recipe.num_generations, graded(self.rewards, chance > 0.5) if self.rewards else []
+        size, others = self.recipe.num_generations, dense_rewards(self.rewards, chance > 0.5) if self.rewards else []
         for line in foothold.words(chance, k, passes.get(k, chance), size, others):
             self.reporter.note(line)
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from outdo.sandbox import jail
+from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, call_function, require_sandbox, run_program
 from outdo.sandbox.inside import decode, encode
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Forged, Raised, Sandbox, SandboxFailure, call_function, require_sandbox, run_program
 from support.processes import left_running, running
 
 LIBC = "import ctypes, os, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -42,11 +42,11 @@ def test_without_bubblewrap_nothing_runs(tmp_path, grader):
     mark = tmp_path / "ran"
     answer = f"open({str(mark)!r}, 'w')\ndef f(): return 1"
     source = (
-        f"from outdo.rewards.code import {grader}\nfrom outdo.errors import GraderError\n"
+        f"from outdo.rewards.code import {grader}\nfrom outdo.errors import SandboxError\n"
         f"answer = {answer!r}\n"
         "try:\n"
         f"    print({grader}([answer], entry_point=['f'], cases=[[{{'expected': 1}}]]))\n"
-        "except GraderError as error:\n    print('refused:', error)\n"
+        "except SandboxError as error:\n    print('refused:', error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", source],
@@ -63,7 +63,7 @@ def test_a_bubblewrap_that_does_not_work_runs_nothing_either(tmp_path):
     false = tmp_path / "bwrap"
     false.write_text("#!/bin/sh\necho 'bwrap: no permissions' >&2\nexit 1\n")
     false.chmod(0o755)
-    source = "from outdo.sandbox.sandbox import require_sandbox\nrequire_sandbox()"
+    source = "from outdo.sandbox.execute import require_sandbox\nrequire_sandbox()"
     done = subprocess.run(
         [sys.executable, "-c", source],
         env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
@@ -173,7 +173,7 @@ def test_limits_hold():
 )
 def test_programs_that_do_not_end_are_ended(source, words):
     began = time.monotonic()
-    with pytest.raises(SandboxFailure, match=words):
+    with pytest.raises(ExecutionError, match=words):
         run_program(source, "", Limits(0.5))
     assert time.monotonic() - began < 3
 
@@ -203,9 +203,9 @@ def test_exceptions_and_lies_are_told_apart():
 
 def test_call_function():
     assert call_function("def grade(a, b): return {'x': (a, b)}", "grade", [1, None]) == {"x": (1, None)}
-    with pytest.raises(SandboxFailure, match="no function 'grade'"):
+    with pytest.raises(ExecutionError, match="no function 'grade'"):
         call_function("", "grade", [])
-    with pytest.raises(SandboxFailure, match="no end within"):
+    with pytest.raises(ExecutionError, match="no end within"):
         call_function("def grade():\n    while True: pass", "grade", [], seconds=0.5)
 
 
@@ -278,7 +278,7 @@ def test_a_sandbox_left_at_any_moment_of_its_start_leaves_no_process():
 def test_nothing_is_left_when_the_parent_is_killed(source):
     before = running()
     program = (
-        "from outdo.sandbox.jail import Limits\nfrom outdo.sandbox.sandbox import require_sandbox, run_program\n"
+        "from outdo.sandbox.jail import Limits\nfrom outdo.sandbox.execute import require_sandbox, run_program\n"
         f"require_sandbox()\nprint('started', flush=True)\nrun_program({source!r}, '', Limits(60.0))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:

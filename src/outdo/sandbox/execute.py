@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.sandbox import inside
 from outdo.sandbox.jail import Limits, command, descriptors
 from outdo.sandbox.seccomp import rules
@@ -27,11 +27,11 @@ from outdo.sandbox.seccomp import rules
 INSTALL = "install bubblewrap (apt-get install bubblewrap, or dnf install bubblewrap)"
 
 
-class SandboxFailure(Exception):
+class ExecutionError(Exception):
     """The code did not do what was asked: it ended, hung, or one of the two below. Says which."""
 
 
-class Raised(SandboxFailure):
+class Raised(ExecutionError):
     """It raised an exception. The sandbox is in order and takes the next call."""
 
     def __init__(self, kind: str, words: str) -> None:
@@ -39,7 +39,7 @@ class Raised(SandboxFailure):
         self.kind, self.words = kind, words
 
 
-class Forged(SandboxFailure):
+class Forged(ExecutionError):
     """It spoke on the channel by itself. Nothing that it says counts any more."""
 
 
@@ -52,7 +52,7 @@ def _trouble() -> str:
         with Sandbox(Limits()) as sandbox:
             sandbox.ask(op="load", source="def one(): return 1", name="one")
             assert sandbox.call([], {}) == 1
-    except (SandboxFailure, OSError) as error:
+    except (ExecutionError, OSError) as error:
         return (
             f"bubblewrap cannot make one: {error}. In a container, allow user namespaces (docker run --privileged, "
             "or a seccomp profile that does); on Ubuntu 24.04 and later, "
@@ -62,9 +62,9 @@ def _trouble() -> str:
 
 
 def require_sandbox() -> None:
-    """Raises GraderError where there is no sandbox. Code never runs outside of one."""
+    """Raises SandboxError where there is no sandbox. Code never runs outside of one."""
     if trouble := _trouble():
-        raise GraderError(f"code is run in a sandbox only, and {trouble}")
+        raise SandboxError(f"code is run in a sandbox only, and {trouble}")
 
 
 def _frame(message: Any) -> bytes:
@@ -143,7 +143,7 @@ class Sandbox:
         return None
 
     def ask(self, **request: Any) -> Any:
-        """One request, one reply to it: the value, or None. Raises SandboxFailure for anything else."""
+        """One request, one reply to it: the value, or None. Raises ExecutionError for anything else."""
         nonce = secrets.token_hex(16)
         self.send({**request, "nonce": nonce})
         return self.result(self.receive(), nonce)
@@ -160,7 +160,7 @@ class Sandbox:
         return self.ask(op="fork", args=args, seconds=seconds)
 
     def result(self, reply: dict[str, Any], nonce: str) -> Any:
-        """What a reply says. An exception of the code is a SandboxFailure too, by its own words."""
+        """What a reply says. An exception of the code is a ExecutionError too, by its own words."""
         if reply.get("nonce") != nonce or self._received:
             raise Forged("a reply that was not asked for")
         if "raised" in reply:
@@ -177,7 +177,7 @@ class Sandbox:
         self.exchange(_frame(message), until=0)
 
     def receive(self) -> dict[str, Any]:
-        """The next frame. Raises SandboxFailure where there is none in time, or it is not one."""
+        """The next frame. Raises ExecutionError where there is none in time, or it is not one."""
         head = self._take(4)
         size = int.from_bytes(head, "big")
         if size > inside.LARGEST:
@@ -194,7 +194,7 @@ class Sandbox:
         if len(self._received) < count:
             self._received += self.exchange(b"", until=count - len(self._received))
         if len(self._received) < count:
-            raise SandboxFailure(self._ended())
+            raise ExecutionError(self._ended())
         taken, self._received = self._received[:count], self._received[count:]
         return taken
 
@@ -220,10 +220,10 @@ class Sandbox:
         return bytes(got)
 
     def left(self) -> float:
-        """Seconds until the deadline. Raises SandboxFailure when it is over."""
+        """Seconds until the deadline. Raises ExecutionError when it is over."""
         left = self.ends - time.monotonic()
         if left <= 0:
-            raise SandboxFailure(f"no end within {self.limits.seconds:g} s")
+            raise ExecutionError(f"no end within {self.limits.seconds:g} s")
         return left
 
     def write(self, view: memoryview) -> int:
@@ -251,13 +251,13 @@ class Program:
 
 
 def run_program(source: str, stdin: str, limits: Limits, ends: float | None = None) -> Program:
-    """Runs a program to its end. Raises SandboxFailure where it hangs or floods."""
+    """Runs a program to its end. Raises ExecutionError where it hangs or floods."""
     with Sandbox(limits, "program", ends) as sandbox:
         printed = _communicate(sandbox, _frame(source) + stdin.encode("utf-8", "surrogatepass"))
         try:
             status = sandbox.process.wait(timeout=sandbox.left())
         except subprocess.TimeoutExpired:
-            raise SandboxFailure(f"no end within {limits.seconds:g} s") from None
+            raise ExecutionError(f"no end within {limits.seconds:g} s") from None
         stdout, stderr = (data.decode("utf-8", "replace") for data in printed)
         return Program(stdout, status, stderr[-2000:])
 
@@ -283,7 +283,7 @@ def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
                     if not piece:
                         selector.unregister(pipe)
             if max(map(len, printed)) > sandbox.limits.output:
-                raise SandboxFailure(f"it printed more than {sandbox.limits.output} bytes")
+                raise ExecutionError(f"it printed more than {sandbox.limits.output} bytes")
     return printed
 
 
@@ -298,7 +298,7 @@ def call_function(
 ) -> Any:
     """What `name(*args)` of a source returns, a plain value.
 
-    Raises SandboxFailure where it returns none, and GraderError where there is no sandbox.
+    Raises ExecutionError where it returns none, and SandboxError where there is no sandbox.
     """
     require_sandbox()
     with Sandbox(Limits(seconds, memory_mb, packages=packages)) as sandbox:
