@@ -55,12 +55,14 @@ def call(
         replies = _pool().run(jobs, seconds)
     except SandboxError as error:
         raise GraderError(str(error)) from error
-    return [_unpacked(reply.value) if reply.kind == "value" else Failure(f"{name}: {reply.words}") for reply in replies]
+    return [
+        _unpacked(reply.value) if reply.kind == "value" else Failure(f"{name}: {reply.message}") for reply in replies
+    ]
 
 
 @cache
 def _pool() -> Pool:
-    return Pool(["outdo.rewards.calls"], places=8)  # users' functions wait for servers more than they compute
+    return Pool(["outdo.rewards.calls"], slots=8)  # users' functions wait for servers more than they compute
 
 
 def in_process(where: str, name: str, columns: Mapping[str, Any], n: int) -> Any:

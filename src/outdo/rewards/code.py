@@ -144,8 +144,8 @@ def _call(case: Any, where: str) -> Mapping[str, Any]:
         size = len(inside.encode(call))
     except (TypeError, RecursionError):
         raise ValueError(f"{where} holds something that is not a plain value, or too deep") from None
-    if size > inside.LARGEST:
-        raise ValueError(f"{where} is larger than {inside.LARGEST} bytes")
+    if size > inside.MAX_FRAME_BYTES:
+        raise ValueError(f"{where} is larger than {inside.MAX_FRAME_BYTES} bytes")
     return call
 
 
@@ -173,11 +173,11 @@ def _judge(text: str, problem: Problem) -> Outcome:
         )
         glue = "\n\n" if whole else ""  # a body goes on where the prompt stops
         source = problem.prompt + glue + source
-    ends = time.monotonic() + problem.limits.seconds
+    deadline = time.monotonic() + problem.limits.seconds
     try:
         if problem.test:
-            return _checked(source, problem, ends)
-        return (_called if problem.entry_point else _printed)(source, problem, ends)
+            return _checked(source, problem, deadline)
+        return (_called if problem.entry_point else _printed)(source, problem, deadline)
     except Forged as error:
         return Outcome(0, total, str(error))
     except OSError as error:  # no process, no memory or no descriptor left: not the answer's doing
@@ -209,25 +209,25 @@ def _as_python(prompt: str) -> str:
     return ""
 
 
-def _called(source: str, problem: Problem, ends: float) -> Outcome:
+def _called(source: str, problem: Problem, deadline: float) -> Outcome:
     """A function: each case's value. Where a case ends the process, the next begins with a new one."""
     passed, reason, waiting = 0, "", list(enumerate(problem.cases))
     while waiting:
         try:
-            with Sandbox(problem.limits, ends=ends) as sandbox:
-                sandbox.ask(op="load", source=source, name=problem.entry_point)
+            with Sandbox(problem.limits, deadline=deadline) as sandbox:
+                sandbox.request(op="load", source=source, name=problem.entry_point)
                 while waiting:
                     index, case = waiting.pop(0)
                     failure = _failure(sandbox, case)
                     passed += not failure
                     reason = reason or (failure and f"cases[{index}]: {failure}")
-                sandbox.ask(op="done")  # whatever else it has said comes to light here
+                sandbox.request(op="done")  # whatever else it has said comes to light here
         except Forged:
             raise
         except ExecutionError as error:
             started = len(waiting) < len(problem.cases)
             reason = reason or (f"cases[{index}]: {error}" if started else str(error))
-            if not started or time.monotonic() > ends:
+            if not started or time.monotonic() > deadline:
                 break
     return Outcome(passed, len(problem.cases), reason)
 
@@ -247,12 +247,12 @@ def _shown(value: Any) -> str:
         return "a very long number"
 
 
-def _printed(source: str, problem: Problem, ends: float) -> Outcome:
+def _printed(source: str, problem: Problem, deadline: float) -> Outcome:
     """A program: what it prints, line by line; white space at the end of a line and of the whole does not count."""
     passed, reason = 0, ""
     for index, case in enumerate(problem.cases):
         try:
-            did = run_program(source, case["stdin"], problem.limits, ends)
+            did = run_program(source, case["stdin"], problem.limits, deadline)
             failure = f"it ended with status {did.status}: {_last_line(did.stderr)}" if did.status else ""
             failure = failure or ("" if _lines(did.stdout) == _lines(case["stdout"]) else "it printed something else")
         except ExecutionError as error:
@@ -270,13 +270,13 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _checked(source: str, problem: Problem, ends: float) -> Outcome:
+def _checked(source: str, problem: Problem, deadline: float) -> Outcome:
     """HumanEval's form: calls are carried from the sandbox of the tests to that of the answer, and values back.
 
     The tests run up to their first call before the answer does anything, so nothing that it does can make them look
     broken. From then on all the time that is spent is the answer's.
     """
-    with Sandbox(problem.limits, ends=ends) as judge, Sandbox(problem.limits, ends=ends) as worker:
+    with Sandbox(problem.limits, deadline=deadline) as judge, Sandbox(problem.limits, deadline=deadline) as worker:
         nonce = secrets.token_hex(16)
         try:
             message = _first_call(judge, nonce, problem)
@@ -284,14 +284,14 @@ def _checked(source: str, problem: Problem, ends: float) -> Outcome:
             return Outcome(0, 0, f"the tests do not run: {error}")
         if message is None:
             return Outcome(0, 0, "the tests never call the function")
-        judge.ends = worker.ends = time.monotonic() + problem.limits.seconds
+        judge.deadline = worker.deadline = time.monotonic() + problem.limits.seconds
         try:
-            worker.ask(op="load", source=source, name=problem.entry_point)
+            worker.request(op="load", source=source, name=problem.entry_point)
             while message.get("call") == nonce:
                 judge.send(_carried(worker, judge.value(message.get("args")), judge.value(message.get("kwargs"))))
                 message = judge.receive()
             judge.result(message, nonce)
-            worker.ask(op="done")
+            worker.request(op="done")
         except ExecutionError as error:
             return Outcome(0, 1, str(error))
         return Outcome(1, 1)
@@ -315,7 +315,7 @@ def _carried(worker: Sandbox, args: Any, kwargs: Any) -> dict[str, Any]:
     try:
         return {"value": worker.call(list(args), kwargs)}
     except Raised as error:
-        return {"raised": error.kind, "words": error.words}
+        return {"raised": error.kind, "message": error.message}
 
 
 def same(expected: Any, value: Any) -> bool:

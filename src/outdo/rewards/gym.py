@@ -97,7 +97,7 @@ def _judge(args: list[Any], final: str, seconds: float) -> Grade | list[Any]:
     """Broken where the sandbox fails; it is a new one that the next answer gets."""
     try:
         sandbox = _sandbox()
-        sandbox.ends = time.monotonic() + _STARTING
+        sandbox.deadline = time.monotonic() + _STARTING
         sandbox.call([*args[:2], {}, None, None], {})  # the generator is made here, once for all forks
         try:
             score, reason = sandbox.fork([*args, final], seconds)
@@ -113,9 +113,9 @@ def _judge(args: list[Any], final: str, seconds: float) -> Grade | list[Any]:
 def _sandbox() -> Sandbox:
     sandbox: Sandbox | None = getattr(_own, "sandbox", None)
     if sandbox is None:
-        sandbox = _own.sandbox = Sandbox(_LIMITS, ends=time.monotonic() + _STARTING)
+        sandbox = _own.sandbox = Sandbox(_LIMITS, deadline=time.monotonic() + _STARTING)
         _open.add(sandbox)
-        sandbox.ask(op="load", source=Path(referee.__file__).read_text(encoding="utf-8"), name="referee")
+        sandbox.request(op="load", source=Path(referee.__file__).read_text(encoding="utf-8"), name="referee")
     return sandbox
 
 

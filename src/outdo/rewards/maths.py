@@ -85,10 +85,10 @@ def _verdict(gold: str, found: list[str], replies: dict[tuple[str, ...], Reply])
         plainly = _plainly(gold, final)
         reply = replies[gold, final] if plainly is None else Reply("value", plainly)
         if reply.kind == "died":
-            return Grade(None, "broken", reason=reply.words)
+            return Grade(None, "broken", reason=reply.message)
         if reply.value is not True:
             several = f"{len(found)} final answers that disagree, or " if len(found) > 1 else ""
-            why = reply.words or f"answered {final[:40]!r}, not {gold[:40]!r}"
+            why = reply.message or f"answered {final[:40]!r}, not {gold[:40]!r}"
             evades = _evades(gold, final) if plainly is False else ""
             return Grade(0.0, "wrong", reason=several + why + (evades and f": {evades}"))
     return Grade(1.0, "right")
