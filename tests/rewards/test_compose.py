@@ -39,7 +39,7 @@ def always(value, name="always"):
     return function
 
 
-def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights():
+def test_weighted_sum():
     first, second = grades_of(["4", "five"], right, (length, 0.1))
     assert first.reward == pytest.approx(1.1)
     assert second.reward == pytest.approx(0.4)
@@ -48,11 +48,11 @@ def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights():
     assert second.parts == {"right": 0.0, "length": 4.0}
 
 
-def test_negative_weights_punish():
+def test_negative_weights():
     assert grades_of(["4"], right, (length, -0.25))[0].reward == pytest.approx(0.75)
 
 
-def test_the_truth_decides_success_and_may_weigh_nothing():
+def test_truth_without_weight():
     first, second = grades_of(["five", "4"], (length, 0.5), (right, 0.0), truth="right")
     assert (first.reward, first.verdict) == (2.0, "wrong")
     assert (second.reward, second.verdict) == (0.5, "right")
@@ -64,7 +64,7 @@ def test_one_or_more_is_right(value, verdict):
 
 
 @pytest.mark.parametrize("value", [0, 0.999, -3.0, False])
-def test_less_than_one_is_wrong_and_keeps_its_value(value):
+def test_less_than_one_is_wrong(value):
     (judged,) = grades_of(["x"], always(value))
     assert (judged.verdict, judged.reward) == ("wrong", float(value))
 
@@ -78,13 +78,13 @@ def test_a_part_that_abstains_is_left_out():
     assert (second.reward, second.parts["sometimes"]) == (1.5, 0.5)
 
 
-def test_where_every_part_abstains_the_answer_is_broken():
+def test_broken_where_all_abstain():
     (judged,) = grades_of(["4"], always(None, "a"), always(None, "b"))
     assert (judged.verdict, judged.reward) == ("broken", None)
     assert "abstained" in judged.reason
 
 
-def test_a_reward_that_raises_breaks_only_the_answers_it_raises_on():
+def test_raising_breaks_one_answer():
     def fragile(completions, **columns):
         return [1.0 / len(text) for text in completions]
 
@@ -97,7 +97,7 @@ def test_a_reward_that_raises_breaks_only_the_answers_it_raises_on():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0", b"1", "", [1.0], {}, object(), 1j])
-def test_what_is_no_finite_number_is_broken_for_that_answer_alone(value):
+def test_non_finite_breaks_one_answer(value):
     def odd(completions, **columns):
         return [0.25, value, 0.75]
 
@@ -107,7 +107,7 @@ def test_what_is_no_finite_number_is_broken_for_that_answer_alone(value):
     assert "odd" in grades[1].reason
 
 
-def test_one_broken_part_breaks_the_answer_even_at_weight_zero():
+def test_a_broken_part_breaks_the_answer():
     (judged,) = grades_of(["4"], right, (always(math.nan, "nan"), 0.0))
     assert (judged.verdict, judged.reward) == ("broken", None)
     assert judged.parts == {"right": 1.0, "nan": None}
@@ -123,7 +123,7 @@ def test_grades_pass_through_with_their_reason():
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [], [1.0] * 4, 1.0, None, "abc", {"a": 1.0}])
-def test_a_wrong_number_of_values_breaks_the_answers_and_says_both_numbers(values):
+def test_wrong_number_of_values(values):
     def miscounts(completions, **columns):
         return values
 
@@ -133,7 +133,7 @@ def test_a_wrong_number_of_values_breaks_the_answers_and_says_both_numbers(value
         assert f"miscounts returned {got} for 3 completions" in judged.reason
 
 
-def test_where_the_group_fails_the_answers_are_judged_alone():
+def test_answers_are_graded_alone_where_the_group_fails():
     def only_one(completions, answer, **columns):
         if len(completions) != 1 or len(answer) != 1:
             raise ValueError("one at a time")
@@ -142,7 +142,7 @@ def test_where_the_group_fails_the_answers_are_judged_alone():
     assert [g.reward for g in grades_of(["4", "5"], only_one)] == [1.0, 0.0]
 
 
-def test_a_function_gets_just_what_it_asks_for():
+def test_named_arguments():
     seen = {}
 
     def plain(completions, prompts, level, missing="default"):
@@ -153,7 +153,7 @@ def test_a_function_gets_just_what_it_asks_for():
     assert seen == {"completions": ["a", "b"], "prompts": ["2+2?", "2+2?"], "level": [3, 3], "missing": "default"}
 
 
-def test_a_function_with_keywords_gets_everything():
+def test_keyword_arguments():
     seen = {}
 
     def greedy(completions, **columns):
@@ -173,20 +173,20 @@ def test_a_function_with_keywords_gets_everything():
     }
 
 
-def test_a_column_of_the_task_cannot_pose_as_the_completions():
+def test_columns_cannot_replace_completions():
     grades = grades_of(["4", "5"], right, completions="4", prompts="x")
     assert [g.reward for g in grades] == [1.0, 0.0]
 
 
-def test_a_missing_column_is_an_error_that_names_it():
+def test_missing_column():
     def wants(completions, difficulty):
         return [1.0] * len(completions)
 
-    with pytest.raises(GraderError, match=r"wants.*difficulty.*completions"):
+    with pytest.raises(GraderError, match=r"difficulty.*completions"):
         grades_of(["a"], wants)
 
 
-def test_too_large_a_share_of_broken_answers_halts():
+def test_halt_if_broken():
     def raises_on_x(completions, **columns):
         return [1 / (text != "x") for text in completions]
 
@@ -198,7 +198,7 @@ def test_too_large_a_share_of_broken_answers_halts():
     assert caught.value.exit_status == 3
 
 
-def test_a_gate_lets_the_others_pay_only_where_it_is_right():
+def test_gate():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.5], "numeric", gate="numeric")
     texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>", "<answer>4</answer>"]
     grades = grade(group_of(texts), rewards).grades
@@ -206,14 +206,14 @@ def test_a_gate_lets_the_others_pay_only_where_it_is_right():
     assert grades[1].parts == {"numeric": 0.0, "format": 1.0}
 
 
-def test_a_gate_that_is_not_paid_itself_is_added_with_weight_zero():
+def test_gate_is_added_with_weight_zero():
     rewards = find_rewards(["format"], [1.0], "numeric", gate="numeric")
     assert [(part.name, part.weight) for part in rewards.parts] == [("format", 1.0), ("numeric", 0.0)]
     texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>"]
     assert [g.reward for g in grade(group_of(texts), rewards).grades] == [1.0, 0.0]
 
 
-def test_a_shut_gate_takes_penalties_off_too():
+def test_closed_gate_drops_penalties():
     def penalty(completions, **columns):
         return [-1.0] * len(completions)
 
@@ -221,12 +221,12 @@ def test_a_shut_gate_takes_penalties_off_too():
     assert [g.reward for g in grade(group_of(["<answer>4</answer>", "5"]), rewards).grades] == [0.0, 0.0]
 
 
-def test_the_others_are_told_the_verdicts_of_the_truth():
-    def told(completions, verdicts):
+def test_verdicts_of_the_truth():
+    def by_verdict(completions, verdicts):
         return [{"right": 0.5, "wrong": -0.5}[verdict] for verdict in verdicts]
 
-    grades = grades_of(["4", "5"], told, right, truth="right")
-    assert [g.parts["told"] for g in grades] == [0.5, -0.5]
+    grades = grades_of(["4", "5"], by_verdict, right, truth="right")
+    assert [g.parts["by_verdict"] for g in grades] == [0.5, -0.5]
 
 
 def test_length_needs_a_reward_that_judges():
@@ -299,7 +299,7 @@ def test_an_error_is_raised_once_all_are_sampled():
     assert sampled == ["a", "b", "c"]
 
 
-def test_rewards_are_found_by_name_with_weights_and_their_truth():
+def test_find_rewards():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
     assert [(part.name, part.weight) for part in rewards.parts] == [("numeric", 1.0), ("format", 0.1)]
     assert (rewards.truth, rewards.max_completion_length) == ("numeric", 128)
@@ -321,7 +321,7 @@ def test_the_truth_is_added_with_weight_zero():
     assert (right_answer.reward, right_answer.verdict) == (0.0, "right")
 
 
-def test_own_functions_are_found_and_may_be_the_truth():
+def test_own_function_as_truth():
     rewards = find_rewards(["mine", "format"], [2.0, 1.0], "mine", own={"mine": right})
     assert [g.reward for g in grade(group_of(["4", "5"]), rewards).grades] == [2.0, 0.0]
 
@@ -360,7 +360,7 @@ def test_two_rewards_of_one_name_are_refused(tmp_path):
     assert find_rewards([f"{mine}:exact"], [], f"{mine}:exact", gate=f"{mine}:exact").gate == "exact"
 
 
-def test_the_same_group_twice_gets_the_same_grades():
+def test_deterministic():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
     group = group_of(["<answer>4</answer>", "4", "<think>a</think><answer>4</answer>"])
     assert grade(group, rewards) == grade(group, rewards)

@@ -95,7 +95,7 @@ def refused(name: str, desk: Desk) -> Check:
     short = name.rpartition(":")[2]
     if found.fit:
         return Check(f"the audit should refuse the reward {short}, and finds it fit", False)
-    line = f"the audit would have refused the reward {short}: {found.failures[0].words}"
+    line = f"the audit would have refused the reward {short}: {found.failures[0].detail}"
     desk.say(f"  {line}")
     return Check(line, True)
 
