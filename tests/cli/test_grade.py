@@ -24,7 +24,7 @@ def graded(text: str) -> list[dict[str, object]]:
 GOOD = "<think>2+2</think><answer>4</answer>"
 
 
-def test_a_line_out_for_each_line_in_and_a_summary(outdo: Outdo, tmp_path: Path) -> None:
+def test_grade_and_summary(outdo: Outdo, tmp_path: Path) -> None:
     rows = [
         {"completion": GOOD, "answer": "4"},
         {"completion": [{"role": "assistant", "content": "#### 5"}], "answer": "4"},
@@ -41,7 +41,7 @@ def test_a_line_out_for_each_line_in_and_a_summary(outdo: Outdo, tmp_path: Path)
     assert "3 answers" in done.stderr and "1 right, 1 wrong, 1 broken" in done.stderr
 
 
-def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo, tmp_path: Path) -> None:
+def test_invalid_lines(outdo: Outdo, tmp_path: Path) -> None:
     file = written(
         tmp_path / "a.jsonl", "not json", {"completion": GOOD, "answer": "4"}, [1], {"answer": "4"}, {"completion": 5}
     )
@@ -70,9 +70,7 @@ def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo,
         (["--reward", "missing.json"], [{"completion": "x"}], "missing.json"),
     ],
 )
-def test_what_cannot_be_done_ends_with_2_and_says_why(
-    outdo: Outdo, tmp_path: Path, words: list[str], rows: list[object], part: str
-) -> None:
+def test_errors(outdo: Outdo, tmp_path: Path, words: list[str], rows: list[object], part: str) -> None:
     done = outdo("grade", *words, str(written(tmp_path / "a.jsonl", *rows)))
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr
 
@@ -82,7 +80,7 @@ def test_no_such_file(outdo: Outdo) -> None:
     assert done.returncode == 2 and "nowhere.jsonl: No such file" in done.stderr
 
 
-def test_tokens_are_counted_by_a_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
+def test_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"completion": "#### 4" + "0" * n, "answer": "4" + "0" * n} for n in (0, 50)]
     words = ["--reward", "numeric,overlong", "--max-completion-length", "20", str(written(tmp_path / "a.jsonl", *rows))]
     done = outdo("grade", *words, "--tokenizer", "tiny")
@@ -91,7 +89,7 @@ def test_tokens_are_counted_by_a_tokenizer(outdo: Outdo, tmp_path: Path) -> None
     assert done.returncode == 2 and "tokenizer ./nowhere cannot be loaded" in done.stderr
 
 
-def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
+def test_siblings(outdo: Outdo, tmp_path: Path) -> None:
     rows = [
         {"completion": GOOD, "answer": "4", "completion_ids": [1] * length, "group": group}
         for length, group in ((10, "a"), (30, "a"), (20, "a"), (10, None))
@@ -101,7 +99,7 @@ def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
     assert [row["reward"] for row in graded(done.stdout)] == [0.5, -0.5, 0.0, 0.0]
 
 
-def test_what_a_reward_prints_is_not_among_the_grades(outdo: Outdo, tmp_path: Path) -> None:
+def test_prints_of_a_reward(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "def loud(completions, **columns):\n    print('noise')\n    return [1.0] * len(completions)\n"
     )
@@ -110,7 +108,7 @@ def test_what_a_reward_prints_is_not_among_the_grades(outdo: Outdo, tmp_path: Pa
     assert "noise" in done.stderr
 
 
-def test_a_users_function_and_a_grader_in_json(outdo: Outdo, tmp_path: Path) -> None:
+def test_function_and_grader_json(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import time\ndef mine(completions, level):\n"
         "    if 'hang' in completions: time.sleep(99)\n    return [x / 10 for x in level]\n"
@@ -127,7 +125,7 @@ def test_a_users_function_and_a_grader_in_json(outdo: Outdo, tmp_path: Path) -> 
     assert [row["reward"] for row in graded(done.stdout)] == [2.0, None, 0.0], done.stderr
 
 
-def test_a_bad_grader_file_is_refused_with_the_place(outdo: Outdo, tmp_path: Path) -> None:
+def test_invalid_grader_file(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(
         '{\n "type": "multi",\n "graders": {"a": {"type": "string_check", "input": "x",\n'
         '   "reference": "y", "operation": "equals"}},\n "calculate_output": "a +"\n}\n'
@@ -141,7 +139,7 @@ def test_a_bad_grader_file_is_refused_with_the_place(outdo: Outdo, tmp_path: Pat
     assert done.returncode == 0 and "good" in done.stdout
 
 
-def test_the_list_names_every_grader(outdo: Outdo) -> None:
+def test_graders(outdo: Outdo) -> None:
     from outdo.rewards.registry import GRADERS
 
     done = outdo("graders")
@@ -150,7 +148,7 @@ def test_the_list_names_every_grader(outdo: Outdo) -> None:
         assert f"\n{name}\n" in f"\n{done.stdout}" and grader.pays.split()[0] in done.stdout
 
 
-def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
+def test_audit(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("audit", "arithmetic", "-n", "3")
     assert done.returncode == 0 and done.stdout.endswith("fit to train on\n"), done.stderr
     assert "p50" in done.stdout and "p99" in done.stdout
@@ -160,12 +158,12 @@ def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
     assert done.returncode == 1 and "not fit to train on" in done.stdout and "an empty answer" in done.stdout
     (tmp_path / "ends.py").write_text("import sys\nsys.exit(3)\n")  # which is a guard's halt, in training
     done = outdo("audit", "--reward", "ends.py:f", "--data", "p.jsonl")
-    assert done.returncode == 2 and "ends the program" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "sys.exit" in done.stderr and "Traceback" not in done.stderr
     done = outdo("audit")
     assert done.returncode == 2 and "outdo audit arithmetic" in done.stderr
 
 
-def test_training_refuses_an_unfit_reward_unless_told(outdo: Outdo, tmp_path: Path) -> None:
+def test_training_refuses_an_unfit_reward(outdo: Outdo, tmp_path: Path) -> None:
     from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text("def generous(completions, **columns): return [1.0] * len(completions)\n")
@@ -178,7 +176,7 @@ def test_training_refuses_an_unfit_reward_unless_told(outdo: Outdo, tmp_path: Pa
     assert done.returncode == 0, done.stderr
 
 
-def test_a_grader_that_breaks_in_the_middle_halts_with_3(outdo: Outdo, tmp_path: Path) -> None:
+def test_broken_grader_halts(outdo: Outdo, tmp_path: Path) -> None:
     from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text(

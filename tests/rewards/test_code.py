@@ -118,7 +118,7 @@ def test_an_honest_function_scores(form, source, where):
         "   \n",
     ],
 )
-def test_only_the_last_block_of_the_answer_counts(source):
+def test_last_block_counts(source):
     assert judged(source, **ROWS["function"]).verdict == "wrong"
 
 
@@ -199,7 +199,7 @@ def test_a_method_of_a_class():
         ("é", "e\u0301", False),
     ],
 )
-def test_what_is_the_same(expected, value, verdict):
+def test_same(expected, value, verdict):
     assert same(expected, value) is verdict
 
 
@@ -224,7 +224,7 @@ def test_an_honest_program_scores(source, where):
     assert (grade.reward, grade.verdict) == (1.0, "right"), grade.reason
 
 
-def test_a_program_with_much_to_read_and_much_to_print():
+def test_large_input_and_output():
     numbers = "\n".join(map(str, range(120_000)))
     row = {"cases": [{"stdin": numbers, "stdout": numbers}]}
     assert judged("import sys\nfor line in sys.stdin: print(line, end='')", **row).verdict == "right"
@@ -243,26 +243,26 @@ def test_a_program_with_much_to_read_and_much_to_print():
         (FUNCTIONS["right_once"], 1 / 3),
     ],
 )
-def test_a_share_of_the_cases(source, share):
+def test_code_fraction(source, share):
     (grade,) = code_fraction([source], entry_point=["solve"], cases=[CALLS])
     assert grade.reward == pytest.approx(share)
     assert grade.verdict == ("right" if share == 1 else "wrong")
 
 
-def test_who_forges_a_reply_loses_all_cases():
+def test_a_forged_reply_loses_all_cases():
     forged = FUNCTIONS["reply_by_itself"].replace("return 0", "return 7 * a + b")
     (grade,) = code_fraction([forged], entry_point=["solve"], cases=[CALLS])
     assert (grade.reward, grade.verdict) == (0.0, "wrong")
-    assert "not asked for" in grade.reason
+    assert "no request" in grade.reason
 
 
-def test_the_reason_names_the_case_and_never_what_was_expected():
+def test_reason_hides_the_expected_value():
     reason = judged("def solve(a, b): return 17", **ROWS["function"]).reason
-    assert reason == "1 of 3 cases passed; cases[1]: it returned 17, which is not right"
+    assert reason.startswith("1 of 3 cases passed; cases[1]:") and "17" in reason and "66" not in reason
     assert "66" not in judged("def solve(a, b): raise ValueError('x')", **ROWS["function"]).reason
 
 
-def test_rows_keep_their_order_and_equal_answers_their_own_problem():
+def test_row_order_and_equal_answers():
     right, wrong = "def solve(a, b): return 7 * a + b", "def solve(a, b): return 0"
     others = [{"args": [1, 1], "expected": 0}]
     found = code([right, wrong, right, wrong], entry_point=["solve"] * 4, cases=[CALLS, CALLS, others, others])
@@ -325,7 +325,7 @@ def test_the_prompt_belongs_to_the_problem():
     ],
     ids=lambda row: re.sub(" at 0x[0-9a-f]+", "", repr(row))[:100],
 )
-def test_a_row_that_judges_nothing_is_broken_not_wrong(row):
+def test_invalid_rows_are_broken(row):
     limit = {"reward_timeout": row["reward_timeout"]} if "reward_timeout" in row else {}
     columns = {name: [value] for name, value in row.items() if name != "reward_timeout"}
     (grade,) = code(["def solve(a, b): return 7 * a + b"], **columns, **limit)
@@ -352,7 +352,7 @@ def test_a_row_too_deep_is_broken():
         "    assert isinstance(candidate(1, 1), int) and solve(1, 1) == 8",
     ],
 )
-def test_what_a_check_may_do(check):
+def test_checks(check):
     row = {"entry_point": "solve", "test": f"def check(candidate):\n    candidate(1, 1)\n{check}"}
     assert judged("def solve(a, b): return 7 * a + b + (b and 0)", **row).verdict == "right"
     assert judged("def solve(a, b): return ''", **row).verdict == "wrong"
@@ -363,7 +363,7 @@ SLOW_TO_START = "import time\ntime.sleep(0.4)\n" + CHECK
 
 @pytest.mark.parametrize("source", ["def solve(a, b): return 0", "solve = 0", "def solve("])
 @pytest.mark.parametrize("seconds", [0.0, 0.7, 5.0])
-def test_an_answer_cannot_make_the_tests_look_broken(source, seconds):
+def test_answer_cannot_break_the_tests(source, seconds):
     """By leaving them no time to come to their first call."""
     (grade,) = code(
         [f"import time\ntime.sleep({seconds})\n{source}"],
@@ -374,19 +374,19 @@ def test_an_answer_cannot_make_the_tests_look_broken(source, seconds):
     assert (grade.reward, grade.verdict) == (0.0, "wrong"), grade.reason
 
 
-def test_the_time_that_the_tests_take_to_start_is_not_the_answers():
+def test_slow_tests():
     source = ["import time\ntime.sleep(0.7)\ndef solve(a, b): return 7 * a + b"]
     (grade,) = code(source, entry_point=["solve"], test=[SLOW_TO_START], reward_timeout=1.0)
     assert grade.verdict == "right", grade.reason
 
 
-def test_tests_that_do_not_run_are_broken_whatever_the_answer():
+def test_failing_tests_are_broken():
     answers = ["def solve(a, b): return 8", "def solve(", "", "while True: pass"]
     found = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
     assert [grade.verdict for grade in found] == ["broken", "broken", "wrong", "broken"]
 
 
-def test_a_test_that_speaks_for_itself_is_not_believed():
+def test_a_test_that_forges_replies():
     forged = (
         "import sys\ndef check(candidate):\n    candidate(1, 1)\n    f = sys._getframe(1).f_locals\n"
         "    f['channel'].write(call=sys.modules['__main__'].quoted(f['request']['nonce']))\n"
@@ -394,7 +394,7 @@ def test_a_test_that_speaks_for_itself_is_not_believed():
     assert judged("def solve(a, b): return 0", entry_point="solve", test=forged).verdict == "wrong"
 
 
-def test_the_clock_is_for_all_the_cases_together():
+def test_one_timeout_for_all_cases():
     cases = [{"args": [i], "expected": i} for i in range(20)]
     began = time.monotonic()
     source = ["import time\ndef f(i): time.sleep(0.2); return i"]

@@ -317,11 +317,11 @@ def test_equivalence(pairs, verdict, where):
         ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the answer that is asked for
     ],
 )
-def test_right_answers_wherever_they_stand(text, gold):
+def test_right_answers(text, gold):
     assert verdicts([(text, gold)]) == ["right"]
 
 
-def test_the_prompt_said_again_is_no_answer():
+def test_echo_of_the_prompt():
     asked = "Give your answer as \\boxed{42} if there is none."
     messages = [[{"role": "user", "content": asked}]]
     assert verdicts([(asked, "42")], messages=messages) == ["wrong"]
@@ -331,7 +331,7 @@ def test_the_prompt_said_again_is_no_answer():
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("gold", [None, "", "  ", "$$", "\\frac{1}{", "}{", "\\begin{matrix}", "1" * 1001, "\\boxed{}"])
-def test_a_gold_that_cannot_be_read_is_broken_not_wrong(gold, where):
+def test_invalid_gold_is_broken(gold, where):
     answers = ["\\boxed{5}", "\\boxed{\\frac{1}{3}}", "no answer"]
     assert called(where, verdicts, [(text, gold) for text in answers], reward_timeout=2.0) == ["broken"] * 3
 
@@ -354,7 +354,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_hostile_answers_are_wrong_in_time(where):
+def test_hostile_answers(where):
     golds = ("5", "\\sqrt{5}")  # beside a number, most are seen through at once
     pairs = boxed(*((text, gold) for text in [*HOSTILE, *TOWERS] for gold in golds))
     pairs += boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
@@ -364,7 +364,7 @@ def test_hostile_answers_are_wrong_in_time(where):
     assert time.monotonic() - began < 12
 
 
-def test_a_few_that_hang_do_not_hold_up_the_many_that_do_not():
+def test_hanging_answers_do_not_block_others():
     verdicts(boxed(("2x+x", "3x")))  # the pool has started
     hanging = [(f"\\boxed{{\\sin({tower}+{i})}}", "x+1") for i, tower in enumerate(["9^{9^{9^{9}}}"] * 16)]
     good = [(f"\\boxed{{(x+{i})^2}}", f"x^2+{2 * i}x+{i * i}") for i in range(2, 114)]
@@ -378,12 +378,12 @@ def test_a_few_that_hang_do_not_hold_up_the_many_that_do_not():
     assert took < 2 * 3.0 + 1
 
 
-def test_rows_and_golds_are_zipped_strictly():
+def test_strict_zip():
     with pytest.raises(ValueError, match="zip"):
         math(["\\boxed{1}"], answer=["1", "2"])
 
 
-def test_no_process_is_left_when_the_pool_is_closed():
+def test_no_process_after_close():
     maths._pool().close()
     before = running()
     verdicts(boxed(("2x+x", "3x")))
@@ -392,7 +392,7 @@ def test_no_process_is_left_when_the_pool_is_closed():
     assert verdicts(boxed(("2y+y", "3y"))) == ["right"]  # and it starts again
 
 
-def test_no_process_is_left_when_the_parent_is_killed():
+def test_no_process_survives_the_parent():
     before = running()
     source = (
         "from outdo.rewards.maths import math\n"
@@ -407,7 +407,7 @@ def test_no_process_is_left_when_the_parent_is_killed():
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_an_expression_of_the_question_is_not_its_answer(where):
+def test_expression_of_the_question(where):
     asked = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
     texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
     found = called(where, math, texts, answer=["12"] * 4, messages=[asked] * 4)
@@ -415,6 +415,6 @@ def test_an_expression_of_the_question_is_not_its_answer(where):
     assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
 
 
-def test_the_reason_says_what_is_missing():
+def test_reason():
     (grade,) = math(["\\boxed{17\\cdot 23}"], answer=["391"])
-    assert grade.reason == "answered '17\\\\cdot23', not '391': not worked out"
+    assert "17\\\\cdot23" in grade.reason and grade.reason.endswith("not evaluated")

@@ -236,7 +236,7 @@ def _check(name: str, tally: _Tally, judges: bool) -> Check:
 
 
 def _none_of(name: str, problems: Sequence[str], otherwise: Outcome) -> Check:
-    return Check(name, otherwise, f"{len(problems)} times not: {problems[0]}") if problems else Check(name, "passed")
+    return Check(name, otherwise, f"{len(problems)} do not: {problems[0]}") if problems else Check(name, "passed")
 
 
 def _speed(seconds: Sequence[float]) -> Check:

@@ -1,7 +1,7 @@
 """Runs inside the sandbox, in one process with the untrusted code. Standard library only; executed as a file.
 
 The trusted side (`execute.py`) trusts nothing here: the untrusted code can change or forge all of it. That gains it
-nothing, because expected values never enter the sandbox.
+nothing, because the values to match never enter the sandbox.
 
 A frame is a length of four bytes and a message: marshal on the way in, JSON on the way out, because marshal is safe
 only for data from the trusted side. Plain values leave as tagged JSON, of exact builtin types only, so that a subclass
