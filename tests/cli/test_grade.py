@@ -51,18 +51,18 @@ def test_invalid_lines(outdo: Outdo, tmp_path: Path) -> None:
     assert verdicts == ["broken", "right", "broken", "broken", "broken"]
     assert "line 1: not JSON" in done.stderr
     written_first = (tmp_path / "out.jsonl").read_bytes()
-    for words, status in ((["--out", "out.jsonl"], 2), (["--out", "."], 2), (["--out", "out.jsonl", "--force"], 1)):
-        assert outdo("grade", "--reward", "exact", str(file), *words).returncode == status, words
-        assert ((tmp_path / "out.jsonl").read_bytes() == written_first) == (status == 2), words
+    for options, status in ((["--out", "out.jsonl"], 2), (["--out", "."], 2), (["--out", "out.jsonl", "--force"], 1)):
+        assert outdo("grade", "--reward", "exact", str(file), *options).returncode == status, options
+        assert ((tmp_path / "out.jsonl").read_bytes() == written_first) == (status == 2), options
 
 
 @pytest.mark.parametrize(
-    ("words", "rows", "part"),
+    ("options", "rows", "part"),
     [
         (["--reward", "numerc"], [{"completion": "x", "answer": "4"}], "did you mean 'numeric'"),
         (["--reward", "numeric"], [{"completion": "x"}], "could be judged"),
-        (["--reward", "json_schema"], [{"completion": "x"}], "wants schema"),
-        (["--reward", "numeric,length"], [{"completion": "x", "answer": "4"}], "wants completion_ids"),
+        (["--reward", "json_schema"], [{"completion": "x"}], "needs schema"),
+        (["--reward", "numeric,length"], [{"completion": "x", "answer": "4"}], "needs completion_ids"),
         (["--reward", "numeric", "--weights", "1,2"], [{"completion": "x", "answer": "4"}], "one each"),
         (["--reward", "numeric", "--weights", "much"], [{"completion": "x", "answer": "4"}], "--weights much"),
         ([], [{"completion": "x", "answer": "4"}], "--reward is missing"),
@@ -70,8 +70,8 @@ def test_invalid_lines(outdo: Outdo, tmp_path: Path) -> None:
         (["--reward", "missing.json"], [{"completion": "x"}], "missing.json"),
     ],
 )
-def test_errors(outdo: Outdo, tmp_path: Path, words: list[str], rows: list[object], part: str) -> None:
-    done = outdo("grade", *words, str(written(tmp_path / "a.jsonl", *rows)))
+def test_errors(outdo: Outdo, tmp_path: Path, options: list[str], rows: list[object], part: str) -> None:
+    done = outdo("grade", *options, str(written(tmp_path / "a.jsonl", *rows)))
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr
 
 
@@ -82,10 +82,16 @@ def test_no_such_file(outdo: Outdo) -> None:
 
 def test_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"completion": "#### 4" + "0" * n, "answer": "4" + "0" * n} for n in (0, 50)]
-    words = ["--reward", "numeric,overlong", "--max-completion-length", "20", str(written(tmp_path / "a.jsonl", *rows))]
-    done = outdo("grade", *words, "--tokenizer", "tiny")
+    options = [
+        "--reward",
+        "numeric,overlong",
+        "--max-completion-length",
+        "20",
+        str(written(tmp_path / "a.jsonl", *rows)),
+    ]
+    done = outdo("grade", *options, "--tokenizer", "tiny")
     assert [row["reward"] for row in graded(done.stdout)] == [1.0, 0.0], done.stderr
-    done = outdo("grade", *words, "--tokenizer", "./nowhere")
+    done = outdo("grade", *options, "--tokenizer", "./nowhere")
     assert done.returncode == 2 and "tokenizer ./nowhere cannot be loaded" in done.stderr
 
 
@@ -130,8 +136,8 @@ def test_invalid_grader_file(outdo: Outdo, tmp_path: Path) -> None:
         '{\n "type": "multi",\n "graders": {"a": {"type": "string_check", "input": "x",\n'
         '   "reference": "y", "operation": "equals"}},\n "calculate_output": "a +"\n}\n'
     )
-    for words in (["--validate", "bad.json"], ["--reward", "bad.json", "rows.jsonl"]):
-        done = outdo("grade", *words)
+    for options in (["--validate", "bad.json"], ["--reward", "bad.json", "rows.jsonl"]):
+        done = outdo("grade", *options)
         assert done.returncode == 2 and "graders.a.operation" in done.stderr and "did you mean 'eq'" in done.stderr
         assert "bad.json, line 4" in done.stderr and "calculate_output" in done.stderr
     written(tmp_path / "good.json", {"type": "string_check", "input": "x", "reference": "y", "operation": "eq"})
@@ -168,11 +174,11 @@ def test_training_refuses_an_unfit_reward(outdo: Outdo, tmp_path: Path) -> None:
 
     (tmp_path / "mine.py").write_text("def generous(completions, **columns): return [1.0] * len(completions)\n")
     written(tmp_path / "p.jsonl", *({"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(30)))
-    words = ["train", *QUICK, "sft_steps=0", "task_args={}", "dataset_name=p.jsonl", "reward_funcs=mine.py:generous"]
-    done = outdo(*words, "output_dir=run")
+    options = ["train", *QUICK, "sft_steps=0", "task_args={}", "dataset_name=p.jsonl", "reward_funcs=mine.py:generous"]
+    done = outdo(*options, "output_dir=run")
     assert done.returncode == 2 and "not fit to train on" in done.stderr and "reward_audit=false" in done.stderr
     assert not (tmp_path / "run").exists()
-    done = outdo(*words, "output_dir=run", "reward_audit=false")
+    done = outdo(*options, "output_dir=run", "reward_audit=false")
     assert done.returncode == 0, done.stderr
 
 

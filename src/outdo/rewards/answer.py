@@ -165,7 +165,7 @@ def _is_unit(text: str) -> bool:
 def numeric(
     completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
 ) -> list[Grade]:
-    """1 where the final answer is exactly the gold number, in any notation; else 0."""
+    """1 where the final answer is exactly the gold number, however formatted; else 0."""
     return _compared(completions, [str(gold) for gold in answer], messages, number)
 
 

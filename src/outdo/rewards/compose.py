@@ -221,7 +221,7 @@ def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[
         raise GraderError(f"reward {part.name} needs the verdicts of another, named before it: numeric,{part.name}")
     if missing:
         raise GraderError(
-            f"reward {part.name} needs {', '.join(missing)}, which the task lacks; it has {', '.join(columns)}"
+            f"reward {part.name} needs {', '.join(missing)}, which the data lacks; it has {', '.join(columns)}"
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return columns

@@ -21,7 +21,7 @@ def _nothing(row: Columns) -> list[str]:
 class Grader:
     function: RewardFunction  # the first line of its docstring says what it pays
     needs: tuple[str, ...] = ()  # columns; optional ones in brackets
-    refuses: str = ""
+    rejects: str = ""
     judges: bool = True  # decides right or wrong; the others score form only
     gold: Callable[[Columns], str | None] = lambda row: None  # an answer that deserves full marks, where one is known
     exploits: Callable[[Columns], list[str]] = _nothing  # answers that must score nothing
