@@ -54,6 +54,7 @@ _ANSWER_WORDS = {  # a line with one of these is an answer, not a title
 }
 _NOT_UNITS = MODIFIERS | {"or", "and", "to", "e", "x"}  # the latter join two numbers
 _MAX_ANSWER_CHARS = 200
+RIGHT = Grade(1.0, "right")
 
 
 def after_thinking(text: str) -> str | None:
@@ -205,9 +206,6 @@ def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
     if values == {expected}:
         return RIGHT
     return Grade(0.0, "wrong", reason=f"answered {answers[-1][:40]!r}, not {gold.strip()[:40]!r}")
-
-
-RIGHT = Grade(1.0, "right")
 
 
 @lru_cache(maxsize=4096)

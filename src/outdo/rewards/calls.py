@@ -116,8 +116,8 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
     if inspect.iscoroutine(values):
         values.close()  # silences Python's warning that it was never awaited
     if not isinstance(values, (list, tuple)) or len(values) != n:
-        got = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
-        return Failure(f"{name} returned {got} for {n} completions: return a list of one each", retry_alone=False)
+        returned = f"{len(values)} values" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
+        return Failure(f"{name} returned {returned} for {n} completions: return a list of one each", retry_alone=False)
     return [_as_grade(value, name) for value in values]
 
 

@@ -16,7 +16,7 @@ from outdo.tasks.task import Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
 MAX_PROMPTS = 100  # of an endless task, checked for missing columns
-PARTIAL_CREDIT = ("code_fraction", "reasoning_gym_partial")  # verifiers that score partly right answers
+PARTIAL = ("code_fraction", "reasoning_gym_partial")  # verifiers that score partly right answers
 UNCHECKED = ("tokens", "entry_point")  # columns that training adds, or that only some rows need
 
 
@@ -90,11 +90,7 @@ def dense_rewards(rewards: Rewards, right: bool) -> list[str]:
         return list(dict.fromkeys(name for part in rewards.by_part.values() for name in dense_rewards(part, right)))
     closed = rewards.gate if not right else ""
     weighted = [part for part in rewards.parts if part.weight and closed in ("", part.name)]
-    return [
-        part.name
-        for part in weighted
-        if part.name != rewards.truth or part.grader is None or part.name in PARTIAL_CREDIT
-    ]
+    return [part.name for part in weighted if part.name != rewards.truth or part.grader is None or part.name in PARTIAL]
 
 
 def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str:

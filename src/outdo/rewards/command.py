@@ -156,13 +156,9 @@ def _print(result: Audit) -> None:
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds * 1e6:.0f} µs"
-        if seconds < 1e-3
-        else f"{seconds * 1e3:.1f} ms"
-        if seconds < 1
-        else f"{seconds:.1f} s"
-    )
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _example(name: str) -> Prompt:

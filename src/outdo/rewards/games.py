@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
-from outdo.rewards.answer import final_answers
+from outdo.rewards.answer import RIGHT, final_answers
 from outdo.types import Grade
 
 _TOKEN = re.compile(r"\s*(\d{1,9}|[-+*/()])")
@@ -35,7 +35,7 @@ def _judge(text: str, given: Sequence[int], target: int) -> Grade:
         return Grade(0.0, "wrong", reason=f"uses {sorted(used)}, not {sorted(given)}")
     if value != target:
         return Grade(0.0, "wrong", reason=f"equals {value}, not {target}")
-    return Grade(1.0, "right")
+    return RIGHT
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from outdo.errors import GraderError
 from outdo.rewards import referee
-from outdo.rewards.answer import final_answers, without_echoes
+from outdo.rewards.answer import RIGHT, final_answers, without_echoes
 from outdo.sandbox.execute import ExecutionError, Raised, Sandbox, require_sandbox
 from outdo.sandbox.jail import Limits
 from outdo.types import Grade
@@ -45,7 +45,7 @@ def _grade(scored: Grade | list[Any], partial: bool) -> Grade:
         return scored
     score, reason = scored
     if score >= 1:
-        return Grade(1.0, "right")
+        return RIGHT
     return Grade(score if partial else 0.0, "wrong", reason=reason)
 
 

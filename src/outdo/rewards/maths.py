@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import cache
 
 from outdo.errors import GraderError
-from outdo.rewards.answer import MODIFIERS, NUMBER_WORDS, boxed, final_answers, without_echoes
+from outdo.rewards.answer import MODIFIERS, NUMBER_WORDS, RIGHT, boxed, final_answers, without_echoes
 from outdo.rewards.latex import MAX_CHARS, NAME, TEXT, bases, is_evaluated, normalized, parts, same_in_base, value
 from outdo.sandbox.pool import Pool, Reply
 from outdo.types import Grade
@@ -91,7 +91,7 @@ def _verdict(gold: str, answers: list[str], replies: dict[tuple[str, ...], Reply
             why = reply.message or f"answered {final[:40]!r}, not {gold[:40]!r}"
             evades = _evades(gold, final) if simple is False else ""
             return Grade(0.0, "wrong", reason=several + why + (evades and f": {evades}"))
-    return Grade(1.0, "right")
+    return RIGHT
 
 
 def _finals(text: str) -> list[str]:

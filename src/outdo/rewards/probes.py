@@ -57,11 +57,8 @@ def no_plans(row: Columns) -> list[str]:
 
 def call(row: Columns) -> str | None:
     gold = row["answer"]
-    return (
-        None
-        if isinstance(gold, list)
-        else f"<tool_call>{gold if isinstance(gold, str) else json.dumps(gold)}</tool_call>"
-    )
+    text = gold if isinstance(gold, str) else json.dumps(gold)
+    return None if isinstance(gold, list) else f"<tool_call>{text}</tool_call>"
 
 
 def no_calls(row: Columns) -> list[str]:

@@ -75,8 +75,8 @@ FORMS: dict[str, str] = {
 
 def _chance(answer: str, gold: str, entry: Entry) -> bool:
     """The scorer accepts a prefix of the right digits, and 0 for any small probability."""
-    want, got = float(gold), float(Fraction(answer.replace(",", "")))
-    return abs(got - want) <= min(1e-4, 0.01 * want)
+    expected, answered = float(gold), float(Fraction(answer.replace(",", "")))
+    return abs(answered - expected) <= min(1e-4, 0.01 * expected)
 
 
 def _boxes(answer: str, gold: str, entry: Entry) -> bool:

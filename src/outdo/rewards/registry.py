@@ -13,10 +13,6 @@ from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
 
 
-def _nothing(row: Columns) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Grader:
     function: RewardFunction  # the first line of its docstring says what it pays
@@ -24,7 +20,7 @@ class Grader:
     rejects: str = ""
     judges: bool = True  # decides right or wrong; the others score form only
     gold: Callable[[Columns], str | None] = lambda row: None  # an answer that deserves full marks, where one is known
-    exploits: Callable[[Columns], list[str]] = _nothing  # answers that must score nothing
+    exploits: Callable[[Columns], list[str]] = lambda row: []  # answers that must score nothing
     example: Columns = field(default_factory=dict)  # a row to test it on; its `gold` deserves full marks
 
     @property

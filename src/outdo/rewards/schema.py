@@ -215,9 +215,9 @@ def _additional_properties(validator: Any, subschema: Any, instance: Any, schema
             yield from validator.descend(value, subschema, path=key)
 
 
-def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Errors:
+def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Errors:
     # jsonschema compares objects pair by pair, in quadratic time.
-    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+    if unique and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
         yield ValidationError("duplicate items")
 
 

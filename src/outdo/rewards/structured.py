@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from outdo.rewards.answer import after_thinking, final_answers
+from outdo.rewards.answer import RIGHT, after_thinking, final_answers
 from outdo.rewards.schema import BadSchema, canonical, read_json, violation
 from outdo.types import Grade
 
@@ -24,7 +24,7 @@ def json_schema(completions: list[str], schema: list[object], **columns: object)
     block (``` or ```json), or all of it. The schema is an object or JSON text. A schema that is invalid, has external
     references or takes over half a second to check is broken. See `outdo.rewards.schema` for the bounds of both.
     """
-    return [_grade_json(text, wanted) for text, wanted in zip(completions, schema, strict=True)]
+    return [_grade_json(text, row_schema) for text, row_schema in zip(completions, schema, strict=True)]
 
 
 def tool_call(
@@ -54,10 +54,6 @@ def label(
     """
     allowed = labels if labels is not None else [None] * len(completions)
     return [_grade_label(*row) for row in zip(completions, answer, allowed, strict=True)]
-
-
-def _right() -> Grade:
-    return Grade(1.0, "right")
 
 
 def _wrong(reason: object) -> Grade:
@@ -107,7 +103,7 @@ def _grade_json(text: str, schema: object) -> Grade:
         return _broken(error)
     except ValueError as error:
         return _wrong(f"not one JSON value: {error}")
-    return _right() if problem is None else _wrong(problem)
+    return RIGHT if problem is None else _wrong(problem)
 
 
 def _grade_calls(text: str, gold: object, parsed: object) -> Grade:
@@ -120,7 +116,7 @@ def _grade_calls(text: str, gold: object, parsed: object) -> Grade:
     except ValueError as error:
         return _wrong(f"invalid calls: {error}")
     if calls == expected:
-        return _right()
+        return RIGHT
     return _wrong(f"called {_shown(calls - expected)}, not {_shown(expected - calls)}")
 
 
@@ -187,7 +183,7 @@ def _grade_label(text: str, gold: object, allowed: object) -> Grade:
         return _wrong(error)
     answered = {_normal_label(answer) for answer in set(answers)}
     if answered == {expected}:
-        return _right()
+        return RIGHT
     if len(answered) > 1:
         return _wrong(f"{len(answers)} final answers that disagree")
     unknown = labels is not None and not answered <= labels

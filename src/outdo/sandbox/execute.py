@@ -200,24 +200,24 @@ class Sandbox:
 
     def exchange(self, data: bytes, until: int) -> bytes:
         """Writes all of `data`, and reads until that many bytes arrived or the other side closes."""
-        got = bytearray()
+        received = bytearray()
         view = memoryview(data)
         with selectors.DefaultSelector() as selector:
             if view:
                 selector.register(self.stdin, selectors.EVENT_WRITE)
             if until:
                 selector.register(self.stdout, selectors.EVENT_READ)
-            while selector.get_map() and (view or len(got) < until):
+            while selector.get_map() and (view or len(received) < until):
                 for key, _ in selector.select(self.remaining()):
                     if key.fileobj is self.stdin:
                         view = view[self.write(view) :]
                         if not view:
                             selector.unregister(self.stdin)
                     elif (piece := self.stdout.read(2**16)) is not None:
-                        got += piece
+                        received += piece
                         if not piece:
                             selector.unregister(self.stdout)
-        return bytes(got)
+        return bytes(received)
 
     def remaining(self) -> float:
         """Seconds until the deadline. Raises ExecutionError after it."""
