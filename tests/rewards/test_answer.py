@@ -1,4 +1,4 @@
-"""Final answers: what is one, what is the same one, and what tries to pass for one."""
+"""Final answers: extraction, comparison, and texts that try to pass for an answer."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""The audit: good graders pass, gameable ones are named before anything is trained on them."""
+"""The audit: good graders pass, exploitable ones fail before training."""
 
 import itertools
 import time
@@ -68,7 +68,7 @@ def test_a_file_reward_named_like_a_grader(tmp_path):
     refuse_unfit_rewards(code, Task("sums", lambda split, seed: iter(SUMS), ()), 0)  # which has no `cases`
     assert dense_rewards(strict, right=True) == [
         "exact"
-    ]  # what it pays is not known; the built-in one pays all or nothing
+    ]  # a user's reward may give partial credit; the built-in one is binary
     assert dense_rewards(find_rewards(["exact"], [], "exact"), right=True) == []
 
 
@@ -116,15 +116,15 @@ def test_unreadable_golds():
 
 def test_gives_up_on_a_broken_reward(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("outdo.rewards.audit.GIVE_UP_SECONDS", 0.5)
-    asked = []
+    graded_texts = []
 
     def hangs(completions, **columns):
-        asked.extend(completions)
+        graded_texts.extend(completions)
         time.sleep(1000)
 
     with pytest.raises(GraderError, match=r"not one of \d answers could be judged.*timed out after 0.2 s"):
         audit(find_rewards(["hangs"], [], "hangs", own={"hangs": hangs}, timeout=0.2), SUMS * 5)
-    assert len(asked) < 10
+    assert len(graded_texts) < 10
 
 
 def test_unknown_gold_and_a_gold_column():
@@ -158,12 +158,12 @@ def test_refuse_unfit():
 
 
 def test_a_costly_judge_is_called_rarely():
-    asked = []
+    graded_texts = []
 
     def judge(completions, answer, **columns):
-        asked.extend(completions)
+        graded_texts.extend(completions)
         return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
 
     judge.costly = True
     refuse_unfit(find_rewards(["judge"], [], "judge", own={"judge": judge}), lambda: iter(SUMS))
-    assert len(asked) <= 2 + 2 * (4 + 3)
+    assert len(graded_texts) <= 2 + 2 * (4 + 3)

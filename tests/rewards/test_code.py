@@ -1,4 +1,4 @@
-"""Code that is judged by running it: honest answers score, and nothing else does, wherever the grader is called."""
+"""Code graded by running it: honest answers score and exploits do not, from any thread."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def judged(text, grader=code, **row):
 @cache
 def grades(where):
     """All exploits, graded in a few calls, as the steps of a run with nothing but cheats in it would be."""
-    found = {}
+    grades_by_name = {}
     for form, seconds in product(ROWS, (2.0, 0.5)):
         hanging = HANGING_PROGRAMS if form == "program" else HANGING
         names = [name for kind, name in EXPLOITS if kind == form and (name in hanging) == (seconds < 1)]
         sources = {**(PROGRAMS if form == "program" else FUNCTIONS), **hanging}
         columns = {key: [value] * len(names) for key, value in FEW[form].items()}
         answers = called(where, code, [sources[name] for name in names], **columns, reward_timeout=seconds)
-        found |= {(form, name): grade for name, grade in zip(names, answers, strict=True)}
-    return found
+        grades_by_name |= {(form, name): grade for name, grade in zip(names, answers, strict=True)}
+    return grades_by_name
 
 
 @pytest.mark.parametrize("where", [PLACES[0], pytest.param(PLACES[1], marks=pytest.mark.slow)])
@@ -265,19 +265,22 @@ def test_reason_hides_the_expected_value():
 def test_row_order_and_equal_answers():
     right, wrong = "def solve(a, b): return 7 * a + b", "def solve(a, b): return 0"
     others = [{"args": [1, 1], "expected": 0}]
-    found = code([right, wrong, right, wrong], entry_point=["solve"] * 4, cases=[CALLS, CALLS, others, others])
-    assert [grade.reward for grade in found] == [1.0, 0.0, 0.0, 1.0]
+    graded = code([right, wrong, right, wrong], entry_point=["solve"] * 4, cases=[CALLS, CALLS, others, others])
+    assert [grade.reward for grade in graded] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_the_prompt_belongs_to_the_problem():
     prompts = ["k = 7\ndef solve(a, b):\n", "k = 6\ndef solve(a, b):\n"]
     body = "    return k * a + b\n"
-    whole = [prompt + "    pass\n" for prompt in prompts]
-    found = code([body] * 2, prompts=prompts, entry_point=["solve"] * 2, test=[CHECK] * 2)
-    assert [grade.verdict for grade in found] == ["wrong", "wrong"]  # such prompts are no Python, so a body is none
+    complete = [prompt + "    pass\n" for prompt in prompts]
+    graded = code([body] * 2, prompts=prompts, entry_point=["solve"] * 2, test=[CHECK] * 2)
+    assert [grade.verdict for grade in graded] == [
+        "wrong",
+        "wrong",
+    ]  # the prompts are not Python
     answer = "def solve(a, b): return k * a + b\n"
-    found = code([answer] * 2, prompts=whole, entry_point=["solve"] * 2, test=[CHECK] * 2)
-    assert [grade.verdict for grade in found] == ["right", "wrong"]
+    graded = code([answer] * 2, prompts=complete, entry_point=["solve"] * 2, test=[CHECK] * 2)
+    assert [grade.verdict for grade in graded] == ["right", "wrong"]
 
 
 @pytest.mark.parametrize(
@@ -382,8 +385,8 @@ def test_slow_tests():
 
 def test_failing_tests_are_broken():
     answers = ["def solve(a, b): return 8", "def solve(", "", "while True: pass"]
-    found = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
-    assert [grade.verdict for grade in found] == ["broken", "broken", "wrong", "broken"]
+    graded = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
+    assert [grade.verdict for grade in graded] == ["broken", "broken", "wrong", "broken"]
 
 
 def test_a_test_that_forges_replies():
@@ -396,11 +399,11 @@ def test_a_test_that_forges_replies():
 
 def test_one_timeout_for_all_cases():
     cases = [{"args": [i], "expected": i} for i in range(20)]
-    began = time.monotonic()
+    start = time.monotonic()
     source = ["import time\ndef f(i): time.sleep(0.2); return i"]
     (grade,) = code_fraction(source, entry_point=["f"], cases=[cases], reward_timeout=1.0)
     assert 0 < grade.reward < 0.5
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - start < 2.5
 
 
 @pytest.mark.skipif(not HUMAN_EVAL.is_file(), reason="HumanEval.jsonl.gz is not in ../shared/data/humaneval")
@@ -411,5 +414,5 @@ def test_human_eval(body, verdict):
     assert len(rows) == 164
     answers = [row.get(body, "    pass\n") for row in rows]
     columns = {name: [row[name] for row in rows] for name in ("entry_point", "test")}
-    found = code(answers, prompts=[row["prompt"] for row in rows], **columns)
-    assert {row["task_id"]: g.reason for row, g in zip(rows, found, strict=True) if g.verdict != verdict} == {}
+    graded = code(answers, prompts=[row["prompt"] for row in rows], **columns)
+    assert {row["task_id"]: g.reason for row, g in zip(rows, graded, strict=True) if g.verdict != verdict} == {}

@@ -1,4 +1,4 @@
-"""Several rewards into one grade: weights, abstention, and graders that break without breaking the run."""
+"""Composition: weights, gates, abstention, and rewards that break without ending the run."""
 
 import math
 import threading
@@ -127,10 +127,10 @@ def test_wrong_number_of_values(values):
     def miscounts(completions, **columns):
         return values
 
-    got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+    returned = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
     for judged in grades_of(["a", "b", "c"], miscounts):
         assert (judged.verdict, judged.reward) == ("broken", None)
-        assert f"miscounts returned {got} for 3 completions" in judged.reason
+        assert f"miscounts returned {returned} for 3 completions" in judged.reason
 
 
 def test_answers_are_graded_alone_where_the_group_fails():

@@ -1,4 +1,4 @@
-"""Countdown's verifier: exactly the given numbers, the target, and a parser that evaluates nothing."""
+"""Countdown's verifier: exactly the given numbers, the target, and a parser that never calls eval."""
 
 import sys
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""reasoning-gym's answers: the gold is right, kind scorers are not believed, no text runs, and what hangs is ended."""
+"""reasoning-gym: the gold is right, lenient scorers are corrected, no answer runs as code, and hangs time out."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ KIND: list[tuple[str, dict[str, Any], Callable[[dict[str, Any]], str]]] = [
 
 @pytest.mark.parametrize(("name", "options", "trick"), KIND)
 def test_lenient_scorers(name: str, options: dict[str, Any], trick: Any) -> None:
-    tried = 0
+    num_fooled = 0
     for p in itertools.islice(gym.prompts("train", 0, name=name, **options), 60):
         answer = trick(p.meta["gym"]["entry"])
         if not answer or library(p, answer) < 1:  # not every problem of the kind can be tricked
             continue
         for judge in (reasoning_gym, reasoning_gym_partial):
             assert [g.reward for g in grades(p, answer, judge=judge)] == [0.0], answer
-        tried += 1
-        if tried == 2:
+        num_fooled += 1
+        if num_fooled == 2:
             break
-    assert tried, "the library does not fall for this any more: take it out"
+    assert num_fooled, "the library is no longer fooled by this: remove it"
 
 
 def test_other_notations() -> None:
@@ -175,21 +175,21 @@ def test_invalid_rows_are_broken() -> None:
 @pytest.mark.parametrize("thread", [False, True])
 def test_timeout(thread: bool) -> None:
     p = problem("polynomial_multiplication")
-    found: list[list[Grade]] = []
+    results: list[list[Grade]] = []
 
     def judge() -> None:
-        found.append(grades(p, "9**9**9**9", str(p.answer), reward_timeout=1.0))
+        results.append(grades(p, "9**9**9**9", str(p.answer), reward_timeout=1.0))
 
-    began = time.monotonic()
+    start = time.monotonic()
     if thread:
         worker = threading.Thread(target=judge)
         worker.start()
         worker.join()
     else:
         judge()
-    hung, right = found[0]
+    hung, right = results[0]
     assert (hung.reward, hung.verdict) == (0.0, "wrong") and "timed out after 1 s" in hung.reason
-    assert right.verdict == "right" and time.monotonic() - began < 20
+    assert right.verdict == "right" and time.monotonic() - start < 20
     assert grades(p, str(p.answer))[0].verdict == "right"  # the sandbox outlives the thread
 
 

@@ -1,4 +1,4 @@
-"""Mathematical equivalence: what is the same answer, what is not, what pretends to be, and what never ends."""
+"""Mathematical equivalence: equal answers, different ones, evasions, and answers that hang."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def called(where, function, *args, **kwargs):
 
 
 def verdicts(pairs, **more):
-    found = math([text for text, _ in pairs], answer=[gold for _, gold in pairs], **more)
-    assert all(grade.reward == {"right": 1.0, "wrong": 0.0, "broken": None}[grade.verdict] for grade in found)
-    return [grade.verdict for grade in found]
+    grades = math([text for text, _ in pairs], answer=[gold for _, gold in pairs], **more)
+    assert all(grade.reward == {"right": 1.0, "wrong": 0.0, "broken": None}[grade.verdict] for grade in grades)
+    return [grade.verdict for grade in grades]
 
 
 def boxed(*pairs):
@@ -46,7 +46,7 @@ def boxed(*pairs):
 
 
 def unexpected(pairs, verdict, **more):
-    return [pair for pair, found in zip(pairs, verdicts(pairs, **more), strict=True) if found != verdict]
+    return [pair for pair, answer in zip(pairs, verdicts(pairs, **more), strict=True) if answer != verdict]
 
 
 SAME = boxed(
@@ -89,7 +89,7 @@ SAME = boxed(
     ("\\approx 3.14", "3.14"),
     ("3\\frac{1}{2}", "\\frac{7}{2}"),
     ("2102_{8}", "2102_8"),
-    ("2102", "2102_8"),  # the question has said in which base
+    ("2102", "2102_8"),  # the question states the base
     ("02102_8", "2102_{8}"),
     ("x=2102_8", "2102_8"),
     ("(2102)_{8}", "2102_8"),
@@ -168,7 +168,7 @@ DIFFERENT = boxed(
     ("2102_{\\text{ten}}", "2102_8"),
     ("2102\\text{ (base 9)}", "2102_8"),
     ("2103", "2102_8"),
-    ("1090", "2102_8"),  # the same number, in the base that was not asked for
+    ("1090", "2102_8"),  # the same number, in another base
     ("3_{10}", "11_2"),
     ("0.12_{4}", "0.12_3"),
     ("1A3_{12}", "1A3_{16}"),
@@ -314,7 +314,7 @@ def test_equivalence(pairs, verdict, where):
         ("\\boxed{5}", "We get $3+2=5$, so \\boxed{5}."),
         ("<answer>The area is $13\\pi$.</answer>", "13\\pi"),
         ("\\boxed{\\frac{\\sqrt{3}}{2}}", "\\frac{\\sqrt{3}}{2}"),
-        ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the answer that is asked for
+        ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the gold
     ],
 )
 def test_right_answers(text, gold):
@@ -322,10 +322,10 @@ def test_right_answers(text, gold):
 
 
 def test_echo_of_the_prompt():
-    asked = "Give your answer as \\boxed{42} if there is none."
-    messages = [[{"role": "user", "content": asked}]]
-    assert verdicts([(asked, "42")], messages=messages) == ["wrong"]
-    assert verdicts([(asked + "\nIt is \\boxed{7}.", "7")], messages=messages) == ["right"]
+    question = "Give your answer as \\boxed{42} if there is none."
+    messages = [[{"role": "user", "content": question}]]
+    assert verdicts([(question, "42")], messages=messages) == ["wrong"]
+    assert verdicts([(question + "\nIt is \\boxed{7}.", "7")], messages=messages) == ["right"]
     assert verdicts([("None: \\boxed{42}.", "42")], messages=messages) == ["right"]
 
 
@@ -358,10 +358,10 @@ def test_hostile_answers(where):
     golds = ("5", "\\sqrt{5}")  # beside a number, most are seen through at once
     pairs = boxed(*((text, gold) for text in [*HOSTILE, *TOWERS] for gold in golds))
     pairs += boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
-    began = time.monotonic()
-    found = called(where, verdicts, pairs, reward_timeout=1.0)
-    assert found == ["wrong"] * 2 * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
-    assert time.monotonic() - began < 12
+    start = time.monotonic()
+    answers = called(where, verdicts, pairs, reward_timeout=1.0)
+    assert answers == ["wrong"] * 2 * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
+    assert time.monotonic() - start < 12
 
 
 def test_hanging_answers_do_not_block_others():
@@ -370,11 +370,11 @@ def test_hanging_answers_do_not_block_others():
     good = [(f"\\boxed{{(x+{i})^2}}", f"x^2+{2 * i}x+{i * i}") for i in range(2, 114)]
     pairs = [pair for i in range(16) for pair in (hanging[i], *good[7 * i : 7 * i + 7])]
     assert len(pairs) == 128
-    began = time.monotonic()
-    found = verdicts(pairs, reward_timeout=3.0)
-    took = time.monotonic() - began
-    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in good] == ["right"] * 112
-    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in hanging] == ["wrong"] * 16
+    start = time.monotonic()
+    answers = verdicts(pairs, reward_timeout=3.0)
+    took = time.monotonic() - start
+    assert [verdict for pair, verdict in zip(pairs, answers, strict=True) if pair in good] == ["right"] * 112
+    assert [verdict for pair, verdict in zip(pairs, answers, strict=True) if pair in hanging] == ["wrong"] * 16
     assert took < 2 * 3.0 + 1
 
 
@@ -408,10 +408,10 @@ def test_no_process_survives_the_parent():
 
 @pytest.mark.parametrize("where", PLACES)
 def test_expression_of_the_question(where):
-    asked = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
+    messages = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
     texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
-    found = called(where, math, texts, answer=["12"] * 4, messages=[asked] * 4)
-    assert [grade.verdict for grade in found] == ["wrong", "wrong", "right", "right"]
+    grades = called(where, math, texts, answer=["12"] * 4, messages=[messages] * 4)
+    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "right"]
     assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
 
 

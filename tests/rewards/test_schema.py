@@ -1,4 +1,4 @@
-"""JSON by schema: what fits, what does not, and schemas that nobody can check."""
+"""JSON Schema: valid and invalid answers, and schemas that cannot be checked."""
 
 import json
 import time

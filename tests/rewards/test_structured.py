@@ -1,4 +1,4 @@
-"""Calls of tools and labels, and hostile texts for every structured answer."""
+"""Tool calls and labels, and hostile texts for every structured grader."""
 
 import json
 import time
