@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -282,10 +281,12 @@ def test_no_process_survives_the_parent(source):
         f"require_sandbox()\nprint('started', flush=True)\nrun_program({source!r}, '', Limits(60.0))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout.readline() == "started\n"
-        time.sleep(0.4)
-        assert any("/inside.py" in p.cmdline() for p in psutil.Process(parent.pid).children(recursive=True))
-        os.kill(parent.pid, signal.SIGKILL)
+        try:
+            assert parent.stdout.readline() == "started\n"
+            time.sleep(0.4)
+            assert any("/inside.py" in p.cmdline() for p in psutil.Process(parent.pid).children(recursive=True))
+        finally:
+            parent.kill()
     assert left_running(but=before) == []
 
 

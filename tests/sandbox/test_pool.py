@@ -226,8 +226,12 @@ def test_no_process_survives_the_parent(tmp_path):
         "pool.run([('jobs_of_a_test:spin', ()), ('jobs_of_a_test:deaf', ())] * 4, 600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, cwd=tmp_path, text=True) as parent:
-        assert parent.stdout.readline() == "started\n"
-        time.sleep(0.6)
-        assert len(psutil.Process(parent.pid).children(recursive=True)) >= 9
-        os.kill(parent.pid, signal.SIGKILL)
+        try:
+            assert parent.stdout.readline() == "started\n"
+            deadline = time.monotonic() + 30
+            while len(psutil.Process(parent.pid).children(recursive=True)) < 9:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            parent.kill()
     assert left_running(but=before) == []
