@@ -19,7 +19,7 @@ from bench.machine import facts, line
 from outdo.rewards.answer import gsm8k, number
 from outdo.rewards.code import code
 from outdo.rewards.form import format as form
-from outdo.rewards.maths import SECONDS, math
+from outdo.rewards.maths import TIMEOUT, math
 from outdo.types import Grade
 
 
@@ -89,7 +89,7 @@ def bench_maths(count: int = 512) -> dict[str, Any]:
         "math_per_s": speed,
         "math_hanging": sum(grade.reason.startswith("no verdict") for grade in grades),
         "math_hanging_s": took,
-        "math_hanging_limit_s": 2 * SECONDS + 1,
+        "math_hanging_limit_s": 2 * TIMEOUT + 1,
     }
 
 

@@ -107,14 +107,14 @@ def page() -> str:
 
 GRADERS_HEAD = """# Graders
 
-What is built in, as `outdo graders` prints it. How they run, and your own, is in [rewards.md](rewards.md).
+The built-in graders, as `outdo graders` prints them. See [rewards.md](rewards.md) for how they run and for your own.
 """
 
 
 def graders_page() -> str:
-    lines = [GRADERS_HEAD, "| name | pays | needs | refuses |", "| --- | --- | --- | --- |"]
+    lines = [GRADERS_HEAD, "| name | pays | needs | rejects |", "| --- | --- | --- | --- |"]
     for name, grader in GRADERS.items():
-        cells = (f"`{name}`", grader.pays, ", ".join(f"`{need}`" for need in grader.needs), grader.refuses)
+        cells = (f"`{name}`", grader.pays, ", ".join(f"`{need}`" for need in grader.needs), grader.rejects)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -17,9 +17,9 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 
 os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.models.load import Policy, load_policy
-from outdo.sandbox.sandbox import require_sandbox
+from outdo.sandbox.execute import require_sandbox
 from support.browser import browser  # noqa: F401  (a fixture of tests/dash and tests/report)
 from support.harness import Forks, bench, disturbed, steady  # noqa: F401  (fixtures of tests/faults)
 
@@ -36,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("sandbox") and not os.environ.get("OUTDO_NEEDS_SANDBOX"):
         try:
             require_sandbox()
-        except GraderError as error:
+        except SandboxError as error:
             pytest.skip(str(error))
 
 

@@ -36,6 +36,12 @@ class GraderError(OutdoError, ValueError):
     exit_status = 2
 
 
+class SandboxError(OutdoError, ValueError):
+    """Code or workers cannot be isolated on this machine."""
+
+    exit_status = 2
+
+
 class ModelError(OutdoError, ValueError):
     """The model or its tokenizer cannot be loaded or used."""
 

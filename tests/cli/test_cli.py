@@ -65,9 +65,9 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
         (("max_completion_length=512",), "leaves no room for a prompt"),
         (
             ("dataset_name=b.jsonl", *numeric),
-            "numeric needs the column `answer`, and b.jsonl has none of that name: it has prompt, result.",
+            "numeric needs the column `answer`, which b.jsonl lacks: it has prompt, result.",
         ),
-        (("dataset_name=c.jsonl", *numeric), "and 2 of 22 prompts of c.jsonl have none: fill it in, or"),
+        (("dataset_name=c.jsonl", *numeric), "2 of 22 prompts of c.jsonl lack it"),
         (("dataset_name=a.jsonl", "reward_funcs=r.py:always", "sft_steps=0"), "always is not fit to train on"),
         (("stages=[{stage: grpo, dataset_name: b.jsonl, reward_funcs: [numeric]}]",), "column `answer`"),
         (("eval_split=dev",), "has no split 'dev'"),

@@ -24,7 +24,7 @@ def graded(text: str) -> list[dict[str, object]]:
 GOOD = "<think>2+2</think><answer>4</answer>"
 
 
-def test_a_line_out_for_each_line_in_and_a_summary(outdo: Outdo, tmp_path: Path) -> None:
+def test_grade_and_summary(outdo: Outdo, tmp_path: Path) -> None:
     rows = [
         {"completion": GOOD, "answer": "4"},
         {"completion": [{"role": "assistant", "content": "#### 5"}], "answer": "4"},
@@ -41,7 +41,7 @@ def test_a_line_out_for_each_line_in_and_a_summary(outdo: Outdo, tmp_path: Path)
     assert "3 answers" in done.stderr and "1 right, 1 wrong, 1 broken" in done.stderr
 
 
-def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo, tmp_path: Path) -> None:
+def test_invalid_lines(outdo: Outdo, tmp_path: Path) -> None:
     file = written(
         tmp_path / "a.jsonl", "not json", {"completion": GOOD, "answer": "4"}, [1], {"answer": "4"}, {"completion": 5}
     )
@@ -51,18 +51,18 @@ def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo,
     assert verdicts == ["broken", "right", "broken", "broken", "broken"]
     assert "line 1: not JSON" in done.stderr
     written_first = (tmp_path / "out.jsonl").read_bytes()
-    for words, status in ((["--out", "out.jsonl"], 2), (["--out", "."], 2), (["--out", "out.jsonl", "--force"], 1)):
-        assert outdo("grade", "--reward", "exact", str(file), *words).returncode == status, words
-        assert ((tmp_path / "out.jsonl").read_bytes() == written_first) == (status == 2), words
+    for options, status in ((["--out", "out.jsonl"], 2), (["--out", "."], 2), (["--out", "out.jsonl", "--force"], 1)):
+        assert outdo("grade", "--reward", "exact", str(file), *options).returncode == status, options
+        assert ((tmp_path / "out.jsonl").read_bytes() == written_first) == (status == 2), options
 
 
 @pytest.mark.parametrize(
-    ("words", "rows", "part"),
+    ("options", "rows", "part"),
     [
         (["--reward", "numerc"], [{"completion": "x", "answer": "4"}], "did you mean 'numeric'"),
         (["--reward", "numeric"], [{"completion": "x"}], "could be judged"),
-        (["--reward", "json_schema"], [{"completion": "x"}], "wants schema"),
-        (["--reward", "numeric,length"], [{"completion": "x", "answer": "4"}], "wants completion_ids"),
+        (["--reward", "json_schema"], [{"completion": "x"}], "needs schema"),
+        (["--reward", "numeric,length"], [{"completion": "x", "answer": "4"}], "needs completion_ids"),
         (["--reward", "numeric", "--weights", "1,2"], [{"completion": "x", "answer": "4"}], "one each"),
         (["--reward", "numeric", "--weights", "much"], [{"completion": "x", "answer": "4"}], "--weights much"),
         ([], [{"completion": "x", "answer": "4"}], "--reward is missing"),
@@ -70,10 +70,8 @@ def test_lines_that_cannot_be_read_keep_their_place_and_end_with_1(outdo: Outdo,
         (["--reward", "missing.json"], [{"completion": "x"}], "missing.json"),
     ],
 )
-def test_what_cannot_be_done_ends_with_2_and_says_why(
-    outdo: Outdo, tmp_path: Path, words: list[str], rows: list[object], part: str
-) -> None:
-    done = outdo("grade", *words, str(written(tmp_path / "a.jsonl", *rows)))
+def test_errors(outdo: Outdo, tmp_path: Path, options: list[str], rows: list[object], part: str) -> None:
+    done = outdo("grade", *options, str(written(tmp_path / "a.jsonl", *rows)))
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr
 
 
@@ -82,16 +80,22 @@ def test_no_such_file(outdo: Outdo) -> None:
     assert done.returncode == 2 and "nowhere.jsonl: No such file" in done.stderr
 
 
-def test_tokens_are_counted_by_a_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
+def test_tokenizer(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"completion": "#### 4" + "0" * n, "answer": "4" + "0" * n} for n in (0, 50)]
-    words = ["--reward", "numeric,overlong", "--max-completion-length", "20", str(written(tmp_path / "a.jsonl", *rows))]
-    done = outdo("grade", *words, "--tokenizer", "tiny")
+    options = [
+        "--reward",
+        "numeric,overlong",
+        "--max-completion-length",
+        "20",
+        str(written(tmp_path / "a.jsonl", *rows)),
+    ]
+    done = outdo("grade", *options, "--tokenizer", "tiny")
     assert [row["reward"] for row in graded(done.stdout)] == [1.0, 0.0], done.stderr
-    done = outdo("grade", *words, "--tokenizer", "./nowhere")
+    done = outdo("grade", *options, "--tokenizer", "./nowhere")
     assert done.returncode == 2 and "tokenizer ./nowhere cannot be loaded" in done.stderr
 
 
-def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
+def test_siblings(outdo: Outdo, tmp_path: Path) -> None:
     rows = [
         {"completion": GOOD, "answer": "4", "completion_ids": [1] * length, "group": group}
         for length, group in ((10, "a"), (30, "a"), (20, "a"), (10, None))
@@ -101,7 +105,7 @@ def test_siblings_are_judged_together(outdo: Outdo, tmp_path: Path) -> None:
     assert [row["reward"] for row in graded(done.stdout)] == [0.5, -0.5, 0.0, 0.0]
 
 
-def test_what_a_reward_prints_is_not_among_the_grades(outdo: Outdo, tmp_path: Path) -> None:
+def test_prints_of_a_reward(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "def loud(completions, **columns):\n    print('noise')\n    return [1.0] * len(completions)\n"
     )
@@ -110,7 +114,7 @@ def test_what_a_reward_prints_is_not_among_the_grades(outdo: Outdo, tmp_path: Pa
     assert "noise" in done.stderr
 
 
-def test_a_users_function_and_a_grader_in_json(outdo: Outdo, tmp_path: Path) -> None:
+def test_function_and_grader_json(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import time\ndef mine(completions, level):\n"
         "    if 'hang' in completions: time.sleep(99)\n    return [x / 10 for x in level]\n"
@@ -127,13 +131,13 @@ def test_a_users_function_and_a_grader_in_json(outdo: Outdo, tmp_path: Path) -> 
     assert [row["reward"] for row in graded(done.stdout)] == [2.0, None, 0.0], done.stderr
 
 
-def test_a_bad_grader_file_is_refused_with_the_place(outdo: Outdo, tmp_path: Path) -> None:
+def test_invalid_grader_file(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(
         '{\n "type": "multi",\n "graders": {"a": {"type": "string_check", "input": "x",\n'
         '   "reference": "y", "operation": "equals"}},\n "calculate_output": "a +"\n}\n'
     )
-    for words in (["--validate", "bad.json"], ["--reward", "bad.json", "rows.jsonl"]):
-        done = outdo("grade", *words)
+    for options in (["--validate", "bad.json"], ["--reward", "bad.json", "rows.jsonl"]):
+        done = outdo("grade", *options)
         assert done.returncode == 2 and "graders.a.operation" in done.stderr and "did you mean 'eq'" in done.stderr
         assert "bad.json, line 4" in done.stderr and "calculate_output" in done.stderr
     written(tmp_path / "good.json", {"type": "string_check", "input": "x", "reference": "y", "operation": "eq"})
@@ -141,7 +145,7 @@ def test_a_bad_grader_file_is_refused_with_the_place(outdo: Outdo, tmp_path: Pat
     assert done.returncode == 0 and "good" in done.stdout
 
 
-def test_the_list_names_every_grader(outdo: Outdo) -> None:
+def test_graders(outdo: Outdo) -> None:
     from outdo.rewards.registry import GRADERS
 
     done = outdo("graders")
@@ -150,7 +154,7 @@ def test_the_list_names_every_grader(outdo: Outdo) -> None:
         assert f"\n{name}\n" in f"\n{done.stdout}" and grader.pays.split()[0] in done.stdout
 
 
-def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
+def test_audit(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("audit", "arithmetic", "-n", "3")
     assert done.returncode == 0 and done.stdout.endswith("fit to train on\n"), done.stderr
     assert "p50" in done.stdout and "p99" in done.stdout
@@ -165,20 +169,20 @@ def test_an_audit_says_fit_or_why_not(outdo: Outdo, tmp_path: Path) -> None:
     assert done.returncode == 2 and "outdo audit arithmetic" in done.stderr
 
 
-def test_training_refuses_an_unfit_reward_unless_told(outdo: Outdo, tmp_path: Path) -> None:
+def test_training_refuses_an_unfit_reward(outdo: Outdo, tmp_path: Path) -> None:
     from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text("def generous(completions, **columns): return [1.0] * len(completions)\n")
     written(tmp_path / "p.jsonl", *({"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(30)))
-    words = ["train", *QUICK, "sft_steps=0", "task_args={}", "dataset_name=p.jsonl", "reward_funcs=mine.py:generous"]
-    done = outdo(*words, "output_dir=run")
+    options = ["train", *QUICK, "sft_steps=0", "task_args={}", "dataset_name=p.jsonl", "reward_funcs=mine.py:generous"]
+    done = outdo(*options, "output_dir=run")
     assert done.returncode == 2 and "not fit to train on" in done.stderr and "reward_audit=false" in done.stderr
     assert not (tmp_path / "run").exists()
-    done = outdo(*words, "output_dir=run", "reward_audit=false")
+    done = outdo(*options, "output_dir=run", "reward_audit=false")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_grader_that_breaks_in_the_middle_halts_with_3(outdo: Outdo, tmp_path: Path) -> None:
+def test_broken_grader_halts(outdo: Outdo, tmp_path: Path) -> None:
     from support.basics import QUICK
 
     (tmp_path / "mine.py").write_text(

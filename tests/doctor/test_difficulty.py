@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outdo.doctor.difficulty import SIZES, TOO_EASY, TOO_HARD, describe_difficulty, spread
-from outdo.rewards.choose import graded
+from outdo.rewards.choose import dense_rewards
 from outdo.rewards.compose import find_rewards
 
 
@@ -31,7 +31,7 @@ def test_too_hard_or_too_easy() -> None:
 def test_rewards_that_rank_wrong_answers() -> None:
     def names(*given: str, weights: tuple[float, ...] = (), gate: str = "", right: bool = False) -> list[str]:
         own = {"brief": lambda completions, **columns: [0.5 for _ in completions]}
-        return graded(find_rewards(given, weights, given[0], own=own, gate=gate), right)
+        return dense_rewards(find_rewards(given, weights, given[0], own=own, gate=gate), right)
 
     assert names("numeric") == [] and names("numeric", "brief") == ["brief"]
     assert names("numeric", "brief", weights=(1.0, 0.0)) == []

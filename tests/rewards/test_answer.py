@@ -1,4 +1,4 @@
-"""Final answers: what is one, what is the same one, and what tries to pass for one."""
+"""Final answers: extraction, comparison, and texts that try to pass for an answer."""
 
 from fractions import Fraction
 
@@ -57,7 +57,7 @@ def verdict(text, gold, grader=numeric):
         ("123456789012345678901234567890.5", Fraction("123456789012345678901234567890.5")),
     ],
 )
-def test_what_a_number_is(text, value):
+def test_numbers(text, value):
     assert number(text) == value
 
 
@@ -103,7 +103,7 @@ NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00
 
 
 @pytest.mark.parametrize("text", [*SIGNS_ALONE, *MORE_THAN_ONE, *BAD_GROUPING, *NOT_DIGITS])
-def test_what_a_number_is_not(text):
+def test_not_numbers(text):
     assert number(text) is None
 
 
@@ -167,7 +167,7 @@ def test_wrong_answers(text, gold):
 
 
 @pytest.mark.parametrize("marked", ["<answer>5</answer>", "#### 5", "\\boxed{5}"])
-def test_what_stands_in_the_thinking_part_does_not_count(marked):
+def test_thinking_part_is_ignored(marked):
     assert verdict(f"<think>{marked}</think>", "5") == "wrong"
     assert verdict(f"<think>{marked}\n</think><answer>6</answer>", "5") == "wrong"
     assert verdict(f"<think>{marked}\n</think><answer>6</answer>", "6") == "right"
@@ -202,7 +202,7 @@ def test_an_unclosed_thought_has_no_answer(text):
         "<answer>5</answer><answer>" + "5" * 300 + "</answer>",
     ],
 )
-def test_answers_that_disagree_lose_whichever_is_right(text):
+def test_answers_that_disagree(text):
     assert verdict(text, "5") == "wrong"
     assert verdict(text, "6") == "wrong"
 
@@ -216,7 +216,7 @@ def test_answers_that_disagree_lose_whichever_is_right(text):
         "<answer>5</answer>" * 50,
     ],
 )
-def test_the_same_answer_again_passes(text):
+def test_repeated_answer(text):
     assert verdict(text, "5") == "right"
     assert verdict(text, "6") == "wrong"
 
@@ -240,7 +240,7 @@ def test_the_same_answer_again_passes(text):
         "**#### Step 1**\n***#### 42***",
     ],
 )
-def test_a_heading_is_no_answer_beside_one(text):
+def test_headings_are_ignored(text):
     for grader in (numeric, gsm8k):
         assert verdict(text, "42", grader) == "right"
         assert verdict(text, "1", grader) == "wrong"
@@ -268,7 +268,7 @@ def test_a_heading_is_no_answer_beside_one(text):
     ],
 )
 @pytest.mark.parametrize("text", ["#### {}\n#### 42", "#### 42\n#### {}", "**#### {}**\n\\boxed{{42}}"])
-def test_an_answer_is_no_heading(line, text):
+def test_answers_that_are_not_headings(line, text):
     assert verdict(text.format(line), "42") == "wrong"
     assert verdict(text.format(line), "41") == "wrong"
 
@@ -298,12 +298,12 @@ ASKED = "What is 6 times 7?\n\nEnd with `#### N`, for example:\n#### 42 is what 
     ],
 )
 @pytest.mark.parametrize("grader", [numeric, exact, gsm8k])
-def test_the_prompt_said_again_is_no_answer(text, gold, expected, grader):
+def test_echo_of_the_prompt(text, gold, expected, grader):
     (grade,) = grader([text], answer=[gold], messages=[[{"role": "user", "content": ASKED}]])
     assert grade.verdict == expected
 
 
-def test_echoes_are_taken_out_of_every_message_and_nothing_else_is():
+def test_without_echoes():
     messages = [
         {"role": "system", "content": "Write <answer>N</answer> at the end."},
         {"role": "user", "content": "Hi."},
@@ -337,12 +337,12 @@ def test_braces_inside_a_box(text, held):
     assert boxed(text) == held
 
 
-def test_the_order_of_rows_is_kept():
+def test_row_order():
     texts = [f"<answer>{i}</answer>" for i in range(4)]
     assert [g.reward for g in numeric(texts, answer=["0", "9", "2", "9"])] == [1.0, 0.0, 1.0, 0.0]
 
 
-def test_rows_and_golds_are_zipped_strictly():
+def test_strict_zip():
     for grader in (numeric, exact, gsm8k):
         with pytest.raises(ValueError, match="zip"):
             grader(["<answer>1</answer>"], answer=["1", "2"])
@@ -352,13 +352,13 @@ def test_rows_and_golds_are_zipped_strictly():
     "gold", ["", "  ", "seventy-two", "3/4", None, "1e2", "1 2", "nan", float("nan"), float("inf")]
 )
 @pytest.mark.parametrize("text", ["<answer>72</answer>", "", "<answer>None</answer>", "<answer></answer>"])
-def test_a_broken_gold_is_broken_not_wrong(gold, text):
+def test_invalid_gold_is_broken(gold, text):
     assert verdict(text, gold) == "broken"
     assert verdict(text, gold, gsm8k) == "broken"
 
 
 @pytest.mark.parametrize("gold", ["", "   ", "\n"])
-def test_an_empty_gold_is_broken_for_exact_too(gold):
+def test_empty_gold_is_broken_for_exact(gold):
     assert verdict("<answer></answer>", gold, exact) == "broken"
 
 
@@ -389,7 +389,7 @@ def test_exact_compares_text(text, gold, expected):
     assert verdict(text, gold, exact) == expected
 
 
-def test_gsm8k_reads_the_end_of_a_worked_solution():
+def test_gsm8k_worked_solution():
     gold = "She has 48/2 = <<48/2=24>>24 left.\nIn all 48+24 = <<48+24=72>>72.\n#### 72"
     assert verdict("<answer>72</answer>", gold, gsm8k) == "right"
     assert verdict("#### 72.00", gold, gsm8k) == "right"
@@ -438,10 +438,10 @@ MEGABYTE = 2**20
     ids=range(28),
 )
 @pytest.mark.parametrize("grader", [numeric, exact, gsm8k])
-def test_hostile_texts_get_a_verdict(text, grader):
+def test_hostile_texts(text, grader):
     assert verdict(text, "5", grader) == "wrong"
 
 
-def test_a_long_thought_does_not_hide_the_answer():
+def test_long_thinking_part():
     assert verdict("<think>" + "7 " * MEGABYTE + "</think><answer>5</answer>", "5") == "right"
     assert verdict("x\x00" * MEGABYTE + "<answer>5</answer>", "5") == "right"

@@ -1,4 +1,4 @@
-"""Code that is judged by running it: honest answers score, and nothing else does, wherever the grader is called."""
+"""Code graded by running it: honest answers score and exploits do not, from any thread."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def judged(text, grader=code, **row):
 @cache
 def grades(where):
     """All exploits, graded in a few calls, as the steps of a run with nothing but cheats in it would be."""
-    found = {}
+    grades_by_name = {}
     for form, seconds in product(ROWS, (2.0, 0.5)):
         hanging = HANGING_PROGRAMS if form == "program" else HANGING
         names = [name for kind, name in EXPLOITS if kind == form and (name in hanging) == (seconds < 1)]
         sources = {**(PROGRAMS if form == "program" else FUNCTIONS), **hanging}
         columns = {key: [value] * len(names) for key, value in FEW[form].items()}
         answers = called(where, code, [sources[name] for name in names], **columns, reward_timeout=seconds)
-        found |= {(form, name): grade for name, grade in zip(names, answers, strict=True)}
-    return found
+        grades_by_name |= {(form, name): grade for name, grade in zip(names, answers, strict=True)}
+    return grades_by_name
 
 
 @pytest.mark.parametrize("where", [PLACES[0], pytest.param(PLACES[1], marks=pytest.mark.slow)])
@@ -118,7 +118,7 @@ def test_an_honest_function_scores(form, source, where):
         "   \n",
     ],
 )
-def test_only_the_last_block_of_the_answer_counts(source):
+def test_last_block_counts(source):
     assert judged(source, **ROWS["function"]).verdict == "wrong"
 
 
@@ -199,7 +199,7 @@ def test_a_method_of_a_class():
         ("é", "e\u0301", False),
     ],
 )
-def test_what_is_the_same(expected, value, verdict):
+def test_same(expected, value, verdict):
     assert same(expected, value) is verdict
 
 
@@ -224,7 +224,7 @@ def test_an_honest_program_scores(source, where):
     assert (grade.reward, grade.verdict) == (1.0, "right"), grade.reason
 
 
-def test_a_program_with_much_to_read_and_much_to_print():
+def test_large_input_and_output():
     numbers = "\n".join(map(str, range(120_000)))
     row = {"cases": [{"stdin": numbers, "stdout": numbers}]}
     assert judged("import sys\nfor line in sys.stdin: print(line, end='')", **row).verdict == "right"
@@ -243,41 +243,44 @@ def test_a_program_with_much_to_read_and_much_to_print():
         (FUNCTIONS["right_once"], 1 / 3),
     ],
 )
-def test_a_share_of_the_cases(source, share):
+def test_code_fraction(source, share):
     (grade,) = code_fraction([source], entry_point=["solve"], cases=[CALLS])
     assert grade.reward == pytest.approx(share)
     assert grade.verdict == ("right" if share == 1 else "wrong")
 
 
-def test_who_forges_a_reply_loses_all_cases():
+def test_a_forged_reply_loses_all_cases():
     forged = FUNCTIONS["reply_by_itself"].replace("return 0", "return 7 * a + b")
     (grade,) = code_fraction([forged], entry_point=["solve"], cases=[CALLS])
     assert (grade.reward, grade.verdict) == (0.0, "wrong")
-    assert "not asked for" in grade.reason
+    assert "no request" in grade.reason
 
 
-def test_the_reason_names_the_case_and_never_what_was_expected():
+def test_reason_hides_the_expected_value():
     reason = judged("def solve(a, b): return 17", **ROWS["function"]).reason
-    assert reason == "1 of 3 cases passed; cases[1]: it returned 17, which is not right"
+    assert reason.startswith("1 of 3 cases passed; cases[1]:") and "17" in reason and "66" not in reason
     assert "66" not in judged("def solve(a, b): raise ValueError('x')", **ROWS["function"]).reason
 
 
-def test_rows_keep_their_order_and_equal_answers_their_own_problem():
+def test_row_order_and_equal_answers():
     right, wrong = "def solve(a, b): return 7 * a + b", "def solve(a, b): return 0"
     others = [{"args": [1, 1], "expected": 0}]
-    found = code([right, wrong, right, wrong], entry_point=["solve"] * 4, cases=[CALLS, CALLS, others, others])
-    assert [grade.reward for grade in found] == [1.0, 0.0, 0.0, 1.0]
+    graded = code([right, wrong, right, wrong], entry_point=["solve"] * 4, cases=[CALLS, CALLS, others, others])
+    assert [grade.reward for grade in graded] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_the_prompt_belongs_to_the_problem():
     prompts = ["k = 7\ndef solve(a, b):\n", "k = 6\ndef solve(a, b):\n"]
     body = "    return k * a + b\n"
-    whole = [prompt + "    pass\n" for prompt in prompts]
-    found = code([body] * 2, prompts=prompts, entry_point=["solve"] * 2, test=[CHECK] * 2)
-    assert [grade.verdict for grade in found] == ["wrong", "wrong"]  # such prompts are no Python, so a body is none
+    complete = [prompt + "    pass\n" for prompt in prompts]
+    graded = code([body] * 2, prompts=prompts, entry_point=["solve"] * 2, test=[CHECK] * 2)
+    assert [grade.verdict for grade in graded] == [
+        "wrong",
+        "wrong",
+    ]  # the prompts are not Python
     answer = "def solve(a, b): return k * a + b\n"
-    found = code([answer] * 2, prompts=whole, entry_point=["solve"] * 2, test=[CHECK] * 2)
-    assert [grade.verdict for grade in found] == ["right", "wrong"]
+    graded = code([answer] * 2, prompts=complete, entry_point=["solve"] * 2, test=[CHECK] * 2)
+    assert [grade.verdict for grade in graded] == ["right", "wrong"]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +328,7 @@ def test_the_prompt_belongs_to_the_problem():
     ],
     ids=lambda row: re.sub(" at 0x[0-9a-f]+", "", repr(row))[:100],
 )
-def test_a_row_that_judges_nothing_is_broken_not_wrong(row):
+def test_invalid_rows_are_broken(row):
     limit = {"reward_timeout": row["reward_timeout"]} if "reward_timeout" in row else {}
     columns = {name: [value] for name, value in row.items() if name != "reward_timeout"}
     (grade,) = code(["def solve(a, b): return 7 * a + b"], **columns, **limit)
@@ -352,7 +355,7 @@ def test_a_row_too_deep_is_broken():
         "    assert isinstance(candidate(1, 1), int) and solve(1, 1) == 8",
     ],
 )
-def test_what_a_check_may_do(check):
+def test_checks(check):
     row = {"entry_point": "solve", "test": f"def check(candidate):\n    candidate(1, 1)\n{check}"}
     assert judged("def solve(a, b): return 7 * a + b + (b and 0)", **row).verdict == "right"
     assert judged("def solve(a, b): return ''", **row).verdict == "wrong"
@@ -363,7 +366,7 @@ SLOW_TO_START = "import time\ntime.sleep(0.4)\n" + CHECK
 
 @pytest.mark.parametrize("source", ["def solve(a, b): return 0", "solve = 0", "def solve("])
 @pytest.mark.parametrize("seconds", [0.0, 0.7, 5.0])
-def test_an_answer_cannot_make_the_tests_look_broken(source, seconds):
+def test_answer_cannot_break_the_tests(source, seconds):
     """By leaving them no time to come to their first call."""
     (grade,) = code(
         [f"import time\ntime.sleep({seconds})\n{source}"],
@@ -374,19 +377,19 @@ def test_an_answer_cannot_make_the_tests_look_broken(source, seconds):
     assert (grade.reward, grade.verdict) == (0.0, "wrong"), grade.reason
 
 
-def test_the_time_that_the_tests_take_to_start_is_not_the_answers():
+def test_slow_tests():
     source = ["import time\ntime.sleep(0.7)\ndef solve(a, b): return 7 * a + b"]
     (grade,) = code(source, entry_point=["solve"], test=[SLOW_TO_START], reward_timeout=1.0)
     assert grade.verdict == "right", grade.reason
 
 
-def test_tests_that_do_not_run_are_broken_whatever_the_answer():
+def test_failing_tests_are_broken():
     answers = ["def solve(a, b): return 8", "def solve(", "", "while True: pass"]
-    found = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
-    assert [grade.verdict for grade in found] == ["broken", "broken", "wrong", "broken"]
+    graded = code(answers, entry_point=["solve"] * 4, test=["import nowhere\n" + CHECK] * 4, reward_timeout=1.0)
+    assert [grade.verdict for grade in graded] == ["broken", "broken", "wrong", "broken"]
 
 
-def test_a_test_that_speaks_for_itself_is_not_believed():
+def test_a_test_that_forges_replies():
     forged = (
         "import sys\ndef check(candidate):\n    candidate(1, 1)\n    f = sys._getframe(1).f_locals\n"
         "    f['channel'].write(call=sys.modules['__main__'].quoted(f['request']['nonce']))\n"
@@ -394,13 +397,13 @@ def test_a_test_that_speaks_for_itself_is_not_believed():
     assert judged("def solve(a, b): return 0", entry_point="solve", test=forged).verdict == "wrong"
 
 
-def test_the_clock_is_for_all_the_cases_together():
+def test_one_timeout_for_all_cases():
     cases = [{"args": [i], "expected": i} for i in range(20)]
-    began = time.monotonic()
+    start = time.monotonic()
     source = ["import time\ndef f(i): time.sleep(0.2); return i"]
     (grade,) = code_fraction(source, entry_point=["f"], cases=[cases], reward_timeout=1.0)
     assert 0 < grade.reward < 0.5
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - start < 2.5
 
 
 @pytest.mark.skipif(not HUMAN_EVAL.is_file(), reason="HumanEval.jsonl.gz is not in ../shared/data/humaneval")
@@ -411,5 +414,5 @@ def test_human_eval(body, verdict):
     assert len(rows) == 164
     answers = [row.get(body, "    pass\n") for row in rows]
     columns = {name: [row[name] for row in rows] for name in ("entry_point", "test")}
-    found = code(answers, prompts=[row["prompt"] for row in rows], **columns)
-    assert {row["task_id"]: g.reason for row, g in zip(rows, found, strict=True) if g.verdict != verdict} == {}
+    graded = code(answers, prompts=[row["prompt"] for row in rows], **columns)
+    assert {row["task_id"]: g.reason for row, g in zip(rows, graded, strict=True) if g.verdict != verdict} == {}

@@ -1,12 +1,13 @@
-"""Several rewards into one grade: weights, abstention, and graders that break without breaking the run."""
+"""Composition: weights, gates, abstention, and rewards that break without ending the run."""
 
 import math
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from outdo.errors import BrokenGraders, GraderError
-from outdo.rewards.compose import Reward, Rewards, find_rewards, grade, grade_all, halt_if_broken
+from outdo.rewards.compose import Reward, Rewards, find_rewards, grade, grade_all, graded, halt_if_broken
 from outdo.types import Grade, Group, Prompt, Trajectory
 
 
@@ -15,7 +16,7 @@ def group_of(texts, answer="4", **meta):
     return Group(prompt, (1,), tuple(Trajectory.single((7, 8), (0.0, 0.0), text, "stop", 0) for text in texts))
 
 
-def graded(texts, *parts, truth=None, answer="4", **meta):
+def grades_of(texts, *parts, truth=None, answer="4", **meta):
     """Parts are functions, or (function, weight)."""
     pairs = [part if isinstance(part, tuple) else (part, 1.0) for part in parts]
     rewards = Rewards(tuple(Reward(f.__name__, f, w) for f, w in pairs), truth or pairs[0][0].__name__, 64)
@@ -38,8 +39,8 @@ def always(value, name="always"):
     return function
 
 
-def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights():
-    first, second = graded(["4", "five"], right, (length, 0.1))
+def test_weighted_sum():
+    first, second = grades_of(["4", "five"], right, (length, 0.1))
     assert first.reward == pytest.approx(1.1)
     assert second.reward == pytest.approx(0.4)
     assert (first.verdict, second.verdict) == ("right", "wrong")
@@ -47,24 +48,24 @@ def test_the_reward_is_the_weighted_sum_and_the_parts_are_before_weights():
     assert second.parts == {"right": 0.0, "length": 4.0}
 
 
-def test_negative_weights_punish():
-    assert graded(["4"], right, (length, -0.25))[0].reward == pytest.approx(0.75)
+def test_negative_weights():
+    assert grades_of(["4"], right, (length, -0.25))[0].reward == pytest.approx(0.75)
 
 
-def test_the_truth_decides_success_and_may_weigh_nothing():
-    first, second = graded(["five", "4"], (length, 0.5), (right, 0.0), truth="right")
+def test_truth_without_weight():
+    first, second = grades_of(["five", "4"], (length, 0.5), (right, 0.0), truth="right")
     assert (first.reward, first.verdict) == (2.0, "wrong")
     assert (second.reward, second.verdict) == (0.5, "right")
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(1, "right"), (1.0, "right"), (True, "right"), (2.5, "right")])
 def test_one_or_more_is_right(value, verdict):
-    assert graded(["x"], always(value))[0].verdict == verdict
+    assert grades_of(["x"], always(value))[0].verdict == verdict
 
 
 @pytest.mark.parametrize("value", [0, 0.999, -3.0, False])
-def test_less_than_one_is_wrong_and_keeps_its_value(value):
-    (judged,) = graded(["x"], always(value))
+def test_less_than_one_is_wrong(value):
+    (judged,) = grades_of(["x"], always(value))
     assert (judged.verdict, judged.reward) == ("wrong", float(value))
 
 
@@ -72,22 +73,22 @@ def test_a_part_that_abstains_is_left_out():
     def sometimes(completions, **columns):
         return [None, 0.5]
 
-    first, second = graded(["4", "4"], right, sometimes)
+    first, second = grades_of(["4", "4"], right, sometimes)
     assert (first.reward, first.verdict, first.parts["sometimes"]) == (1.0, "right", None)
     assert (second.reward, second.parts["sometimes"]) == (1.5, 0.5)
 
 
-def test_where_every_part_abstains_the_answer_is_broken():
-    (judged,) = graded(["4"], always(None, "a"), always(None, "b"))
+def test_broken_where_all_abstain():
+    (judged,) = grades_of(["4"], always(None, "a"), always(None, "b"))
     assert (judged.verdict, judged.reward) == ("broken", None)
     assert "abstained" in judged.reason
 
 
-def test_a_reward_that_raises_breaks_only_the_answers_it_raises_on():
+def test_raising_breaks_one_answer():
     def fragile(completions, **columns):
         return [1.0 / len(text) for text in completions]
 
-    ok, bad, fine = graded(["a", "", "ab"], right, fragile)
+    ok, bad, fine = grades_of(["a", "", "ab"], right, fragile)
     assert (ok.reward, fine.reward) == (1.0, 0.5)
     assert (bad.verdict, bad.reward) == ("broken", None)
     assert "fragile" in bad.reason
@@ -96,18 +97,18 @@ def test_a_reward_that_raises_breaks_only_the_answers_it_raises_on():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1.0", b"1", "", [1.0], {}, object(), 1j])
-def test_what_is_no_finite_number_is_broken_for_that_answer_alone(value):
+def test_non_finite_breaks_one_answer(value):
     def odd(completions, **columns):
         return [0.25, value, 0.75]
 
-    grades = graded(["4", "4", "4"], odd)
+    grades = grades_of(["4", "4", "4"], odd)
     assert [g.verdict for g in grades] == ["wrong", "broken", "wrong"]
     assert [g.reward for g in grades] == [0.25, None, 0.75]
     assert "odd" in grades[1].reason
 
 
-def test_one_broken_part_breaks_the_answer_even_at_weight_zero():
-    (judged,) = graded(["4"], right, (always(math.nan, "nan"), 0.0))
+def test_a_broken_part_breaks_the_answer():
+    (judged,) = grades_of(["4"], right, (always(math.nan, "nan"), 0.0))
     assert (judged.verdict, judged.reward) == ("broken", None)
     assert judged.parts == {"right": 1.0, "nan": None}
 
@@ -116,50 +117,50 @@ def test_grades_pass_through_with_their_reason():
     def judge(completions, **columns):
         return [Grade(0.3, "right", reason="near enough"), Grade(None, "broken", reason="no gold")]
 
-    first, second = graded(["a", "b"], judge)
+    first, second = grades_of(["a", "b"], judge)
     assert (first.reward, first.verdict, first.reason) == (0.3, "right", "near enough")
     assert (second.verdict, second.reason) == ("broken", "no gold")
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0], [], [1.0] * 4, 1.0, None, "abc", {"a": 1.0}])
-def test_a_wrong_number_of_values_breaks_the_answers_and_says_both_numbers(values):
+def test_wrong_number_of_values(values):
     def miscounts(completions, **columns):
         return values
 
-    got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
-    for judged in graded(["a", "b", "c"], miscounts):
+    returned = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+    for judged in grades_of(["a", "b", "c"], miscounts):
         assert (judged.verdict, judged.reward) == ("broken", None)
-        assert f"miscounts returned {got} for 3 completions" in judged.reason
+        assert f"miscounts returned {returned} for 3 completions" in judged.reason
 
 
-def test_where_the_group_fails_the_answers_are_judged_alone():
+def test_answers_are_graded_alone_where_the_group_fails():
     def only_one(completions, answer, **columns):
         if len(completions) != 1 or len(answer) != 1:
             raise ValueError("one at a time")
         return [float(completions[0] == answer[0])]
 
-    assert [g.reward for g in graded(["4", "5"], only_one)] == [1.0, 0.0]
+    assert [g.reward for g in grades_of(["4", "5"], only_one)] == [1.0, 0.0]
 
 
-def test_a_function_gets_just_what_it_asks_for():
+def test_named_arguments():
     seen = {}
 
     def plain(completions, prompts, level, missing="default"):
         seen.update(completions=completions, prompts=prompts, level=level, missing=missing)
         return [0.5] * len(completions)
 
-    assert [g.reward for g in graded(["a", "b"], plain, level=3)] == [0.5, 0.5]
+    assert [g.reward for g in grades_of(["a", "b"], plain, level=3)] == [0.5, 0.5]
     assert seen == {"completions": ["a", "b"], "prompts": ["2+2?", "2+2?"], "level": [3, 3], "missing": "default"}
 
 
-def test_a_function_with_keywords_gets_everything():
+def test_keyword_arguments():
     seen = {}
 
     def greedy(completions, **columns):
         seen.update(columns)
         return [1.0] * len(completions)
 
-    graded(["a", "b"], greedy, level=3)
+    grades_of(["a", "b"], greedy, level=3)
     assert seen == {
         "level": [3, 3],
         "prompts": ["2+2?", "2+2?"],
@@ -172,20 +173,20 @@ def test_a_function_with_keywords_gets_everything():
     }
 
 
-def test_a_column_of_the_task_cannot_pose_as_the_completions():
-    grades = graded(["4", "5"], right, completions="4", prompts="x")
+def test_columns_cannot_replace_completions():
+    grades = grades_of(["4", "5"], right, completions="4", prompts="x")
     assert [g.reward for g in grades] == [1.0, 0.0]
 
 
-def test_a_missing_column_is_an_error_that_names_it():
+def test_missing_column():
     def wants(completions, difficulty):
         return [1.0] * len(completions)
 
-    with pytest.raises(GraderError, match=r"wants.*difficulty.*completions"):
-        graded(["a"], wants)
+    with pytest.raises(GraderError, match=r"difficulty.*completions"):
+        grades_of(["a"], wants)
 
 
-def test_too_large_a_share_of_broken_answers_halts():
+def test_halt_if_broken():
     def raises_on_x(completions, **columns):
         return [1 / (text != "x") for text in completions]
 
@@ -197,7 +198,7 @@ def test_too_large_a_share_of_broken_answers_halts():
     assert caught.value.exit_status == 3
 
 
-def test_a_gate_lets_the_others_pay_only_where_it_is_right():
+def test_gate():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.5], "numeric", gate="numeric")
     texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>", "<answer>4</answer>"]
     grades = grade(group_of(texts), rewards).grades
@@ -205,14 +206,14 @@ def test_a_gate_lets_the_others_pay_only_where_it_is_right():
     assert grades[1].parts == {"numeric": 0.0, "format": 1.0}
 
 
-def test_a_gate_that_is_not_paid_itself_is_added_with_weight_zero():
+def test_gate_is_added_with_weight_zero():
     rewards = find_rewards(["format"], [1.0], "numeric", gate="numeric")
     assert [(part.name, part.weight) for part in rewards.parts] == [("format", 1.0), ("numeric", 0.0)]
     texts = ["<think>a</think><answer>4</answer>", "<think>a</think><answer>5</answer>"]
     assert [g.reward for g in grade(group_of(texts), rewards).grades] == [1.0, 0.0]
 
 
-def test_a_shut_gate_takes_penalties_off_too():
+def test_closed_gate_drops_penalties():
     def penalty(completions, **columns):
         return [-1.0] * len(completions)
 
@@ -220,12 +221,12 @@ def test_a_shut_gate_takes_penalties_off_too():
     assert [g.reward for g in grade(group_of(["<answer>4</answer>", "5"]), rewards).grades] == [0.0, 0.0]
 
 
-def test_the_others_are_told_the_verdicts_of_the_truth():
-    def told(completions, verdicts):
+def test_verdicts_of_the_truth():
+    def by_verdict(completions, verdicts):
         return [{"right": 0.5, "wrong": -0.5}[verdict] for verdict in verdicts]
 
-    grades = graded(["4", "5"], told, right, truth="right")
-    assert [g.parts["told"] for g in grades] == [0.5, -0.5]
+    grades = grades_of(["4", "5"], by_verdict, right, truth="right")
+    assert [g.parts["by_verdict"] for g in grades] == [0.5, -0.5]
 
 
 def test_length_needs_a_reward_that_judges():
@@ -233,24 +234,72 @@ def test_length_needs_a_reward_that_judges():
         grade(group_of(["a"]), find_rewards(["length"], [], "length"))
 
 
-def test_groups_are_graded_while_the_next_are_made():
-    started, made = threading.Event(), []
+def test_groups_are_graded_while_the_next_are_sampled():
+    graded_first, overlapped = threading.Event(), []
 
-    def waits(completions, **columns):
-        started.set()
+    def judge(completions, **columns):
+        graded_first.set()
         return [1.0] * len(completions)
 
     def groups():
         yield group_of(["a"])
-        made.append(started.wait(10))  # the first is graded before the second is there
+        overlapped.append(graded_first.wait(10))
         yield group_of(["b"])
 
-    done = grade_all(groups(), Rewards((Reward("waits", waits),), "waits"))
-    assert made == [True]
+    done = grade_all(groups(), Rewards((Reward("judge", judge),), "judge"))
+    assert overlapped == [True]
     assert [group.trajectories[0].text for group in done] == ["a", "b"]
 
 
-def test_rewards_are_found_by_name_with_weights_and_their_truth():
+def test_graded_yields_in_order_before_all_are_sampled():
+    log, second, release = [], threading.Event(), threading.Event()
+
+    def judge(completions, **columns):
+        if completions == ["b"]:
+            second.set()
+        assert {"a": second, "last": release}.get(completions[0], second).wait(10)
+        return [1.0]
+
+    def groups():
+        yield group_of(["a"])
+        yield group_of(["b"])
+        while "b" not in log:
+            yield group_of(["more"])
+        log.append("sampled")
+        yield group_of(["last"])
+
+    @contextmanager
+    def waiting():
+        log.append("waiting")
+        release.set()
+        yield
+        log.append("waited")
+
+    for group in graded(groups(), Rewards((Reward("judge", judge),), "judge"), waiting()):
+        if (text := group.trajectories[0].text) != "more":
+            log.append(text)
+    assert log == ["a", "b", "sampled", "waiting", "last", "waited"]
+
+
+def test_an_error_is_raised_once_all_are_sampled():
+    sampled, yielded = [], []
+
+    def groups():
+        for text in "abc":
+            yield group_of([text])
+            sampled.append(text)
+
+    def judge(completions, **columns):
+        if completions == ["b"]:
+            raise GraderError("no b")
+        return [1.0]
+
+    with pytest.raises(GraderError, match="no b"):
+        yielded.extend(graded(groups(), Rewards((Reward("judge", judge),), "judge")))
+    assert sampled == ["a", "b", "c"]
+
+
+def test_find_rewards():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
     assert [(part.name, part.weight) for part in rewards.parts] == [("numeric", 1.0), ("format", 0.1)]
     assert (rewards.truth, rewards.max_completion_length) == ("numeric", 128)
@@ -272,7 +321,7 @@ def test_the_truth_is_added_with_weight_zero():
     assert (right_answer.reward, right_answer.verdict) == (0.0, "right")
 
 
-def test_own_functions_are_found_and_may_be_the_truth():
+def test_own_function_as_truth():
     rewards = find_rewards(["mine", "format"], [2.0, 1.0], "mine", own={"mine": right})
     assert [g.reward for g in grade(group_of(["4", "5"]), rewards).grades] == [2.0, 0.0]
 
@@ -311,7 +360,7 @@ def test_two_rewards_of_one_name_are_refused(tmp_path):
     assert find_rewards([f"{mine}:exact"], [], f"{mine}:exact", gate=f"{mine}:exact").gate == "exact"
 
 
-def test_the_same_group_twice_gets_the_same_grades():
+def test_deterministic():
     rewards = find_rewards(["numeric", "format"], [1.0, 0.1], "numeric", 128)
     group = group_of(["<answer>4</answer>", "4", "<think>a</think><answer>4</answer>"])
     assert grade(group, rewards) == grade(group, rewards)

@@ -75,11 +75,11 @@ def test_one_value_for_each_answer_in_order():
     ("length", "expected"),
     [(0, 0.0), (79, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (95, -0.75), (99, -0.95), (100, -1.0), (150, -1.0)],
 )
-def test_the_soft_penalty_of_a_hundred_tokens(length, expected):
+def test_overlong(length, expected):
     assert overlong([""], [tuple(range(length))], max_completion_length=100) == pytest.approx([expected])
 
 
-def test_the_soft_penalty_of_odd_limits():
+def test_overlong_odd_limits():
     # 8 // 5 = 1: the buffer is one token, so only the limit itself costs.
     assert overlong([""] * 3, [(0,) * 6, (0,) * 7, (0,) * 8], max_completion_length=8) == pytest.approx([0, 0, -1])
     # 12 // 5 = 2: from 10 to 12.
@@ -89,11 +89,11 @@ def test_the_soft_penalty_of_odd_limits():
     assert overlong([""], [(0,)], max_completion_length=1) == pytest.approx([-1])
 
 
-def test_the_penalty_counts_tokens_not_characters():
+def test_overlong_counts_tokens():
     assert overlong(["a" * 5000], [(1, 2)], max_completion_length=100) == pytest.approx([0.0])
 
 
-def test_the_form_of_ordinary_answers_is_judged_fast():
+def test_format_is_fast():
     texts = [GOOD.replace("2+2", "two and two " * n) for n in range(8, 24)]
     start = time.thread_time()
     for _ in range(500):
@@ -125,7 +125,7 @@ def test_the_form_of_ordinary_answers_is_judged_fast():
     ],
     ids=range(18),
 )
-def test_each_tag_that_stands_once_and_in_order_pays_a_quarter(text, expected):
+def test_tag_count(text, expected):
     assert tag_count([text]) == [expected]
 
 
@@ -162,29 +162,29 @@ def test_each_tag_that_stands_once_and_in_order_pays_a_quarter(text, expected):
     ],
     ids=range(27),
 )
-def test_steps_of_the_reasoning(text, num_steps):
+def test_reasoning_steps(text, num_steps):
     assert reasoning_steps([text]) == pytest.approx([num_steps / 3])
 
 
-def test_the_length_reward_of_a_group():
+def test_length():
     ids = [(0,) * n for n in (10, 20, 30, 50)]
     assert length([""] * 4, ids, ["right"] * 4) == pytest.approx([0.5, 0.25, 0.0, -0.5])
     assert length([""] * 4, ids, ["wrong"] * 4) == pytest.approx([0.0, 0.0, 0.0, -0.5])
     assert length(["a" * 99, ""], [(1,), (1, 2, 3)], ["right", "right"]) == pytest.approx([0.5, -0.5])
 
 
-def test_equal_lengths_gain_nothing():
+def test_length_of_equal_lengths():
     assert length([""] * 3, [(0,) * 7] * 3, ["right", "wrong", "broken"]) == [0.0, 0.0, None]
     assert length([""], [()], ["right"]) == [0.0]
     assert length([], [], []) == []
 
 
-def test_a_broken_answer_has_no_length_reward_and_no_part_in_the_others():
+def test_length_ignores_broken_answers():
     ids = [(0,) * n for n in (10, 20, 1000)]
     assert length([""] * 3, ids, ["right", "right", "broken"]) == pytest.approx([0.5, -0.5, None])
 
 
-def test_the_cosine_of_right_and_wrong_answers():
+def test_cosine():
     def at(tokens, verdict, finish="stop"):
         return cosine([""], [(0,) * tokens], [finish], [verdict], max_completion_length=100)[0]
 
@@ -195,15 +195,15 @@ def test_the_cosine_of_right_and_wrong_answers():
     assert at(10, "broken") is None
 
 
-def test_an_answer_that_was_cut_is_a_wrong_one_at_the_limit():
+def test_cosine_of_truncated_answers():
     rewards = cosine([""] * 3, [(0,) * 100] * 3, ["length"] * 3, ["right", "wrong", "broken"], 100)
     assert rewards == [pytest.approx(-0.5), pytest.approx(-0.5), None]
 
 
-def test_what_cannot_be_rewarded_raises():
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="cosine needs max_completion_length"):
         cosine([""], [()], ["stop"], ["right"], max_completion_length=0)
-    with pytest.raises(ValueError, match="'Right' is no verdict"):
+    with pytest.raises(ValueError, match="invalid verdict 'Right'"):
         length([""], [()], ["Right"])
     with pytest.raises(ValueError, match="zip"):
         length([""], [(), ()], ["right"])
@@ -221,11 +221,11 @@ def test_what_cannot_be_rewarded_raises():
         ((7,) * 102, -0.99),
     ],
 )
-def test_repeated_grams_of_three_tokens(ids, expected):
+def test_repetition(ids, expected):
     assert repetition(["a b c d e"], [ids]) == pytest.approx([expected])
 
 
-def test_repeated_words_where_there_are_no_tokens():
+def test_repetition_of_words():
     assert repetition(["go on and Go on AND", "go on", "one two three four"]) == pytest.approx([-0.25, 0.0, 0.0])
 
 
@@ -247,7 +247,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_anything_is_judged_at_once(unit):
+def test_linear_time(unit):
     text = unit * (2**20 // len(unit))
     start = time.thread_time()
     for reward in (form, tag_count, reasoning_steps):

@@ -1,4 +1,4 @@
-"""Countdown's verifier: exactly the given numbers, the target, and a parser that evaluates nothing."""
+"""Countdown's verifier: exactly the given numbers, the target, and a parser that never calls eval."""
 
 import sys
 from fractions import Fraction
@@ -46,22 +46,22 @@ CODE = ["x", "abs(1)", "1+len('ab')", "__import__('os').system('true')", "1if 1e
 
 
 @pytest.mark.parametrize("text", [*UNFINISHED, *UNARY_OR_IMPLICIT, *OTHER_OPERATORS, *OTHER_NUMBERS, *CODE])
-def test_what_is_no_expression(text):
+def test_invalid_expressions(text):
     with pytest.raises(ValueError):
         evaluate(text)
 
 
 @pytest.mark.parametrize("text", ["1/0", "1/(2-2)", "0/0", "5/(1/2-1/2)", "1/(0*9)"])
-def test_division_by_zero_is_refused_in_words(text):
+def test_division_by_zero(text):
     with pytest.raises(ValueError, match="zero"):
         evaluate(text)
 
 
-def test_a_product_with_zero_is_not_a_division_by_zero():
+def test_product_with_zero():
     assert evaluate("0/5+0*3") == (0, [0, 5, 0, 3])
 
 
-def test_nesting_has_a_floor_and_no_stack_overflow():
+def test_nesting():
     assert evaluate("(" * 40 + "7" + ")" * 40) == (7, [7])
     limit = sys.getrecursionlimit()
     for depth in (60, 240):
@@ -73,14 +73,14 @@ def test_nesting_has_a_floor_and_no_stack_overflow():
         evaluate("(" * 500)
 
 
-def test_long_texts_are_refused_at_once():
+def test_long_texts():
     with pytest.raises(ValueError, match="500"):
         evaluate("9*" * 2**20 + "9")
     assert evaluate("1+" * 249 + "1")[0] == 250
 
 
 @pytest.mark.parametrize("text", ["1234567890", "99999999999999999999"])
-def test_numbers_of_ten_digits_are_not_split_into_two(text):
+def test_ten_digits(text):
     with pytest.raises(ValueError):
         evaluate(text)
 
@@ -113,20 +113,20 @@ def test_wrong_expressions(expression):
     assert verdict(expression) == "wrong"
 
 
-def test_numbers_are_used_as_often_as_they_are_given():
+def test_repeated_numbers():
     assert verdict("2*2+3", (2, 2, 3), 7) == "right"
     assert verdict("2*2+3", (2, 3), 7) == "wrong"
     assert verdict("2+3", (2, 2, 3), 5) == "wrong"
     assert verdict("2*2+3", [3, 2, 2], 7) == "right"
 
 
-def test_fractions_on_the_way_are_exact():
+def test_exact_fractions():
     assert verdict("8/(3-8/3)", (8, 3, 8, 3), 24) == "right"
     assert verdict("(1/3)*3", (1, 3, 3), 1) == "right"
     assert verdict("7/2", (7, 2), 3) == "wrong"
 
 
-def test_a_negative_target_can_be_made():
+def test_negative_target():
     assert verdict("3-5", (3, 5), -2) == "right"
     assert verdict("3-5", (3, 5), 2) == "wrong"
 
@@ -142,16 +142,16 @@ def test_only_the_final_answer_counts():
     assert verdict("3+4*5", text="#### {}") == "right"
 
 
-def test_the_reason_says_what_was_made():
+def test_reasons():
     def reason(expression):
         return countdown([f"<answer>{expression}</answer>"], numbers=[(3, 4, 5)], target=[23])[0].reason
 
-    assert reason("3+4+5") == "makes 12, not 23"
+    assert reason("3+4+5") == "equals 12, not 23"
     assert reason("4*5") == "uses [4, 5], not [3, 4, 5]"
     assert "zero" in reason("3/(4-4)")
 
 
-def test_each_answer_is_judged_by_its_own_row():
+def test_row_order():
     grades = countdown(["<answer>1+2</answer>"] * 3, numbers=[(1, 2), (1, 2), (1, 3)], target=[3, 4, 3])
     assert [grade.reward for grade in grades] == [1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="zip"):
@@ -167,6 +167,6 @@ def test_each_answer_is_judged_by_its_own_row():
         "<answer>\x00</answer>",
     ],
 )
-def test_hostile_texts_get_a_verdict(text):
+def test_hostile_texts(text):
     (grade,) = countdown([text], numbers=[(3, 4, 5)], target=[23])
     assert (grade.verdict, grade.reward) == ("wrong", 0.0)

@@ -1,4 +1,4 @@
-"""reasoning-gym's answers: the gold is right, kind scorers are not believed, no text runs, and what hangs is ended."""
+"""reasoning-gym: the gold is right, lenient scorers are corrected, no answer runs as code, and hangs time out."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 
 from outdo.rewards import gym as grader
 from outdo.rewards.gym import reasoning_gym, reasoning_gym_partial
+from outdo.sandbox.execute import Raised, Sandbox, require_sandbox
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Raised, Sandbox, require_sandbox
 from outdo.tasks import gym
 from outdo.types import Grade, Prompt
 
@@ -48,7 +48,7 @@ def library(prompt: Prompt, answer: str) -> float:
 
 
 @pytest.mark.slow
-def test_gold_is_right_and_nonsense_is_wrong_for_every_generator() -> None:
+def test_every_generator() -> None:
     for name in gym.generators():
         if name == "composite":
             continue
@@ -80,21 +80,21 @@ KIND: list[tuple[str, dict[str, Any], Callable[[dict[str, Any]], str]]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "trick"), KIND)
-def test_scorers_that_are_too_kind_are_not_believed(name: str, options: dict[str, Any], trick: Any) -> None:
-    tried = 0
+def test_lenient_scorers(name: str, options: dict[str, Any], trick: Any) -> None:
+    num_fooled = 0
     for p in itertools.islice(gym.prompts("train", 0, name=name, **options), 60):
         answer = trick(p.meta["gym"]["entry"])
         if not answer or library(p, answer) < 1:  # not every problem of the kind can be tricked
             continue
         for judge in (reasoning_gym, reasoning_gym_partial):
             assert [g.reward for g in grades(p, answer, judge=judge)] == [0.0], answer
-        tried += 1
-        if tried == 2:
+        num_fooled += 1
+        if num_fooled == 2:
             break
-    assert tried, "the library does not fall for this any more: take it out"
+    assert num_fooled, "the library is no longer fooled by this: remove it"
 
 
-def test_other_ways_to_write_the_answer_are_right() -> None:
+def test_other_notations() -> None:
     ways: list[tuple[str, Callable[[Prompt], str]]] = [
         ("chain_sum", lambda p: f"+0{p.answer}.0"),
         ("countdown", lambda p: f"({p.answer})"),
@@ -135,18 +135,18 @@ CODE = [
         *("polynomial_multiplication", "simple_integration", "intermediate_integration", "bitwise_arithmetic"),
     ],
 )
-def test_code_gets_nothing(name: str) -> None:
+def test_code_scores_nothing(name: str) -> None:
     p = problem(name)
     for answer, grade in zip(CODE, grades(p, *CODE, judge=reasoning_gym_partial), strict=True):
         assert (grade.reward, grade.verdict) == (0.0, "wrong"), (answer, grade)
 
 
-def test_the_library_itself_falls_for_code() -> None:
+def test_the_library_runs_code() -> None:
     """Why the form of an answer is checked before its scorer sees it."""
     assert library(problem("string_insertion"), "oracle_answer") > 0
 
 
-def test_partial_scores_are_paid_where_the_recipe_says_so() -> None:
+def test_partial_credit() -> None:
     p = problem("sudoku")
     almost = ("9" if str(p.answer)[0] != "9" else "1") + str(p.answer)[1:]
     (full,), (partial,) = grades(p, almost), grades(p, almost, judge=reasoning_gym_partial)
@@ -157,7 +157,7 @@ def test_partial_scores_are_paid_where_the_recipe_says_so() -> None:
     assert grades(p, str(rows), judge=reasoning_gym_partial)[0].reward == 0.1
 
 
-def test_two_answers_or_an_echo_are_none() -> None:
+def test_two_answers_or_an_echo() -> None:
     p = problem("chain_sum")
     row = {"gym": [p.meta["gym"]], "answer": [p.answer], "prompts": [p.text]}
     two = f"<answer>{p.answer}</answer><answer>1{p.answer}</answer>"
@@ -166,34 +166,34 @@ def test_two_answers_or_an_echo_are_none() -> None:
     assert reasoning_gym([f"{p.text}\n<answer>{p.answer}</answer>"], **row)[0].verdict == "right"
 
 
-def test_rows_that_are_none_are_broken() -> None:
+def test_invalid_rows_are_broken() -> None:
     assert reasoning_gym(["<answer>1</answer>"], gym=["chain_sum"])[0].verdict == "broken"
     row = {"name": "no_such", "options": {}, "entry": {}}
     assert "not registered" in reasoning_gym(["<answer>1</answer>"], gym=[row])[0].reason
 
 
 @pytest.mark.parametrize("thread", [False, True])
-def test_an_answer_that_hangs_is_ended(thread: bool) -> None:
+def test_timeout(thread: bool) -> None:
     p = problem("polynomial_multiplication")
-    found: list[list[Grade]] = []
+    results: list[list[Grade]] = []
 
     def judge() -> None:
-        found.append(grades(p, "9**9**9**9", str(p.answer), reward_timeout=1.0))
+        results.append(grades(p, "9**9**9**9", str(p.answer), reward_timeout=1.0))
 
-    began = time.monotonic()
+    start = time.monotonic()
     if thread:
         worker = threading.Thread(target=judge)
         worker.start()
         worker.join()
     else:
         judge()
-    hung, right = found[0]
-    assert (hung.reward, hung.verdict) == (0.0, "wrong") and "within 1 s" in hung.reason
-    assert right.verdict == "right" and time.monotonic() - began < 20
-    assert grades(p, str(p.answer))[0].verdict == "right"  # the thread has gone; the sandbox has not
+    hung, right = results[0]
+    assert (hung.reward, hung.verdict) == (0.0, "wrong") and "timed out after 1 s" in hung.reason
+    assert right.verdict == "right" and time.monotonic() - start < 20
+    assert grades(p, str(p.answer))[0].verdict == "right"  # the sandbox outlives the thread
 
 
-def test_a_sandbox_that_dies_is_broken_and_replaced() -> None:
+def test_dead_sandbox_is_replaced() -> None:
     p = problem("chain_sum")
     assert grades(p, str(p.answer))[0].verdict == "right"
     for sandbox in list(grader._open):
@@ -203,7 +203,7 @@ def test_a_sandbox_that_dies_is_broken_and_replaced() -> None:
     assert verdicts[0] == "broken" and verdicts[-1] == "right"
 
 
-def test_nothing_is_left_behind() -> None:
+def test_no_process_left() -> None:
     code = f"""
 import psutil, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
@@ -219,7 +219,7 @@ print(*[child.pid for child in psutil.Process().children(recursive=True)])
     assert not alive
 
 
-def test_forks_leave_nothing_to_the_next() -> None:
+def test_forks_are_isolated() -> None:
     source = """
 import os, time
 seen = []
@@ -233,7 +233,7 @@ def work(what):
 """
     require_sandbox()
     with Sandbox(Limits(60.0)) as sandbox:
-        sandbox.ask(op="load", source=source, name="work")
+        sandbox.request(op="load", source=source, name="work")
         assert sandbox.fork(["a"], 5.0) == ["a"]
         for what, seconds, kind in (
             ("die", 5.0, "ChildProcessError"),

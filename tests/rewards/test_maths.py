@@ -1,4 +1,4 @@
-"""Mathematical equivalence: what is the same answer, what is not, what pretends to be, and what never ends."""
+"""Mathematical equivalence: equal answers, different ones, evasions, and answers that hang."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def called(where, function, *args, **kwargs):
 
 
 def verdicts(pairs, **more):
-    found = math([text for text, _ in pairs], answer=[gold for _, gold in pairs], **more)
-    assert all(grade.reward == {"right": 1.0, "wrong": 0.0, "broken": None}[grade.verdict] for grade in found)
-    return [grade.verdict for grade in found]
+    grades = math([text for text, _ in pairs], answer=[gold for _, gold in pairs], **more)
+    assert all(grade.reward == {"right": 1.0, "wrong": 0.0, "broken": None}[grade.verdict] for grade in grades)
+    return [grade.verdict for grade in grades]
 
 
 def boxed(*pairs):
@@ -46,7 +46,7 @@ def boxed(*pairs):
 
 
 def unexpected(pairs, verdict, **more):
-    return [pair for pair, found in zip(pairs, verdicts(pairs, **more), strict=True) if found != verdict]
+    return [pair for pair, answer in zip(pairs, verdicts(pairs, **more), strict=True) if answer != verdict]
 
 
 SAME = boxed(
@@ -89,7 +89,7 @@ SAME = boxed(
     ("\\approx 3.14", "3.14"),
     ("3\\frac{1}{2}", "\\frac{7}{2}"),
     ("2102_{8}", "2102_8"),
-    ("2102", "2102_8"),  # the question has said in which base
+    ("2102", "2102_8"),  # the question states the base
     ("02102_8", "2102_{8}"),
     ("x=2102_8", "2102_8"),
     ("(2102)_{8}", "2102_8"),
@@ -168,7 +168,7 @@ DIFFERENT = boxed(
     ("2102_{\\text{ten}}", "2102_8"),
     ("2102\\text{ (base 9)}", "2102_8"),
     ("2103", "2102_8"),
-    ("1090", "2102_8"),  # the same number, in the base that was not asked for
+    ("1090", "2102_8"),  # the same number, in another base
     ("3_{10}", "11_2"),
     ("0.12_{4}", "0.12_3"),
     ("1A3_{12}", "1A3_{16}"),
@@ -314,24 +314,24 @@ def test_equivalence(pairs, verdict, where):
         ("\\boxed{5}", "We get $3+2=5$, so \\boxed{5}."),
         ("<answer>The area is $13\\pi$.</answer>", "13\\pi"),
         ("\\boxed{\\frac{\\sqrt{3}}{2}}", "\\frac{\\sqrt{3}}{2}"),
-        ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the answer that is asked for
+        ("\\boxed{\\sum_{k=1}^{n}k}", "\\sum_{k=1}^{n}k"),  # where it is the gold
     ],
 )
-def test_right_answers_wherever_they_stand(text, gold):
+def test_right_answers(text, gold):
     assert verdicts([(text, gold)]) == ["right"]
 
 
-def test_the_prompt_said_again_is_no_answer():
-    asked = "Give your answer as \\boxed{42} if there is none."
-    messages = [[{"role": "user", "content": asked}]]
-    assert verdicts([(asked, "42")], messages=messages) == ["wrong"]
-    assert verdicts([(asked + "\nIt is \\boxed{7}.", "7")], messages=messages) == ["right"]
+def test_echo_of_the_prompt():
+    question = "Give your answer as \\boxed{42} if there is none."
+    messages = [[{"role": "user", "content": question}]]
+    assert verdicts([(question, "42")], messages=messages) == ["wrong"]
+    assert verdicts([(question + "\nIt is \\boxed{7}.", "7")], messages=messages) == ["right"]
     assert verdicts([("None: \\boxed{42}.", "42")], messages=messages) == ["right"]
 
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("gold", [None, "", "  ", "$$", "\\frac{1}{", "}{", "\\begin{matrix}", "1" * 1001, "\\boxed{}"])
-def test_a_gold_that_cannot_be_read_is_broken_not_wrong(gold, where):
+def test_invalid_gold_is_broken(gold, where):
     answers = ["\\boxed{5}", "\\boxed{\\frac{1}{3}}", "no answer"]
     assert called(where, verdicts, [(text, gold) for text in answers], reward_timeout=2.0) == ["broken"] * 3
 
@@ -354,36 +354,36 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_hostile_answers_are_wrong_in_time(where):
+def test_hostile_answers(where):
     golds = ("5", "\\sqrt{5}")  # beside a number, most are seen through at once
     pairs = boxed(*((text, gold) for text in [*HOSTILE, *TOWERS] for gold in golds))
     pairs += boxed(("5.0", "5"), ("\\frac{10}{2}", "x=5"))
-    began = time.monotonic()
-    found = called(where, verdicts, pairs, reward_timeout=1.0)
-    assert found == ["wrong"] * 2 * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
-    assert time.monotonic() - began < 12
+    start = time.monotonic()
+    answers = called(where, verdicts, pairs, reward_timeout=1.0)
+    assert answers == ["wrong"] * 2 * (len(HOSTILE) + len(TOWERS)) + ["right"] * 2
+    assert time.monotonic() - start < 12
 
 
-def test_a_few_that_hang_do_not_hold_up_the_many_that_do_not():
+def test_hanging_answers_do_not_block_others():
     verdicts(boxed(("2x+x", "3x")))  # the pool has started
     hanging = [(f"\\boxed{{\\sin({tower}+{i})}}", "x+1") for i, tower in enumerate(["9^{9^{9^{9}}}"] * 16)]
     good = [(f"\\boxed{{(x+{i})^2}}", f"x^2+{2 * i}x+{i * i}") for i in range(2, 114)]
     pairs = [pair for i in range(16) for pair in (hanging[i], *good[7 * i : 7 * i + 7])]
     assert len(pairs) == 128
-    began = time.monotonic()
-    found = verdicts(pairs, reward_timeout=3.0)
-    took = time.monotonic() - began
-    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in good] == ["right"] * 112
-    assert [verdict for pair, verdict in zip(pairs, found, strict=True) if pair in hanging] == ["wrong"] * 16
+    start = time.monotonic()
+    answers = verdicts(pairs, reward_timeout=3.0)
+    took = time.monotonic() - start
+    assert [verdict for pair, verdict in zip(pairs, answers, strict=True) if pair in good] == ["right"] * 112
+    assert [verdict for pair, verdict in zip(pairs, answers, strict=True) if pair in hanging] == ["wrong"] * 16
     assert took < 2 * 3.0 + 1
 
 
-def test_rows_and_golds_are_zipped_strictly():
+def test_strict_zip():
     with pytest.raises(ValueError, match="zip"):
         math(["\\boxed{1}"], answer=["1", "2"])
 
 
-def test_no_process_is_left_when_the_pool_is_closed():
+def test_no_process_after_close():
     maths._pool().close()
     before = running()
     verdicts(boxed(("2x+x", "3x")))
@@ -392,7 +392,7 @@ def test_no_process_is_left_when_the_pool_is_closed():
     assert verdicts(boxed(("2y+y", "3y"))) == ["right"]  # and it starts again
 
 
-def test_no_process_is_left_when_the_parent_is_killed():
+def test_no_process_survives_the_parent():
     before = running()
     source = (
         "from outdo.rewards.maths import math\n"
@@ -407,14 +407,14 @@ def test_no_process_is_left_when_the_parent_is_killed():
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_an_expression_of_the_question_is_not_its_answer(where):
-    asked = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
+def test_expression_of_the_question(where):
+    messages = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
     texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
-    found = called(where, math, texts, answer=["12"] * 4, messages=[asked] * 4)
-    assert [grade.verdict for grade in found] == ["wrong", "wrong", "right", "right"]
+    grades = called(where, math, texts, answer=["12"] * 4, messages=[messages] * 4)
+    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "right"]
     assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
 
 
-def test_the_reason_says_what_is_missing():
+def test_reason():
     (grade,) = math(["\\boxed{17\\cdot 23}"], answer=["391"])
-    assert grade.reason == "answered '17\\\\cdot23', not '391': not worked out"
+    assert "17\\\\cdot23" in grade.reason and grade.reason.endswith("not evaluated")

@@ -14,19 +14,19 @@ from outdo.cli.app import app
 @app.command("grade")
 def grade_file(
     file: Annotated[
-        str, typer.Argument(help="JSON Lines with `completion` and the reward's columns; -: standard input.")
+        str, typer.Argument(help="JSON Lines with `completion` and the reward's columns; - reads standard input.")
     ],
-    reward: Annotated[str, typer.Option(help="Names, file.py:function or grader.json; several with commas.")] = "",
-    weights: Annotated[str, typer.Option(help="One for each reward, with commas.")] = "",
-    gate: Annotated[str, typer.Option(help="A reward: the others pay only where it is right.")] = "",
+    reward: Annotated[str, typer.Option(help="Names, file.py:function or grader.json, separated by commas.")] = "",
+    weights: Annotated[str, typer.Option(help="One for each reward, separated by commas.")] = "",
+    gate: Annotated[str, typer.Option(help="A reward; the others count only where it is right.")] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: standard output.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for one answer.")] = 10.0,
-    max_completion_length: Annotated[int, typer.Option(min=0, help="Tokens, for overlong and cosine.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per answer.")] = 10.0,
+    max_completion_length: Annotated[int, typer.Option(min=0, help="In tokens, for overlong and cosine.")] = 0,
     tokenizer: Annotated[str | None, typer.Option(help="A folder or hub name, for rewards that count tokens.")] = None,
-    validate: Annotated[bool, typer.Option("--validate", help="Only check a grader.json.")] = False,
+    validate: Annotated[bool, typer.Option("--validate", help="Only validate a grader.json.")] = False,
 ) -> None:
-    """Grade answers without training: a grade a line on standard output, a summary on standard error.
+    """Grade answers without training: one grade per line on standard output, a summary on standard error.
 
     \b
       outdo grade --reward gsm8k answers.jsonl
@@ -51,31 +51,31 @@ def grade_file(
 
 @app.command()
 def graders() -> None:
-    """The built-in graders: what each pays, needs and refuses."""
+    """List the built-in graders: what each pays, needs and rejects."""
     from outdo.rewards.registry import GRADERS
 
     console = Console(highlight=False)
     for name, grader in GRADERS.items():
         console.print(name, style="bold", markup=False)
         console.print(f"  pays      {grader.pays}", markup=False, soft_wrap=True)
-        console.print(f"  needs     {', '.join(grader.needs) or 'nothing but the answer'}", markup=False)
-        if grader.refuses:
-            console.print(f"  refuses   {grader.refuses}", markup=False, soft_wrap=True)
+        console.print(f"  needs     {', '.join(grader.needs) or 'only the answer'}", markup=False)
+        if grader.rejects:
+            console.print(f"  rejects   {grader.rejects}", markup=False, soft_wrap=True)
     console.print(
-        "\nAlso: path/to/file.py:function, package.module:function, or a grader.json (OpenAI's)", markup=False
+        "\nYour own: file.py:function, package.module:function, or a grader.json in OpenAI's format", markup=False
     )
 
 
 @app.command()
 def audit(
-    task: Annotated[str | None, typer.Argument(help="A task: its own rewards are tried on its prompts.")] = None,
-    reward: Annotated[str, typer.Option(help="Instead of the task's own; several with commas.")] = "",
-    data: Annotated[str | None, typer.Option(help="JSON Lines of prompts to try the reward on.")] = None,
-    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Prompts.")] = 20,
+    task: Annotated[str | None, typer.Argument(help="A task, for its prompts and rewards.")] = None,
+    reward: Annotated[str, typer.Option(help="Instead of the task's own, separated by commas.")] = "",
+    data: Annotated[str | None, typer.Option(help="JSON Lines of prompts to test the reward on.")] = None,
+    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Number of prompts.")] = 20,
     task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds for one answer.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per answer.")] = 10.0,
 ) -> None:
-    """Say whether a reward is fit to train on: gold, exploits, steadiness, speed. Exit status 0 only where it is.
+    """Test whether a reward is fit to train on: gold answers, exploits, determinism, speed. Exit status 0 if it is.
 
     \b
       outdo audit arithmetic

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.parallel.host import available_memory
-from outdo.sandbox.sandbox import require_sandbox
+from outdo.sandbox.execute import require_sandbox
 
 GIB = 1 << 30
 MIN_DISK, MIN_MEMORY = 5, 4  # GiB
@@ -102,7 +102,7 @@ def _sandbox() -> Check:
     """Runs it: a container may have bubblewrap and not permit it."""
     try:
         require_sandbox()
-    except GraderError as error:
+    except SandboxError as error:
         return Check("sandbox", "missing", "does not work; needed to grade code", str(error))
     return Check("sandbox", "ok", "bubblewrap works")
 

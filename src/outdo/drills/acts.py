@@ -99,7 +99,7 @@ def audit_refuses(name: str, desk: Desk) -> Check:
     short = name.rpartition(":")[2]
     if report.fit:
         return Check(f"the audit should refuse the reward {short}, but accepts it", False)
-    line = f"the audit refuses the reward {short}: {report.failures[0].words}"
+    line = f"the audit refuses the reward {short}: {report.failures[0].detail}"
     desk.say(f"  {line}")
     return Check(line, True)
 

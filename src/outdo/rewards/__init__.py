@@ -1,1 +1,1 @@
-"""Where rewards come from: graders, their composition, and the audit."""
+"""Rewards: the built-in graders, their composition, and the audit."""

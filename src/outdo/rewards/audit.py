@@ -1,8 +1,8 @@
-"""Whether rewards are fit to train on, tried before they are trusted.
+"""Audits rewards before training: are they fit to train on?
 
-An answer that deserves full marks must get them; an empty one, garbage, an echo of the prompt and the known exploits
-must get nothing; the same answer twice must get the same verdict. What is tried is the reward that decides success; the
-others only have to be of one mind and to work.
+An answer that deserves full marks must get them; an empty one, garbage, an echo of the prompt and known exploits must
+get nothing; the same answer twice must get the same verdict. The audit tests the reward that decides success; the
+others only have to be deterministic and to work.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from outdo.rewards.compose import Rewards, grade
 from outdo.rewards.probes import tagged
 from outdo.types import Grade, Group, Prompt, Trajectory
 
-SLOWEST = 1.0  # seconds: a grader that takes longer for an answer holds up training
+SLOW_SECONDS = 1.0  # a grader that takes longer for an answer holds up training
 
 Outcome = Literal["passed", "failed", "unknown"]
-WAITED = 1.0  # seconds: an answer that broke after more is not asked about again
-HOPELESS, HOPELESS_SECONDS = 60, 20.0  # answers and seconds after which a reward that has judged none is given up
+RETRY_SECONDS = 1.0  # an answer that took longer to break is not graded again
+GIVE_UP_ANSWERS, GIVE_UP_SECONDS = 60, 20.0  # of a reward that has judged none
 
 
 @dataclass(frozen=True)
 class Check:
     name: str
     outcome: Outcome
-    words: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True)
 class Audit:
     checks: tuple[Check, ...]
-    answers: int
-    p50: float  # seconds an answer
+    gradings: int
+    p50: float  # seconds per answer
     p99: float
 
     @property
@@ -52,90 +52,90 @@ class Audit:
 
 @dataclass
 class _Tally:
-    """What one kind of answer got, over all prompts."""
+    """How many answers of one kind were graded, and which wrongly."""
 
-    tried: int = 0
-    bad: list[str] = field(default_factory=list)
+    total: int = 0
+    problems: list[str] = field(default_factory=list)
 
-    def note(self, words: str) -> None:
-        self.tried += 1
-        if words:
-            self.bad.append(words)
+    def add(self, problem: str) -> None:
+        self.total += 1
+        if problem:
+            self.problems.append(problem)
 
 
 class _Bench:
-    """Grades one answer at a time, twice, and keeps the time."""
+    """Grades one answer at a time, twice, and measures the time."""
 
     def __init__(self, rewards: Rewards, twice: bool) -> None:
         self.rewards, self.twice = rewards, twice
         self.seconds: list[float] = []
-        self.asked = 0
-        self.changed: list[str] = []
+        self.num_answers = 0
+        self.inconsistent: list[str] = []
         self.broken: list[str] = []
 
-    def ask(self, prompt: Prompt, text: str) -> Grade:
-        self.asked += 1
-        first = self._grade(prompt, text)
-        again = self.twice and (first.verdict != "broken" or self.seconds[-1] < WAITED)
-        second = self._grade(prompt, text) if again else None
+    def judge(self, prompt: Prompt, text: str) -> Grade:
+        self.num_answers += 1
+        first = self._timed(prompt, text)
+        again = self.twice and (first.verdict != "broken" or self.seconds[-1] < RETRY_SECONDS)
+        second = self._timed(prompt, text) if again else None
         if second and (first.reward, first.verdict, first.parts) != (second.reward, second.verdict, second.parts):
-            self.changed.append(f"{shown(text)} got {first.reward} and then {second.reward}")
+            self.inconsistent.append(f"{_shown(text)} got {first.reward} and then {second.reward}")
         if first.verdict == "broken":
-            self.broken.append(f"{shown(text)}: {first.reason}")
-            if self.asked >= HOPELESS or sum(self.seconds) > HOPELESS_SECONDS:
-                self.give_up()
+            self.broken.append(f"{_shown(text)}: {first.reason}")
+            if self.num_answers >= GIVE_UP_ANSWERS or sum(self.seconds) > GIVE_UP_SECONDS:
+                self.raise_if_all_broken()
         return first
 
-    def give_up(self) -> None:
-        """Raises GraderError where nothing has been judged so far."""
-        if self.asked and len(self.broken) == self.asked:
-            raise GraderError(f"not one of {self.asked} answers could be judged; the first: {self.broken[0]}")
+    def raise_if_all_broken(self) -> None:
+        """Raises GraderError where no answer could be judged so far."""
+        if self.num_answers and len(self.broken) == self.num_answers:
+            raise GraderError(f"not one of {self.num_answers} answers could be judged; the first: {self.broken[0]}")
 
-    def together(self, prompt: Prompt) -> None:
-        """Two answers at once, as training asks. Raises GraderError where neither can be judged."""
-        both = grade(_made_up(prompt, "", tagged(prompt.answer)), self.rewards).grades
+    def grade_pair(self, prompt: Prompt) -> None:
+        """Two answers at once, as in training. Raises GraderError where neither can be judged."""
+        both = grade(_group(prompt, "", tagged(prompt.answer)), self.rewards).grades
         if all(judged.verdict == "broken" for judged in both):
             raise GraderError(f"not one of 2 answers could be judged; the first: {both[0].reason}")
 
-    def _grade(self, prompt: Prompt, text: str) -> Grade:
+    def _timed(self, prompt: Prompt, text: str) -> Grade:
         start = time.perf_counter()
-        (judged,) = grade(_made_up(prompt, text), self.rewards).grades
+        (judged,) = grade(_group(prompt, text), self.rewards).grades
         self.seconds.append(time.perf_counter() - start)
         return judged
 
 
-def _made_up(prompt: Prompt, *texts: str) -> Group:
+def _group(prompt: Prompt, *texts: str) -> Group:
     ids = [tuple(range(1, len(text.split()) + 2)) for text in texts]
     answers = [Trajectory.single(i, (0.0,) * len(i), text, "stop", 0) for i, text in zip(ids, texts, strict=True)]
     return Group(prompt, (0,), tuple(answers))
 
 
 def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> Audit:
-    """Tries rewards on made-up answers to these prompts. Short: fewer kinds, each once where judging costs money.
+    """Grades test answers to these prompts. Short: fewer kinds, each once where judging costs money.
 
     Raises GraderError where not one answer could be judged.
     """
     costly = bool(getattr(rewards.part(rewards.truth).function, "costly", False))
     bench = _Bench(rewards, twice=not (short and costly))
-    gold, paid = _Tally(), _Tally()
+    gold, attacks = _Tally(), _Tally()
     unknown = 0
     if len(prompts) == 1 or short:
-        bench.together(prompts[0])
+        bench.grade_pair(prompts[0])
     for prompt in prompts:
         best = _best_gold(bench, prompt)
         unknown += best is None
         if best is not None:
-            gold.note(_gold_trouble(rewards, best[1], best[0]))
-        attacks = list(_attacks(rewards, prompt, best[0] if best else ""))
-        for kind, text in attacks[: 3 if short and costly else 8 if short else None]:
-            paid.note(_attack_trouble(rewards, bench.ask(prompt, text), best and best[1], kind, text))
-    bench.give_up()
+            gold.add(_gold_problem(rewards, best[1], best[0]))
+        texts = list(_attacks(rewards, prompt, best[0] if best else ""))
+        for kind, text in texts[: 3 if short and costly else 8 if short else None]:
+            attacks.add(_attack_problem(rewards, bench.judge(prompt, text), best and best[1], kind, text))
+    bench.raise_if_all_broken()
     return Audit(
         (
             _gold_check(gold, unknown),
-            _check("empty, garbage, echo and exploits get nothing", paid, judges=_judges(rewards)),
-            _listed("the same answer gets the same verdict", bench.changed, "failed"),
-            _listed("every answer can be judged", bench.broken, "unknown"),
+            _check("empty, garbage, echo and exploits get nothing", attacks, judges=_judges(rewards)),
+            _none_of("the same answer gets the same verdict", bench.inconsistent, "failed"),
+            _none_of("every answer can be judged", bench.broken, "unknown"),
             _speed(bench.seconds),
         ),
         len(bench.seconds),
@@ -144,7 +144,7 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
     )
 
 
-def shown(text: str) -> str:
+def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-15:]}")
 
 
@@ -157,16 +157,16 @@ def _columns(prompt: Prompt) -> dict[str, Any]:
 
 
 def _best_gold(bench: _Bench, prompt: Prompt) -> tuple[str, Grade] | None:
-    """The answer that should get full marks and what it got; of a user's own reward, the best paid of a few guesses."""
+    """The answer that should get full marks, and its grade; for a user's own reward, the best of a few guesses."""
     judge, row = bench.rewards.judge, _columns(prompt)
-    made = row.get("gold") or (judge.gold(row) if judge else None)
-    if made is not None:
-        return str(made), bench.ask(prompt, str(made))
+    gold = row.get("gold") or (judge.gold(row) if judge else None)
+    if gold is not None:
+        return str(gold), bench.judge(prompt, str(gold))
     if judge or prompt.answer is None:
         return None
     answer = str(prompt.answer)
     guesses = [tagged(answer), f"#### {answer}", f"Thus \\boxed{{{answer}}}.", answer]
-    graded = [(text, bench.ask(prompt, text)) for text in guesses]
+    graded = [(text, bench.judge(prompt, text)) for text in guesses]
     best = max(graded, key=lambda pair: _truth(bench.rewards, pair[1]))
     return best if _truth(bench.rewards, best[1]) > 0 else None
 
@@ -176,33 +176,33 @@ def _truth(rewards: Rewards, grade: Grade) -> float:
     return float("-inf") if value is None else value
 
 
-def _gold_trouble(rewards: Rewards, grade: Grade, text: str) -> str:
-    right = grade.verdict == "right" or _truth(rewards, grade) >= 1  # another reward may have left it broken
+def _gold_problem(rewards: Rewards, grade: Grade, text: str) -> str:
+    right = grade.verdict == "right" or _truth(rewards, grade) >= 1  # another reward may be broken
     if right or (rewards.judge is None and grade.verdict != "broken"):
-        return ""  # what full marks are, only a built-in grader's author has said
-    return f"{shown(text)} is {grade.verdict}: {grade.reason}"
+        return ""  # full marks are defined for built-in graders only
+    return f"{_shown(text)} is {grade.verdict}: {grade.reason}"
 
 
-def _attack_trouble(rewards: Rewards, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
-    """Paid: called right, or given as much as the answer that deserves it; of a built-in grader, given anything."""
-    got = _truth(rewards, grade)
-    most = 0.0 if rewards.judge or gold is None else max(0.0, _truth(rewards, gold) - 1e-9)
-    if grade.verdict == "right" or got > most:
-        return f"{kind} {shown(text)} gets {got:g}"
+def _attack_problem(rewards: Rewards, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
+    """An attack pays where it is right or scores as much as the gold answer; for a built-in grader, above 0."""
+    score = _truth(rewards, grade)
+    limit = 0.0 if rewards.judge or gold is None else max(0.0, _truth(rewards, gold) - 1e-9)
+    if grade.verdict == "right" or score > limit:
+        return f"{kind} {_shown(text)} gets {score:g}"
     return ""
 
 
 def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str, str]]:
-    """Answers that deserve nothing, by kind; the commonest first."""
+    """Answers that deserve nothing, by kind; the most common first."""
     rng = random.Random(0)
-    echoes = str(prompt.answer).strip() != prompt.text.strip()  # else it is the answer
+    echoes = str(prompt.answer).strip() != prompt.text.strip()  # else the echo is the answer
     yield "an empty answer", ""
     if echoes:
         yield "an echo of the prompt", prompt.text
     yield "garbage", "".join(rng.choices(string.printable, k=200))
     if rewards.judge:
         for text in rewards.judge.exploits(_columns(prompt)):
-            yield "the exploit", text
+            yield "an exploit", text
     yield "empty tags", "<think></think><answer></answer>"
     yield "an empty marker", "#### "
     yield "a shrug", "I do not know."
@@ -219,39 +219,39 @@ def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str,
 
 def _gold_check(gold: _Tally, unknown: int) -> Check:
     name = "an answer that deserves full marks gets them"
-    if gold.bad:
-        return Check(name, "failed", f"{len(gold.bad)} of {gold.tried} do not: {gold.bad[0]}")
-    if not gold.tried:
-        words = "no such answer could be made from the columns: give the rows a `gold`, an answer that deserves them"
-        return Check(name, "unknown", words)
-    return Check(name, "passed", f"{gold.tried} tried" + (f", {unknown} unknown" if unknown else ""))
+    if gold.problems:
+        return Check(name, "failed", f"{len(gold.problems)} of {gold.total} do not: {gold.problems[0]}")
+    if not gold.total:
+        detail = "no such answer is known: give the rows a column `gold`, an answer that deserves full marks"
+        return Check(name, "unknown", detail)
+    return Check(name, "passed", f"{gold.total} tested" + (f", {unknown} unknown" if unknown else ""))
 
 
 def _check(name: str, tally: _Tally, judges: bool) -> Check:
     if not judges:
-        return Check(name, "unknown", "this reward pays for form; it cannot tell what is right")
-    if tally.bad:
-        return Check(name, "failed", f"{len(tally.bad)} of {tally.tried} are paid: {tally.bad[0]}")
-    return Check(name, "passed", f"{tally.tried} tried")
+        return Check(name, "unknown", "this reward scores form only")
+    if tally.problems:
+        return Check(name, "failed", f"{len(tally.problems)} of {tally.total} are rewarded: {tally.problems[0]}")
+    return Check(name, "passed", f"{tally.total} tested")
 
 
-def _listed(name: str, bad: Sequence[str], otherwise: Outcome) -> Check:
-    return Check(name, otherwise, f"{len(bad)} times not: {bad[0]}") if bad else Check(name, "passed")
+def _none_of(name: str, problems: Sequence[str], otherwise: Outcome) -> Check:
+    return Check(name, otherwise, f"{len(problems)} do not: {problems[0]}") if problems else Check(name, "passed")
 
 
 def _speed(seconds: Sequence[float]) -> Check:
-    slow = statistics.median(seconds)
-    words = f"the median answer takes {slow:.2f} s: training would wait" if slow > SLOWEST else ""
-    return Check("an answer takes under a second", "unknown" if words else "passed", words)
+    median = statistics.median(seconds)
+    detail = f"the median answer takes {median:.2f} s: training would wait" if median > SLOW_SECONDS else ""
+    return Check("an answer takes under a second", "unknown" if detail else "passed", detail)
 
 
 def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> None:
     """The short audit before training. Raises GraderError, with what to do."""
     source = prompts()
-    found = audit(rewards, [prompt for _, prompt in zip(range(count), source, strict=False)], short=True)
-    if not found.fit:
-        failure = found.failures[0]
+    result = audit(rewards, [prompt for _, prompt in zip(range(count), source, strict=False)], short=True)
+    if not result.fit:
+        failure = result.failures[0]
         raise GraderError(
-            f"{rewards.truth} is not fit to train on. It should hold that {failure.name}; {failure.words}. "
-            "`outdo audit` shows all of it; reward_audit=false trains all the same"
+            f"{rewards.truth} is not fit to train on. Failed check: {failure.name}; {failure.detail}. "
+            "`outdo audit` shows every check; reward_audit=false trains anyway"
         )

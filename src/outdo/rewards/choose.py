@@ -1,4 +1,4 @@
-"""Which rewards judge a task's answers: the recipe's, or the task's own; each part of a mixture has its own."""
+"""Selects the rewards of a run: the recipe's, or the task's own; each part of a mixture has its own."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from outdo.rewards.registry import GRADERS
 from outdo.tasks.task import Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
-LOOKED_AT = 100  # prompts
-IN_PART = ("code_fraction", "reasoning_gym_partial")  # verifiers that pay for part of the way
-NOT_ASKED = ("tokens", "entry_point")  # columns that training gives, or that only some rows need
+MAX_PROMPTS = 100  # of an endless task, checked for missing columns
+PARTIAL = ("code_fraction", "reasoning_gym_partial")  # verifiers that score partly right answers
+UNCHECKED = ("tokens", "entry_point")  # columns that training adds, or that only some rows need
 
 
 def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
-    """What the recipe rewards this task by. Raises RecipeError and GraderError."""
+    """The rewards of this recipe and task. Raises RecipeError and GraderError."""
     if not task.parts:
         return _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
-    each = {
+    by_part = {
         part.name: _rewards(
             recipe,
             part.task,
@@ -34,11 +34,11 @@ def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
         )
         for part in task.parts
     }
-    return replace(next(iter(each.values())), by_part=each)
+    return replace(next(iter(by_part.values())), by_part=by_part)
 
 
 def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
-    """Tries the rewards on the task's prompts, those of a mixture part by part. Raises GraderError."""
+    """Audits the rewards on the task's prompts, a mixture part by part. Raises GraderError."""
     for part in task.parts:
         refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
     if not task.parts:
@@ -47,50 +47,54 @@ def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
 
 
 def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
-    """A column that a built-in reward needs and no prompt has is named, before it is told of in the grader's words. Of
-    data every row is looked at: one without its gold would halt the run when it comes up, hours later perhaps."""
+    """Raises GraderError for a column that a built-in reward needs and a prompt lacks.
+
+    Of a data set every row is checked: one without its gold answer would halt the run only when it is drawn.
+    """
     splits = [split for split in ("train", "test") if split in task.splits] if task.finite else ["train"]
     prompts = [
-        prompt for split in splits for prompt in islice(task.prompts(split, seed), None if task.finite else LOOKED_AT)
+        prompt for split in splits for prompt in islice(task.prompts(split, seed), None if task.finite else MAX_PROMPTS)
     ]
-    found = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
-    have = dict.fromkeys(name for row in found for name, value in row.items() if _is_there(value))
+    rows = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
+    present = dict.fromkeys(name for row in rows for name, value in row.items() if _is_present(value))
     for part in rewards.parts:
         if part.grader is None or part.name == rewards.audit:
             continue
         for need in part.grader.needs:
             names = need.split(" or ")
-            if need in NOT_ASKED or need.startswith("["):
+            if need in UNCHECKED or need.startswith("["):
                 continue
-            if not have.keys() & set(names):
+            if not present.keys() & set(names):
                 raise GraderError(
-                    f"{part.name} needs the column `{need}`, and {task.name} has none of that name: it has "
-                    f"{', '.join(have)}. Where it is called otherwise, columns.{need.split()[0]}=NAME says so"
+                    f"{part.name} needs the column `{need}`, which {task.name} lacks: it has {', '.join(present)}. "
+                    f"Set columns.{need.split()[0]}=NAME where it has another name"
                 )
-            without = [row["prompt"] for row in found if not any(_is_there(row.get(name)) for name in names)]
-            if without:
+            lacking = [row["prompt"] for row in rows if not any(_is_present(row.get(name)) for name in names)]
+            if lacking:
                 raise GraderError(
-                    f"{part.name} needs the column `{need}`, and {len(without):,} of {len(found):,} prompts of "
-                    f"{task.name} have none: fill it in, or take the row out. The first is {without[0]!r:.120}"
+                    f"{part.name} needs the column `{need}`, and {len(lacking):,} of {len(rows):,} prompts of "
+                    f"{task.name} lack it: fill it in, or remove the rows. The first is {lacking[0]!r:.120}"
                 )
 
 
-def _is_there(value: object) -> bool:
-    return value is not None and value == value  # JSON as Python writes it has NaN, which is not equal to itself
+def _is_present(value: object) -> bool:
+    return value is not None and value == value  # NaN, which Python's JSON may hold, is not equal to itself
 
 
-def graded(rewards: Rewards, right: bool) -> list[str]:
-    """The rewards that may pay two answers differently although both are right, or both wrong: all that are paid beside
-    the one that decides success, and that one where it pays for part of the way or is a user's own."""
+def dense_rewards(rewards: Rewards, right: bool) -> list[str]:
+    """The rewards that may differ between two right answers, or between two wrong ones.
+
+    These are all with a weight beside the truth, and the truth where it gives partial credit or is a user's function.
+    """
     if rewards.by_part:
-        return list(dict.fromkeys(name for part in rewards.by_part.values() for name in graded(part, right)))
-    shut = rewards.gate if not right else ""
-    paid = [part for part in rewards.parts if part.weight and shut in ("", part.name)]
-    return [part.name for part in paid if part.name != rewards.truth or part.grader is None or part.name in IN_PART]
+        return list(dict.fromkeys(name for part in rewards.by_part.values() for name in dense_rewards(part, right)))
+    closed = rewards.gate if not right else ""
+    weighted = [part for part in rewards.parts if part.weight and closed in ("", part.name)]
+    return [part.name for part in weighted if part.name != rewards.truth or part.grader is None or part.name in PARTIAL]
 
 
 def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str:
-    """The reward that decides success: the task's own verifier, else the first that was asked for and can judge."""
+    """The reward that decides success: the task's own verifier, else the first name that can judge."""
     if not task.rewards and not names:
         raise RecipeError(f"{task.name} has no verifier of its own: name one, such as reward_funcs=numeric or exact")
     for verifier in task.rewards[:1]:

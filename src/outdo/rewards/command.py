@@ -1,4 +1,4 @@
-"""What `outdo grade` and `outdo audit` do, once the words of the command line are read."""
+"""What `outdo grade` and `outdo audit` do with their parsed options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from outdo.errors import GraderError
 from outdo.rewards import rft
 from outdo.rewards.audit import Audit
-from outdo.rewards.audit import audit as try_rewards
+from outdo.rewards.audit import audit as audit_rewards
 from outdo.rewards.compose import Rewards, find_rewards
 from outdo.rewards.lines import Encoder, graded_lines
 from outdo.rewards.registry import GRADERS
@@ -23,7 +23,7 @@ from outdo.runs.outputs import refuse_file
 from outdo.tasks.task import find_task
 from outdo.types import Grade, Prompt
 
-EVERY = 2.0  # seconds between two lines of progress
+PROGRESS_SECONDS = 2.0  # between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -37,39 +37,38 @@ class Options:
 
 
 def validate(path: str) -> None:
-    """Says that a grader file is good. Raises GraderError with every problem and its place."""
+    """Checks a grader file. Raises GraderError with every problem and its line."""
     if problems := rft.validate(path):
         raise GraderError("\n".join(problems))
-    print(f"{path}: a good grader")
+    print(f"{path}: valid")
 
 
 def grade_file(path: str, out: Path | None, options: Options, over: bool = False) -> int:
-    """Grades a file and says how it went; the exit status: 0, or 1 where a line could not be read."""
+    """Grades a file and prints a summary; the exit status: 0, or 1 where a line could not be parsed."""
     if out:
         refuse_file(out, over=over)
     rewards = _rewards(options)
     counts: Counter[str] = Counter()
     total, first_broken, unreadable = 0.0, "", False
-    start = said = time.monotonic()
-    with _opened(path) as lines, _sink(out) as sink, redirect_stdout(sys.stderr):  # what a reward prints is no grade
+    start = reported = time.monotonic()
+    with _opened(path) as lines, _sink(out) as sink, redirect_stdout(sys.stderr):  # standard output holds grades only
         for grade in graded_lines(lines, rewards, options.encode):
             sink.write(_row(grade) + "\n")
             counts[grade.verdict] += 1
             total += grade.reward or 0.0
             first_broken = first_broken or (grade.reason if grade.verdict == "broken" else "")
             unreadable |= grade.verdict == "broken" and not grade.parts and grade.reason.startswith("line ")
-            if time.monotonic() - said > EVERY and sys.stderr.isatty():
-                said = time.monotonic()
+            if time.monotonic() - reported > PROGRESS_SECONDS and sys.stderr.isatty():
+                reported = time.monotonic()
                 print(f"  {sum(counts.values()):,} graded", file=sys.stderr)
     n = sum(counts.values())
     if not n:
-        raise GraderError(f"{path}: there is nothing to grade: it has no lines")
+        raise GraderError(f"{path}: nothing to grade: the file has no lines")
     if counts["broken"] == n:
         raise GraderError(f"{path}: not one of {n} answers could be judged; the first: {first_broken}")
-    judged = n - counts["broken"]
     print(
         f"{n:,} answers in {time.monotonic() - start:.1f} s: {counts['right']:,} right, {counts['wrong']:,} wrong, "
-        f"{counts['broken']:,} broken; mean reward {total / judged:.4f}"
+        f"{counts['broken']:,} broken; mean reward {total / (n - counts['broken']):.4f}"
         + (f"; the first broken: {first_broken}" if first_broken else ""),
         file=sys.stderr,
     )
@@ -78,11 +77,11 @@ def grade_file(path: str, out: Path | None, options: Options, over: bool = False
 
 def _rewards(options: Options) -> Rewards:
     if not options.names:
-        raise GraderError("--reward is missing: a name of `outdo graders`, file.py:function, or grader.json")
+        raise GraderError("--reward is missing: a name from `outdo graders`, file.py:function, or grader.json")
     try:
         weights = [float(weight) for weight in options.weights.split(",") if weight.strip()]
     except ValueError:
-        raise GraderError(f"--weights {options.weights}: numbers with commas, such as 1.0,0.1") from None
+        raise GraderError(f"--weights {options.weights}: use numbers with commas, such as 1.0,0.1") from None
     if weights and len(weights) != len(options.names):
         raise GraderError(f"--weights has {len(weights)} numbers and --reward {len(options.names)} names: one each")
     return find_rewards(
@@ -115,7 +114,7 @@ def _opened(path: str) -> Iterator[Iterable[str]]:
 
 @contextmanager
 def _sink(out: Path | None) -> Iterator[TextIO]:
-    """Where the grades go. A file is there only when it is whole."""
+    """Where the grades go. A file appears only once it is complete."""
     if out is None:
         yield sys.stdout
         return
@@ -129,21 +128,21 @@ def _sink(out: Path | None) -> Iterator[TextIO]:
 
 
 def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any], timeout: float) -> int:
-    """Tries rewards and prints what came of it; the exit status: 0 where they are fit to train on."""
+    """Audits rewards and prints the result; the exit status: 0 where they are fit to train on."""
     names = [name.strip() for name in reward.split(",") if name.strip()]
     if task is None and not names:
         raise GraderError("name a task or a --reward: `outdo audit arithmetic`, `outdo audit --reward math`")
     if task is not None:
-        found = find_task(task, dict(task_args))
-        names = names or list(found.rewards)
-        prompts = [prompt for _, prompt in zip(range(size), found.prompts("train", 0), strict=False)]
+        source = find_task(task, dict(task_args))
+        names = names or list(source.rewards)
+        prompts = [prompt for _, prompt in zip(range(size), source.prompts("train", 0), strict=False)]
     else:
         prompts = [_example(names[0])]
     if not names:
         raise GraderError(f"{task} has no verifier of its own: name one with --reward")
     rewards = find_rewards(names, [], names[0], max_completion_length=1024, timeout=timeout)
-    result = try_rewards(rewards, prompts)
-    print(f"{', '.join(names)}{f' on {task}' if task else ''}: {len(prompts)} prompts, {result.answers} gradings")
+    result = audit_rewards(rewards, prompts)
+    print(f"{', '.join(names)}{f' on {task}' if task else ''}: {len(prompts)} prompts, {result.gradings} gradings")
     _print(result)
     return 0 if result.fit else 1
 
@@ -151,24 +150,20 @@ def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any]
 def _print(result: Audit) -> None:
     for check in result.checks:
         sign = {"passed": "ok", "failed": "NO", "unknown": "??"}[check.outcome]
-        print(f"  {sign}  {check.name}" + (f" ({check.words})" if check.words else ""))
+        print(f"  {sign}  {check.name}" + (f" ({check.detail})" if check.detail else ""))
     print(f"  latency p50 {_time(result.p50)}, p99 {_time(result.p99)} an answer")
-    print("fit to train on" if result.fit else "not fit to train on: " + "; ".join(c.words for c in result.failures))
+    print("fit to train on" if result.fit else "not fit to train on: " + "; ".join(c.detail for c in result.failures))
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds * 1e6:.0f} µs"
-        if seconds < 1e-3
-        else f"{seconds * 1e3:.1f} ms"
-        if seconds < 1
-        else f"{seconds:.1f} s"
-    )
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _example(name: str) -> Prompt:
-    """The row that a built-in grader brings with it."""
+    """The example row of a built-in grader."""
     row = dict(GRADERS[name].example) if name in GRADERS else {}
     if not row:
-        raise GraderError(f"{name} brings no example: give it prompts with --data problems.jsonl, or a task")
+        raise GraderError(f"{name} has no example: give prompts with --data problems.jsonl, or name a task")
     return Prompt("example", ({"role": "user", "content": row.pop("prompt")},), row.pop("answer", None), row)

@@ -1,7 +1,7 @@
-"""Several rewards on each answer, with weights, into one grade. A grader that breaks is broken, never a silent 0.
+"""Combines several weighted rewards into one grade for each answer. A reward that fails is broken, never a silent 0.
 
-Every function sees one group at a time: nothing leaks between prompts, and statistics inside it are the group's. The
-one that decides success (the truth) is asked first; the others may take its `verdicts`.
+Every function sees one group at a time: nothing leaks between prompts, and its statistics are the group's. The reward
+that decides success (the truth) runs first; the others may take its `verdicts`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from outdo.rewards.calls import Failure, Where, call
 from outdo.rewards.registry import GRADERS, Grader
 from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
-AT_ONCE = 4  # groups that are graded side by side, while the next ones are sampled
-SECONDS = 10.0
+MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
+TIMEOUT = 10.0  # seconds
 
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
 
@@ -33,35 +33,35 @@ class Reward:
     name: str
     function: RewardFunction
     weight: float = 1.0
-    where: Where = "here"  # in which thread or process it runs
-    source: str = ""  # the name that it was found by, where it is a user's and not an object
+    where: Where = "here"  # the thread or process it runs in
+    source: str = ""  # the name it was loaded by, for a user's function that is not an object
 
     @property
     def grader(self) -> Grader | None:
-        """The built-in one that this is; None where it is a user's, whatever that is called."""
-        known = GRADERS.get(self.name)
-        return known if known and known.function is self.function else None
+        """The built-in grader behind it; None for a user's function, also one with a built-in name."""
+        builtin = GRADERS.get(self.name)
+        return builtin if builtin and builtin.function is self.function else None
 
 
 @dataclass(frozen=True)
 class Rewards:
-    """What an answer is judged by. `truth` names the one whose verdict is success; its weight may be 0."""
+    """What answers are graded by. `truth` names the reward whose verdict is success; its weight may be 0."""
 
     parts: tuple[Reward, ...]
     truth: str
     max_completion_length: int = 0
-    gate: str = ""  # the others pay only where this one is right
-    timeout: float = SECONDS  # for one answer, or one call of a user's function
-    audit: str = ""  # this one is only looked at: it pays nothing, and may break
-    by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: what each of its tasks is judged by
+    gate: str = ""  # the others count only where this one is right
+    timeout: float = TIMEOUT  # seconds for one answer, or one call of a user's function
+    audit: str = ""  # this one is only logged: it adds nothing to the reward, and may break
+    by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: the rewards of each of its tasks
 
     def of(self, prompt: Prompt) -> Rewards:
-        """What judges the answers to this prompt."""
+        """The rewards for answers to this prompt."""
         return self.by_part.get(prompt.meta.get(PART, ""), self)
 
     @property
     def judge(self) -> Grader | None:
-        """The built-in grader that decides success; None where a user's reward does."""
+        """The built-in grader that decides success; None where a user's function does."""
         return self.part(self.truth).grader
 
     def part(self, name: str) -> Reward:
@@ -75,25 +75,25 @@ def find_rewards(
     max_completion_length: int = 0,
     own: Mapping[str, RewardFunction] | None = None,
     gate: str = "",
-    timeout: float = SECONDS,
+    timeout: float = TIMEOUT,
     audit: str = "",
 ) -> Rewards:
-    """The rewards by name, the user's `own` among them. Raises GraderError.
+    """Rewards by name, including the user's `own` functions. Raises GraderError.
 
-    `truth`, `gate` and `audit` are added with weight 0 where they are not among the names.
+    `truth`, `gate` and `audit` are added with weight 0 where `names` lacks them.
     """
     if audit and _short(audit) in map(_short, names):
-        raise GraderError(f"audit_reward={audit} is trained on (reward_funcs has it): name one that is kept out of it")
-    parts = [_found(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
-    given = {_short(name): name for name in names}
+        raise GraderError(f"audit_reward={audit} is trained on, as reward_funcs has it: name a reward it lacks")
+    parts = [_load(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    full_names = {_short(name): name for name in names}
     for extra in filter(None, (truth, gate, audit)):
-        had = given.setdefault(_short(extra), extra)
+        other = full_names.setdefault(_short(extra), extra)
         if _short(extra) not in [part.name for part in parts]:
-            parts.append(_found(extra, 0.0, own or {}))
-        elif had != extra and extra in REWARDS:
+            parts.append(_load(extra, 0.0, own or {}))
+        elif other != extra and extra in REWARDS:
             raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
-        elif had != extra and _short(extra) != extra:
-            raise GraderError(f"{extra} has the name of another reward of this run, {had}: give it another name")
+        elif other != extra and _short(extra) != extra:
+            raise GraderError(f"{extra} has the name of another reward of this run, {other}: give it another name")
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout, _short(audit))
@@ -103,8 +103,8 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2].removesuffix(".json") if name.endswith(".json") else name.rpartition(":")[2]
 
 
-def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward:
-    """A reward and where it runs: built-in ones here, a user's by name in a process, a user's object in a thread."""
+def _load(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward:
+    """Built-in rewards run here, a user's named function in a worker process, a user's object in a thread."""
     if name in REWARDS and name not in own:
         return Reward(name, REWARDS[name], weight)
     if name.endswith(".json"):
@@ -112,31 +112,32 @@ def _found(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Rewar
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
-    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _called(function)):
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _callables(function)):
         raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
     if name in own:
         return Reward(name, function, weight, "thread")
     return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
 
 
-def _called(function: Any) -> tuple[Any, Any]:
-    """What runs when it is called: itself, or of an object its method."""
+def _callables(function: Any) -> tuple[Any, Any]:
+    """What a call may run: the function itself, or an object's `__call__`."""
     return function, getattr(function, "__call__", None)  # noqa: B004
 
 
 def graded(
     groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
 ) -> Iterator[Group]:
-    """Grades groups as they come, while the next ones are sampled: each as soon as it and those before it are graded.
+    """Yields each group once it and those before it are graded, while the next are sampled.
 
-    `waiting` is entered once there is nothing left to do but to wait for grades.
+    `waiting` is entered when everything is sampled and only grades are outstanding. An error of a grader is raised then
+    too: by that time the sampler is done, and its rollouts can be kept.
     """
-    executor = ThreadPoolExecutor(AT_ONCE, "grade")
+    executor = ThreadPoolExecutor(MAX_GROUPS_IN_FLIGHT, "grade")
     pending: deque[Future[Group]] = deque()
     try:
         for group in groups:
             pending.append(executor.submit(grade, group, rewards))
-            while pending and pending[0].done():
+            while pending and pending[0].done() and not pending[0].exception():
                 yield pending.popleft().result()
         with waiting or nullcontext():
             while pending:
@@ -148,7 +149,7 @@ def graded(
 def grade_all(
     groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
 ) -> list[Group]:
-    """All of them, in the order they came."""
+    """`graded` as a list."""
     return list(graded(groups, rewards, waiting))
 
 
@@ -164,7 +165,7 @@ def grade(group: Group, rewards: Rewards) -> Group:
 
 
 def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
-    """Raises BrokenGraders where more than that share of the answers could not be judged."""
+    """Raises BrokenGraders where more than this share of the answers is broken."""
     grades = [grade for group in groups for grade in group.grades]
     broken = [grade for grade in grades if grade.verdict == "broken"]
     if grades and len(broken) > limit * len(grades):
@@ -175,20 +176,21 @@ def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
 
 
 def _judge(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> list[Grade | None]:
-    """One reward's grade for each answer of a group; answers are tried alone where the group fails as a whole."""
+    """One reward's grade for each answer. Where the call for the group fails, each answer is graded alone."""
     n = len(group.trajectories)
     columns = _arguments(part, group, rewards, verdicts)
-    (whole,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
-    if not isinstance(whole, Failure):
-        return whole
-    if n == 1 or not whole.alone:
-        return [Grade(None, "broken", reason=whole.words)] * n
-    alone = [_only(columns, index, n) for index in range(n)]
-    each = call(part.name, part.function, part.where, alone, [1] * n, rewards.timeout)
-    return [Grade(None, "broken", reason=one.words) if isinstance(one, Failure) else one[0] for one in each]
+    (result,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
+    if not isinstance(result, Failure):
+        return result
+    if n == 1 or not result.retry_alone:
+        return [Grade(None, "broken", reason=result.message)] * n
+    columns_G = [_select(columns, index, n) for index in range(n)]
+    results = call(part.name, part.function, part.where, columns_G, [1] * n, rewards.timeout)
+    return [Grade(None, "broken", reason=one.message) if isinstance(one, Failure) else one[0] for one in results]
 
 
-def _only(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
+def _select(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
+    """The columns of one of n answers."""
     return {
         key: value[index : index + 1] if isinstance(value, list) and len(value) == n else value
         for key, value in columns.items()
@@ -196,30 +198,30 @@ def _only(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
 
 
 def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> dict[str, Any]:
-    """Every column that the function takes, one value for each answer; all of them where it takes **columns."""
+    """The columns that the function takes, one value for each answer; all of them where it takes **columns."""
     n = len(group.trajectories)
     columns: dict[str, Any] = {key: [value] * n for key, value in group.prompt.meta.items()}
     columns |= {
-        "completions": [completion.text for completion in group.trajectories],
+        "completions": [answer.text for answer in group.trajectories],
         "prompts": [group.prompt.text] * n,
         "messages": [group.prompt.messages] * n,
         "answer": [group.prompt.answer] * n,
-        "finish": [completion.finish for completion in group.trajectories],
-        "max_completion_length": rewards.max_completion_length,  # the two numbers among the lists
+        "finish": [answer.finish for answer in group.trajectories],
+        "max_completion_length": rewards.max_completion_length,  # these two are numbers, not lists
         "reward_timeout": rewards.timeout,
     }
-    if any(completion.token_ids for completion in group.trajectories):
-        columns["completion_ids"] = [completion.token_ids for completion in group.trajectories]
+    if any(answer.token_ids for answer in group.trajectories):
+        columns["completion_ids"] = [answer.token_ids for answer in group.trajectories]
     if verdicts is not None:
         columns["verdicts"] = list(verdicts)
     parameters = inspect.signature(part.function).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     missing = [p.name for p in named if p.default is p.empty and p.name not in columns]
     if "verdicts" in missing:
-        raise GraderError(f"reward {part.name} needs one that judges beside it, named first: numeric,{part.name}")
+        raise GraderError(f"reward {part.name} needs the verdicts of another, named before it: numeric,{part.name}")
     if missing:
         raise GraderError(
-            f"reward {part.name} wants {', '.join(missing)}, which the task has not; it has {', '.join(columns)}"
+            f"reward {part.name} needs {', '.join(missing)}, which the data lacks; it has {', '.join(columns)}"
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return columns
@@ -227,21 +229,21 @@ def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[
 
 
 def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
-    """The weighted sum. A part that abstains (None) is left out, unless it is the truth or the last that is paid."""
+    """The weighted sum. A part that abstains (None) is left out; broken where the truth or every weighted part does."""
     by_name = {part.name: grade for part, grade in zip(rewards.parts, judged, strict=True)}
     parts: Mapping[str, float | None] = {name: grade.reward if grade else None for name, grade in by_name.items()}
-    heard = [grade for name, grade in by_name.items() if name != rewards.audit or name == rewards.truth]
-    broken = [grade for grade in heard if grade and grade.verdict == "broken"]
+    counted = [grade for name, grade in by_name.items() if name != rewards.audit or name == rewards.truth]
+    broken = [grade for grade in counted if grade and grade.verdict == "broken"]
     truth, gate = by_name[rewards.truth], by_name[rewards.gate or rewards.truth]
-    shut = rewards.gate and not (gate and gate.verdict == "right")
-    weighed = [
-        part.weight * grade.reward * (not shut or part.name == rewards.gate)
+    closed = rewards.gate and not (gate and gate.verdict == "right")
+    weighted = [
+        part.weight * grade.reward * (not closed or part.name == rewards.gate)
         for part, grade in zip(rewards.parts, judged, strict=True)
         if part.weight and grade and grade.reward is not None
     ]
-    if broken or truth is None or not weighed or not math.isfinite(sum(weighed)):
-        why = "every paid reward abstained" if not weighed else f"the rewards sum to {sum(weighed)}"
+    if broken or truth is None or not weighted or not math.isfinite(sum(weighted)):
+        why = "every reward with a weight abstained" if not weighted else f"the rewards sum to {sum(weighted)}"
         reason = broken[0].reason if broken else f"{rewards.truth} abstained" if truth is None else why
         return Grade(None, "broken", parts, reason)
     verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
-    return Grade(sum(weighed), verdict, parts, truth.reason)
+    return Grade(sum(weighted), verdict, parts, truth.reason)

@@ -1,4 +1,4 @@
-"""Whether two pieces of LaTeX mean the same, by math-verify. Runs in a worker process only: sympy may take for ever."""
+"""Equality of two LaTeX expressions, by math-verify. Runs only in worker processes: sympy may run forever."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Rational, expand
 
-logging.disable(logging.CRITICAL)  # it warns that its own timeout is off: the pool has one that holds
+logging.disable(logging.CRITICAL)  # math-verify warns that its own timeout is off; the pool's replaces it
 _CONFIG = (LatexExtractionConfig(),)
 
 
 @lru_cache(maxsize=1024)
 def _parsed(latex: str) -> list[Any]:
-    """What math-verify reads; only whole expressions, never a text as a last resort."""
+    """math-verify's parse of a full expression, without its fallback to plain text."""
     return parse(f"${latex}$", _CONFIG, fallback_mode="no_fallback", parsing_timeout=None)
 
 
@@ -24,27 +24,27 @@ def readable(latex: str) -> bool:
 
 
 def equal(gold: str, latex: str) -> bool | None:
-    """None where the gold cannot be read."""
+    """None where the gold cannot be parsed."""
     golds, answers = _parsed(gold), _parsed(latex)
     if not golds:
         return None
-    if len(golds) == len(answers) == 1 and (seen := _seen(golds[0], answers[0])) is not None:
-        return seen
-    if "%" not in gold + latex and golds and answers and _far(golds[0], answers[0]):
+    if len(golds) == len(answers) == 1 and (verdict := _compare_formulas(golds[0], answers[0])) is not None:
+        return verdict
+    if "%" not in gold + latex and golds and answers and _differ(golds[0], answers[0]):
         return False
     return bool(verify(golds, answers, timeout_seconds=None))
 
 
-def _far(gold: Any, answer: Any) -> bool:
-    """Two numbers that differ in their first digits; math-verify looks at the first decimals of however small ones."""
+def _differ(gold: Any, answer: Any) -> bool:
+    """Whether two numbers differ in their first digits; math-verify compares decimals, even of tiny numbers."""
     if not all(isinstance(side, Expr) and side.is_number and side.is_finite for side in (gold, answer)):
         return False
     x, y = complex(gold.evalf(15)), complex(answer.evalf(15))
     return abs(x - y) > 1e-4 * max(abs(x), abs(y))
 
 
-def _seen(gold: Any, answer: Any) -> bool | None:
-    """Two formulas in the same variables: equal when expanded, or different somewhere. None: that does not tell."""
+def _compare_formulas(gold: Any, answer: Any) -> bool | None:
+    """Formulas in the same variables: True where equal when expanded, False where values differ, else None."""
     variables = sorted(getattr(gold, "free_symbols", ()), key=str)
     if not all(isinstance(side, Expr) and side.is_commutative for side in (gold, answer)) or not variables:
         return None
@@ -59,8 +59,8 @@ def _seen(gold: Any, answer: Any) -> bool | None:
     return True if expand(difference) == 0 else None
 
 
-# The parser learns its grammar as it goes: what is read here, before workers are forked, none of them has to learn.
-_USUAL = r"""
+# The parser caches its grammar lazily: parsing these before the workers are forked saves each of them the time.
+_COMMON = r"""
 17 | -3 | 0.25 | \frac{3}{7} | -\frac{2}{5} | 3\frac{1}{2} | \sqrt{2} | 17\sqrt{23} | \frac{\sqrt{3}}{2} |
 \frac{1+\sqrt{5}}{2} | 2+3i | x^2+18x+81 | (x+9)^2 | x^{2}-4x+4 | 2x+3y=6 | y=2x+1 | (3,4) | (3, -5, 2) |
 [0,1] | (-\infty,3)\cup(5,\infty) | \{1,2,3\} | 13\pi | \pi\cdot 13 | \frac{\pi}{4} | 2\pi r | 45^{\circ} |
@@ -71,8 +71,8 @@ f(x)=x^2 | 4\cdot 10^{5} | 3\times 4 | 6\div 2 | \sqrt[3]{5}
 """
 
 
-def _learn() -> None:
-    for latex in _USUAL.split("|"):
+def _warm_up() -> None:
+    for latex in _COMMON.split("|"):
         _parsed(latex.strip())
     for gold, latex in (
         ("2x^{2}", "(x+1)^2"),
@@ -83,4 +83,4 @@ def _learn() -> None:
         equal(gold, latex)
 
 
-_learn()
+_warm_up()

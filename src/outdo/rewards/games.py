@@ -1,4 +1,4 @@
-"""Verifiers for planning games. Expressions are read by a parser of our own; nothing is ever evaluated."""
+"""Verifiers for planning games. Expressions go through a parser of our own; nothing is passed to `eval`."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
-from outdo.rewards.answer import final_answers
+from outdo.rewards.answer import RIGHT, final_answers
 from outdo.types import Grade
 
 _TOKEN = re.compile(r"\s*(\d{1,9}|[-+*/()])")
-_DEEPEST = 50
+_MAX_DEPTH = 50
 
 
 def countdown(
     completions: list[str], numbers: list[Sequence[int]], target: list[int], **columns: object
 ) -> list[Grade]:
-    """1 for an expression over exactly the given numbers that makes the target; else 0."""
+    """1 for an expression that uses exactly the given numbers and equals the target; else 0."""
     return [_judge(*row) for row in zip(completions, numbers, target, strict=True)]
 
 
 def _judge(text: str, given: Sequence[int], target: int) -> Grade:
     if not isinstance(target, int) or isinstance(given, str) or not all(isinstance(n, int) for n in given):
-        return Grade(None, "broken", reason=f"numbers={given!r:.40} and target={target!r:.40} are not whole numbers")
-    found = set(final_answers(text))
-    if len(found) != 1:
-        return Grade(0.0, "wrong", reason=f"{len(found)} final answers, not one")
+        return Grade(None, "broken", reason=f"numbers={given!r:.40} and target={target!r:.40} are not integers")
+    answers = set(final_answers(text))
+    if len(answers) != 1:
+        return Grade(0.0, "wrong", reason=f"{len(answers)} final answers, not one")
     try:
-        value, used = evaluate(found.pop())
+        value, used = evaluate(answers.pop())
     except ValueError as error:
         return Grade(0.0, "wrong", reason=str(error))
     if Counter(used) != Counter(given):
         return Grade(0.0, "wrong", reason=f"uses {sorted(used)}, not {sorted(given)}")
     if value != target:
-        return Grade(0.0, "wrong", reason=f"makes {value}, not {target}")
-    return Grade(1.0, "right")
+        return Grade(0.0, "wrong", reason=f"equals {value}, not {target}")
+    return RIGHT
 
 
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
-    """The value of an expression of whole numbers with + - * / and brackets, and the numbers in it."""
+    """The value of an expression of integers with + - * / and brackets, and the numbers in it."""
     if len(text) > 500:
-        raise ValueError("an expression of over 500 characters")
+        raise ValueError("the expression has over 500 characters")
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
         tokens.append(match[1])
         end = match.end()
     if text[end:].strip() or not tokens:
-        raise ValueError(f"cannot read {text[end : end + 20]!r} in an expression")
+        raise ValueError(f"cannot parse {text[end : end + 20]!r} in the expression")
     parser = _Parser(tokens)
     value = parser.sum(0)
     if parser.tokens:
-        raise ValueError(f"{parser.tokens[0]!r} is one too many")
+        raise ValueError(f"unexpected {parser.tokens[0]!r}")
     return value, [int(token) for token in tokens if token.isdigit()]
 
 
@@ -81,13 +81,13 @@ class _Parser:
 
     def atom(self, depth: int) -> Fraction:
         if not self.tokens:
-            raise ValueError("the expression breaks off")
+            raise ValueError("the expression is incomplete")
         token = self.tokens.pop(0)
         if token.isdigit():
             return Fraction(int(token))
-        if token != "(" or depth > _DEEPEST:
-            raise ValueError(f"{token!r} where a number belongs")
+        if token != "(" or depth > _MAX_DEPTH:
+            raise ValueError(f"expected a number, got {token!r}")
         value = self.sum(depth + 1)
         if not self.tokens or self.tokens.pop(0) != ")":
-            raise ValueError("a bracket is not closed")
+            raise ValueError("unclosed bracket")
         return value

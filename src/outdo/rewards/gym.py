@@ -1,7 +1,7 @@
-"""The tasks of reasoning-gym (`tasks/gym.py`), judged by its scorers in sandboxes that live on.
+"""Grades the tasks of reasoning-gym (`tasks/gym.py`) by the library's scorers, in long-lived sandboxes.
 
-Importing the library takes seconds, so each of a few threads has a sandbox that has done it, and each answer is judged
-in a fork of that (`referee.py` says how): what one answer does is gone before the next.
+Importing the library takes seconds, so each of a few threads keeps a sandbox that has imported it, and grades each
+answer in a fork of it (`referee.py`): side effects of one answer are gone before the next.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any
 
 from outdo.errors import GraderError
 from outdo.rewards import referee
-from outdo.rewards.answer import final_answers, without_echoes
+from outdo.rewards.answer import RIGHT, final_answers, without_echoes
+from outdo.sandbox.execute import ExecutionError, Raised, Sandbox, require_sandbox
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Raised, Sandbox, SandboxFailure, require_sandbox
 from outdo.types import Grade
 
-SECONDS = 10.0  # for one answer
-_STARTING = 60.0  # for the library to be imported, and for a generator to be made
-_LONGEST = 2**15  # characters of an answer
-_LIMITS = Limits(seconds=30 * 86_400.0, memory_mb=4096, packages=True)  # it lives as long as the run
+TIMEOUT = 10.0  # seconds for one answer
+_START_SECONDS = 60.0  # to import the library and create a generator
+_MAX_ANSWER_CHARS = 2**15
+_LIMITS = Limits(seconds=30 * 86_400.0, memory_mb=4096, packages=True)  # as long as the run
 
 
 def reasoning_gym(completions: list[str], gym: Sequence[Any], **columns: Any) -> list[Grade]:
-    """1 where the final answer gets full marks from the generator's scorer and keeps the task's form; else 0."""
-    return [_grade(found, partial=False) for found in _scores(completions, gym, **columns)]
+    """1 where the final answer gets full marks from the generator's scorer and has the required form; else 0."""
+    return [_grade(score, partial=False) for score in _scores(completions, gym, **columns)]
 
 
 def reasoning_gym_partial(completions: list[str], gym: Sequence[Any], **columns: Any) -> list[Grade]:
-    """The generator's own score, for answers that are right in part too; right only at full marks."""
-    return [_grade(found, partial=True) for found in _scores(completions, gym, **columns)]
+    """The generator's own score, with partial credit; right only at full marks."""
+    return [_grade(score, partial=True) for score in _scores(completions, gym, **columns)]
 
 
-def _grade(found: Grade | list[Any], partial: bool) -> Grade:
-    if isinstance(found, Grade):
-        return found
-    score, reason = found
+def _grade(scored: Grade | list[Any], partial: bool) -> Grade:
+    if isinstance(scored, Grade):
+        return scored
+    score, reason = scored
     if score >= 1:
-        return Grade(1.0, "right")
+        return RIGHT
     return Grade(score if partial else 0.0, "wrong", reason=reason)
 
 
@@ -54,7 +54,7 @@ def _scores(
     gym: Sequence[Any],
     answer: Sequence[Any] = (),
     prompts: Sequence[str] = (),
-    reward_timeout: float = SECONDS,
+    reward_timeout: float = TIMEOUT,
     **columns: object,
 ) -> list[Grade | list[Any]]:
     """For each completion a score and a reason, or a grade where there is nothing to score."""
@@ -63,20 +63,20 @@ def _scores(
     require_sandbox()
     texts = without_echoes(completions, [[{"content": prompt}] for prompt in prompts])
     golds = list(answer) or [None] * len(texts)
-    running: dict[Any, Grade | Future[Grade | list[Any]]] = {}  # equal answers to one problem are judged once
+    running: dict[Any, Grade | Future[Grade | list[Any]]] = {}  # equal answers to one problem are scored once
     keys = []
     for text, row, gold in zip(texts, gym, golds, strict=True):
-        found = set(final_answers(text))
-        final = found.pop() if len(found) == 1 else None
-        key = (final, len(found), id(row))
+        answers = set(final_answers(text))
+        final = answers.pop() if len(answers) == 1 else None
+        key = (final, len(answers), id(row))
         keys.append(key)
         if key in running:
             continue
         if not isinstance(row, Mapping) or not {"name", "options", "entry"} <= row.keys():
-            running[key] = Grade(None, "broken", reason=f"`gym` is {row!r:.60}, not name, options and entry")
-        elif final is None or len(final) > _LONGEST:
-            why = "a final answer that is too long" if final else f"{len(found)} final answers, not one"
-            running[key] = Grade(0.0, "wrong", reason=why)
+            running[key] = Grade(None, "broken", reason=f"`gym` must have name, options and entry; it is {row!r:.60}")
+        elif final is None or len(final) > _MAX_ANSWER_CHARS:
+            reason = "the final answer is too long" if final else f"{len(answers)} final answers, not one"
+            running[key] = Grade(0.0, "wrong", reason=reason)
         else:
             args = [row["name"], row["options"], row["entry"], gold if gold is None else str(gold)]
             running[key] = _threads().submit(_judge, args, final, reward_timeout)
@@ -85,37 +85,37 @@ def _scores(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """One for each core, for as long as the program runs: a sandbox dies with the thread that started it."""
+    """One thread per core, for the life of the process: a sandbox dies with the thread that started it."""
     return ThreadPoolExecutor(os.cpu_count() or 1, "reasoning_gym")
 
 
-_own = threading.local()  # each thread's sandbox
+_local = threading.local()  # each thread's sandbox
 _open: set[Sandbox] = set()
 
 
 def _judge(args: list[Any], final: str, seconds: float) -> Grade | list[Any]:
-    """Broken where the sandbox fails; it is a new one that the next answer gets."""
+    """A score and a reason; broken where the sandbox fails, and the next answer gets a new one."""
     try:
         sandbox = _sandbox()
-        sandbox.ends = time.monotonic() + _STARTING
-        sandbox.call([*args[:2], {}, None, None], {})  # the generator is made here, once for all forks
+        sandbox.deadline = time.monotonic() + _START_SECONDS
+        sandbox.call([*args[:2], {}, None, None], {})  # creates the generator once for all forks
         try:
             score, reason = sandbox.fork([*args, final], seconds)
             return [float(score), str(reason)[:200]]
-        except Raised as error:  # the answer did it
-            return [0.0, f"the scorer came to no end: {error}"]
-    except (SandboxFailure, OSError, ValueError, TypeError) as error:
-        _end(getattr(_own, "sandbox", None))
-        _own.sandbox = None
-        return Grade(None, "broken", reason=f"reasoning_gym/{args[0]} cannot be judged: {error}"[:300])
+        except Raised as error:  # caused by the answer
+            return [0.0, f"the scorer failed: {error}"]
+    except (ExecutionError, OSError, ValueError, TypeError) as error:
+        _end(getattr(_local, "sandbox", None))
+        _local.sandbox = None
+        return Grade(None, "broken", reason=f"reasoning_gym/{args[0]} cannot be scored: {error}"[:300])
 
 
 def _sandbox() -> Sandbox:
-    sandbox: Sandbox | None = getattr(_own, "sandbox", None)
+    sandbox: Sandbox | None = getattr(_local, "sandbox", None)
     if sandbox is None:
-        sandbox = _own.sandbox = Sandbox(_LIMITS, ends=time.monotonic() + _STARTING)
+        sandbox = _local.sandbox = Sandbox(_LIMITS, deadline=time.monotonic() + _START_SECONDS)
         _open.add(sandbox)
-        sandbox.ask(op="load", source=Path(referee.__file__).read_text(encoding="utf-8"), name="referee")
+        sandbox.request(op="load", source=Path(referee.__file__).read_text(encoding="utf-8"), name="referee")
     return sandbox
 
 

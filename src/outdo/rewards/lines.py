@@ -1,8 +1,8 @@
-"""Grading a file: one JSON object a line in, one grade a line out, in order.
+"""Grades a file: one JSON object a line in, one grade a line out, in order.
 
 A line holds `completion` (text, or chat messages whose last one is the answer) and the columns that the rewards need.
-`prompt` or `messages` is what was asked. Lines with the same `group` are siblings: rewards that compare answers see
-them together. A line that cannot be read or judged comes out as broken, with the reason.
+`prompt` or `messages` is the question. Lines with the same `group` are siblings: rewards that compare answers see them
+together. A line that cannot be parsed or graded comes out as broken, with the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outdo.errors import GraderError
 from outdo.rewards.compose import Rewards, grade_all
 from outdo.types import Grade, Group, Prompt, Trajectory
 
-CHUNK = 256  # lines that are judged together
+CHUNK = 256  # lines graded together
 
 Encoder = Callable[[str], list[int]]  # a tokenizer, for rewards that count tokens
 
@@ -25,7 +25,7 @@ Encoder = Callable[[str], list[int]]  # a tokenizer, for rewards that count toke
 class Line:
     prompt: Prompt
     completion: Trajectory
-    group: Any  # siblings have the same; None: it stands alone
+    group: Any  # shared by siblings; None: no siblings
 
 
 def graded_lines(lines: Iterable[str], rewards: Rewards, encode: Encoder | None = None) -> Iterator[Grade]:
@@ -33,7 +33,7 @@ def graded_lines(lines: Iterable[str], rewards: Rewards, encode: Encoder | None 
     chunk: list[Line | Grade] = []
     for number, text in enumerate(lines, 1):
         if text.strip():
-            line = _read(text, number, encode)
+            line = _parse(text, number, encode)
             if len(chunk) >= CHUNK and not _siblings(chunk[-1], line):
                 yield from _graded(chunk, rewards)
                 chunk = []
@@ -53,65 +53,65 @@ def _graded(chunk: list[Line | Grade], rewards: Rewards) -> list[Grade]:
             key = index if line.group is None else gold  # siblings have one gold answer
             members.setdefault(key, []).append(index)
     out = {index: line for index, line in enumerate(chunk) if isinstance(line, Grade)}
-    groups = [_group([line for i in inside if isinstance(line := chunk[i], Line)]) for inside in members.values()]
-    for inside, grades in zip(members.values(), _each(groups, rewards), strict=True):
-        out |= dict(zip(inside, grades, strict=True))
+    groups = [_group([line for i in indices if isinstance(line := chunk[i], Line)]) for indices in members.values()]
+    for indices, grades in zip(members.values(), _grades(groups, rewards), strict=True):
+        out |= dict(zip(indices, grades, strict=True))
     return [out[index] for index in range(len(chunk))]
 
 
-def _each(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
-    """All groups together; where a row lacks what a reward needs, each alone, and only that row is broken."""
+def _grades(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
+    """All groups together; where a row lacks a column, each group alone, so that only that row is broken."""
     try:
         return [group.grades for group in grade_all(groups, rewards)]
     except GraderError as error:
         if len(groups) <= 1:
             return [tuple(Grade(None, "broken", reason=str(error)) for _ in group.trajectories) for group in groups]
-    return [grades for group in groups for grades in _each([group], rewards)]
+    return [grades for group in groups for grades in _grades([group], rewards)]
 
 
 def _group(lines: list[Line]) -> Group:
     return Group(lines[0].prompt, (0,), tuple(line.completion for line in lines))
 
 
-def _read(text: str, number: int, encode: Encoder | None) -> Line | Grade:
+def _parse(text: str, number: int, encode: Encoder | None) -> Line | Grade:
     try:
         return _line(json.loads(text), number, encode)
     except (ValueError, TypeError, RecursionError) as error:
-        words = f"not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
-        return Grade(None, "broken", reason=f"line {number}: {words}")
+        message = f"not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        return Grade(None, "broken", reason=f"line {number}: {message}")
 
 
 def _line(row: Any, number: int, encode: Encoder | None) -> Line:
     if not isinstance(row, dict):
-        raise ValueError(f"a line holds an object, this is a {type(row).__name__}")
+        raise ValueError(f"expected an object, got a {type(row).__name__}")
     if "completion" not in row:
-        raise ValueError(f"there is no `completion`; there is {', '.join(row) or 'nothing'}")
-    said, calls = _said(row.pop("completion"))
+        raise ValueError(f"no `completion`; the line has {', '.join(row) or 'nothing'}")
+    text, calls = _answer(row.pop("completion"))
     if calls is not None:
         row["output_tools"] = calls
     messages = row.pop("messages", None)
     if not messages:
         messages = [{"role": "user", "content": str(row.pop("prompt", ""))}]
     if not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in messages):
-        raise ValueError("`messages` needs role and content (text) in each")
+        raise ValueError("each of `messages` needs a role and a content, which is text")
     ids = row.pop("completion_ids", None)
-    ids = tuple(ids if ids is not None else encode(said) if encode else ())
+    ids = tuple(ids if ids is not None else encode(text) if encode else ())
     finish = row.pop("finish", "stop")
     group = row.pop("group", None)
     prompt = Prompt(str(row.pop("id", number)), tuple(messages), row.pop("answer", None), row)
-    return Line(prompt, Trajectory.single(ids, (0.0,) * len(ids), said, finish, 0), group)
+    return Line(prompt, Trajectory.single(ids, (0.0,) * len(ids), text, finish, 0), group)
 
 
-def _said(completion: Any) -> tuple[str, Any]:
-    """The text of an answer, and its tool calls where it comes as chat messages."""
+def _answer(completion: Any) -> tuple[str, Any]:
+    """The text of an answer, and its tool calls where it is given as chat messages."""
     if isinstance(completion, str):
         return completion, None
     if isinstance(completion, Mapping):
         completion = [completion]
     if isinstance(completion, list) and completion and isinstance(last := completion[-1], Mapping):
         content = last.get("content")
-        if isinstance(content, list):  # OpenAI's parts
+        if isinstance(content, list):  # OpenAI's content parts
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
         if content is None or isinstance(content, str):
             return content or "", last.get("tool_calls")
-    raise ValueError("`completion` is text, or chat messages of which the last is the answer")
+    raise ValueError("`completion` must be text, or chat messages whose last one is the answer")

@@ -1,4 +1,4 @@
-"""What an audit tries graders with: answers that deserve full marks, and answers near them that deserve nothing."""
+"""Test answers of the audit: some that deserve full marks, and similar ones that deserve nothing."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 
 from outdo.rewards.answer import boxed
 
-Row = Mapping[str, Any]  # the columns of one prompt
+Columns = Mapping[str, Any]  # of one prompt
 
 
 def tagged(final: object) -> str:
     return f"<think>Step by step.</think><answer>{final}</answer>"
 
 
-def gold(row: Row) -> str | None:
+def gold(row: Columns) -> str | None:
     return None if row["answer"] is None else tagged(row["answer"])
 
 
-def number(row: Row) -> str:
+def number(row: Columns) -> str:
     return tagged(str(row["answer"]).rpartition("####")[2].strip())
 
 
-def near_numbers(row: Row) -> list[str]:
+def near_numbers(row: Columns) -> list[str]:
     gold = str(row["answer"]).rpartition("####")[2].strip()
     return [tagged(text) for text in (f"-{gold}1", f"{gold}/3", f"{gold}e2", f"{gold} 2", f"{gold} or 1{gold}", "nan")]
 
 
-def latex(row: Row) -> str:
+def latex(row: Columns) -> str:
     text = str(row["answer"])
     return f"Thus \\boxed{{{(boxed(text) or [text.rpartition('####')[2].strip()])[-1]}}}."
 
 
-def near_latex(row: Row) -> list[str]:
+def near_latex(row: Columns) -> list[str]:
     gold = latex(row).removeprefix("Thus \\boxed{").removesuffix("}.")
     others = (
         "9" if "infty" in gold else f"{gold}+1",
@@ -46,25 +46,22 @@ def near_latex(row: Row) -> list[str]:
     return [f"\\boxed{{{text}}}" for text in others]
 
 
-def plan(row: Row) -> str | None:
+def plan(row: Columns) -> str | None:
     return tagged(row["solution"]) if "solution" in row else None
 
 
-def no_plans(row: Row) -> list[str]:
+def no_plans(row: Columns) -> list[str]:
     target = row.get("target", 0)
     return [tagged(text) for text in (target, f"abs({target})", f"{target}#", f"--{target}")]
 
 
-def call(row: Row) -> str | None:
+def call(row: Columns) -> str | None:
     gold = row["answer"]
-    return (
-        None
-        if isinstance(gold, list)
-        else f"<tool_call>{gold if isinstance(gold, str) else json.dumps(gold)}</tool_call>"
-    )
+    text = gold if isinstance(gold, str) else json.dumps(gold)
+    return None if isinstance(gold, list) else f"<tool_call>{text}</tool_call>"
 
 
-def no_calls(row: Row) -> list[str]:
+def no_calls(row: Columns) -> list[str]:
     right = call(row) or ""
     return [
         "[]",
@@ -74,16 +71,16 @@ def no_calls(row: Row) -> list[str]:
     ]
 
 
-def no_labels(row: Row) -> list[str]:
+def no_labels(row: Columns) -> list[str]:
     gold, labels = row["answer"], row.get("labels") or [row["answer"], "another"]
     return [f"not {gold}", ", ".join(map(str, labels)), " or ".join(map(str, labels)), f"<think>{gold}"]
 
 
-def solution(row: Row) -> str | None:
+def solution(row: Columns) -> str | None:
     return row.get("canonical_solution")
 
 
-def no_code(row: Row) -> list[str]:
+def no_code(row: Columns) -> list[str]:
     name = str(row.get("entry_point") or "main").partition(".")[0]
     everything = "class Any:\n    def __eq__(self, other): return True\n    __ne__ = __hash__ = None\n"
     bodies = [

@@ -1,12 +1,12 @@
-"""Judges one answer by reasoning-gym's own scorer, without taking its word for it. Runs inside the sandbox only.
+"""Scores one answer by reasoning-gym's own scorer, with checks before and after it. Runs inside the sandbox only.
 
-The library's scorers are kind: some evaluate the answer as Python or hand it to sympy, which does; some give full marks
-to any text that holds the right number somewhere, to four other numbers that make 24, or to any answer at all. So each
-of them has a rule here: the form that an answer must have before the scorer sees it, which leaves no way to write code,
-and a check of what the scorer calls right. A generator without a rule (of a later version of the library) is judged by
-its gold answer alone.
+The library's scorers are lenient: some evaluate the answer as Python or hand it to sympy, which does; some give full
+marks to any text that holds the right number somewhere, to four other numbers that make 24, or to any answer at all. So
+each has a rule here: the form that an answer must have before the scorer sees it, which leaves no way to write code,
+and a check of what the scorer calls right. A generator without a rule (of a later version of the library) is compared
+with its gold answer only.
 
-Stands alone: this file's text is sent into the sandbox, where the rest of the package is not.
+Self-contained: the source of this file is sent into the sandbox, where the rest of the package is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Entry = dict[str, Any]
 
 _DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _NUMBER = rf"[-+]?{_DECIMAL}(?:[eE][-+]?[0-9]+)?"
-_SUM = r"(?!.*(?:\*\s*\*|/\s*/))[-+*/() 0-9]+"  # no powers, no whole divisions
+_SUM = r"(?!.*(?:\*\s*\*|/\s*/))[-+*/() 0-9]+"  # no powers, no integer divisions
 _LIST = r"[\[\]0-9,\s-]*"
 _TIME = r"[0-9]+:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?"
 _FUNCTIONS = {
@@ -31,7 +31,7 @@ _FUNCTIONS = {
 _BOX_MOVE = r"move\(box_\w+, (?:square\[[0-9.]+, [0-9.]+\]|target_\w+)\)"
 _JUG_MOVE = r"(?:fill|empty) [A-Z]|pour [A-Z]->[A-Z]"
 
-# Whose scorers read any text with care: no form is asked for.
+# Generators whose scorers handle any text safely: no form is required.
 ANY_TEXT = {
     *("ab", "arc_agi", "bitwise_arithmetic", "boxnet", "calendar_arithmetic", "chain_sum", "circuit_logic", "codeio"),
     *("coin_flip", "color_cube_rotation", "cryptarithm", "decimal_arithmetic", "dice", "decimal_chain_sum"),
@@ -74,13 +74,13 @@ FORMS: dict[str, str] = {
 
 
 def _chance(answer: str, gold: str, entry: Entry) -> bool:
-    """A prefix of the right digits is enough for it, and 0 for any small chance."""
-    want, got = float(gold), float(Fraction(answer.replace(",", "")))
-    return abs(got - want) <= min(1e-4, 0.01 * want)
+    """The scorer accepts a prefix of the right digits, and 0 for any small probability."""
+    expected, answered = float(gold), float(Fraction(answer.replace(",", "")))
+    return abs(answered - expected) <= min(1e-4, 0.01 * expected)
 
 
 def _boxes(answer: str, gold: str, entry: Entry) -> bool:
-    """It lets targets be moved, too."""
+    """The scorer lets targets be moved, too."""
     moves = [move for step in json.loads(answer) for move in step.values()]
     return all(re.fullmatch(_BOX_MOVE, move) for move in moves)
 
@@ -101,14 +101,14 @@ def _roles(answer: str, gold: str, entry: Entry) -> bool:
 
 
 def _conclusion(answer: str, gold: str, entry: Entry) -> bool:
-    """It takes a premise for a conclusion, or one with anything added by `or`."""
-    said = re.sub(r"[\s()]", "", answer)
-    given = [re.sub(r"[\s()]", "", premise) for premise in entry["metadata"]["premises"]]
-    return not any(len(premise) > 2 and premise in said for premise in given)
+    """The scorer accepts a premise as a conclusion, or a premise joined to anything by `or`."""
+    conclusion = re.sub(r"[\s()]", "", answer)
+    premises = [re.sub(r"[\s()]", "", premise) for premise in entry["metadata"]["premises"]]
+    return not any(len(premise) > 2 and premise in conclusion for premise in premises)
 
 
 def _sorted(answer: str, gold: str, entry: Entry) -> bool:
-    """It forgives a difference of 1."""
+    """The scorer tolerates a difference of 1."""
     both = [[float(n) for n in json.loads(text.replace("'", '"'))] for text in (answer, gold)]
     return both[0] == both[1]
 
@@ -119,7 +119,7 @@ def _pooled(answer: str, gold: str, entry: Entry) -> bool:
 
 
 def _makes(answer: str, numbers: list[int], target: int) -> bool:
-    """An expression of `_SUM`'s form, exactly."""
+    """Whether an expression of the form `_SUM` uses these numbers and equals the target."""
     from sympy.parsing.sympy_parser import parse_expr
 
     used = sorted(map(int, re.findall("[0-9]+", answer)))
@@ -153,45 +153,45 @@ CHECKS: dict[str, Any] = {
     "word_sorting": lambda answer, gold, entry: re.split(r"\s*,\s*", answer) == entry["metadata"]["sorted_words"],
 }
 
-_made: dict[str, Any] = {}  # generators by name and options: some take long to make
+_generators: dict[str, Any] = {}  # by name and options: some take long to create
 
 
 def referee(name: str, options: Entry, entry: Entry, gold: str | None, answer: str | None) -> list[Any]:
-    """A score from 0 to 1, and a reason. Without an answer it only makes ready what judges the next one."""
+    """A score from 0 to 1, and a reason. Without an answer it only creates the generator, for the next call."""
     from reasoning_gym.factory import create_dataset
 
     key = repr((name, options))
-    if key not in _made:
-        _made[key] = create_dataset(name, size=1, seed=0, **options)
+    if key not in _generators:
+        _generators[key] = create_dataset(name, size=1, seed=0, **options)
     if answer is None:
         return [0.0, ""]
     if gold is not None and answer.strip() == gold.strip():
         return [1.0, ""]
-    return _scored(_made[key], name, entry, gold or "", answer.strip())
+    return _scored(_generators[key], name, entry, gold or "", answer.strip())
 
 
 def _scored(dataset: Any, name: str, entry: Entry, gold: str, answer: str) -> list[Any]:
     from reasoning_gym.dataset import ProceduralDataset
 
-    own = type(dataset).score_answer is not ProceduralDataset.score_answer
-    if own and name not in FORMS and name not in ANY_TEXT:
-        return [0.0, "not the gold answer, and its scorer is not known to be safe"]
-    form = FORMS.get(name, "") if own else ""
+    custom = type(dataset).score_answer is not ProceduralDataset.score_answer
+    if custom and name not in FORMS and name not in ANY_TEXT:
+        return [0.0, "not the gold answer, and the scorer of this generator is not known to be safe"]
+    form = FORMS.get(name, "") if custom else ""
     if form and not (_is_formula(answer, gold) if form == "sympy" else re.fullmatch(form, answer)):
-        return [0.0, "not of the form that an answer has"]
+        return [0.0, "not in the required form"]
     try:
         score = float(dataset.score_answer(answer, entry))
         if not math.isfinite(score) or score < 1:
-            return [max(0.0, score) if math.isfinite(score) else 0.0, "not the whole answer"]
+            return [max(0.0, score) if math.isfinite(score) else 0.0, "not fully right"]
         if name in CHECKS and not CHECKS[name](answer, gold, entry):
-            return [0.0, "not the answer, though its scorer takes it for one"]
+            return [0.0, "not the answer, although the scorer accepts it"]
     except Exception as error:
-        return [0.0, f"not an answer that can be read ({type(error).__name__})"]
+        return [0.0, f"cannot parse the answer ({type(error).__name__})"]
     return [1.0, ""]
 
 
 def _is_formula(text: str, gold: str) -> bool:
-    """Whether sympy may read it: numbers, signs, brackets, common functions, and the names that the gold has."""
+    """Whether sympy may parse it: numbers, signs, brackets, common functions, and names of the gold."""
     names = {*_FUNCTIONS, *re.findall(r"[A-Za-z]\w*", gold)}
     tokens = re.findall(r"[A-Za-z_]\w*|[0-9.]+|\S", text)
     return all(token in names or token in "+-*/()" or re.fullmatch(_DECIMAL, token) for token in tokens)

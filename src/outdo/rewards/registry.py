@@ -1,6 +1,6 @@
-"""Every built-in grader: its function, what it needs, what it refuses, and what an audit tries it with.
+"""Every built-in grader: its function, what it needs and rejects, and the answers an audit tests it with.
 
-To add one, write the function and add its entry here.
+To add one, write the function and its entry here.
 """
 
 from __future__ import annotations
@@ -9,23 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outdo.rewards import answer, code, form, games, gym, maths, probes, structured
-from outdo.rewards.probes import Row
+from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
-
-
-def _nothing(row: Row) -> list[str]:
-    return []
 
 
 @dataclass(frozen=True)
 class Grader:
-    function: RewardFunction  # its first line of documentation says what it pays
+    function: RewardFunction  # the first line of its docstring says what it pays
     needs: tuple[str, ...] = ()  # columns; optional ones in brackets
-    refuses: str = ""
-    judges: bool = True  # tells right from wrong; the others pay for form alone
-    gold: Callable[[Row], str | None] = lambda row: None  # an answer that deserves full marks, where it can be made
-    exploits: Callable[[Row], list[str]] = _nothing  # answers that must get nothing
-    example: Row = field(default_factory=dict)  # columns to try it on; `gold` is an answer that deserves full marks
+    rejects: str = ""
+    judges: bool = True  # decides right or wrong; the others score form only
+    gold: Callable[[Columns], str | None] = lambda row: None  # an answer that deserves full marks, where one is known
+    exploits: Callable[[Columns], list[str]] = lambda row: []  # answers that must score nothing
+    example: Columns = field(default_factory=dict)  # a row to test it on; its `gold` deserves full marks
 
     @property
     def pays(self) -> str:
@@ -62,7 +58,7 @@ GRADERS: dict[str, Grader] = {
     "exact": Grader(
         answer.exact,
         ("answer",),
-        "anything but the very text; answers in the thinking part, two different answers",
+        "anything but the exact text; answers in the thinking part, two different answers",
         True,
         probes.gold,
         lambda row: [probes.tagged(f"{row['answer']}."), probes.tagged(f"{row['answer']} or not")],
@@ -71,7 +67,7 @@ GRADERS: dict[str, Grader] = {
     "math": Grader(
         maths.math,
         ("answer",),
-        "several answers that disagree, lists and `or`, chains such as 5=6, sums that are not done, other bases; hangs",
+        "several answers that disagree, lists and `or`, chains such as 5=6, unevaluated sums, other bases; hangs",
         True,
         probes.latex,
         probes.near_latex,
@@ -89,7 +85,7 @@ GRADERS: dict[str, Grader] = {
     "code": Grader(
         code.code,
         ("cases or test", "entry_point"),
-        "early exits, objects that equal everything, forged replies, hangs, floods; runs in the sandbox only",
+        "early exits, objects that equal everything, forged replies, hangs, excessive output; runs only in the sandbox",
         True,
         probes.solution,
         probes.no_code,
@@ -101,7 +97,7 @@ GRADERS: dict[str, Grader] = {
     "json_schema": Grader(
         structured.json_schema,
         ("schema",),
-        "text around the value, a second value, duplicate keys, NaN, schemas that reach outside themselves",
+        "text around the value, a second value, duplicate keys, NaN, schemas with external references",
         exploits=lambda row: ["{}]", '{"a": NaN}', "[" * 1000, '{"name": 1, "name": "x", "age": 1}'],
         example={"prompt": "Who?", "schema": _SCHEMA, "gold": '{"name": "Ann", "age": 7}'},
     ),
@@ -117,7 +113,7 @@ GRADERS: dict[str, Grader] = {
     "label": Grader(
         structured.label,
         ("answer", "[labels]"),
-        "lists of labels, hedges, look-alike letters, labels in the thinking part",
+        "lists of labels, hedging, look-alike letters, labels in the thinking part",
         True,
         probes.gold,
         probes.no_labels,
@@ -126,20 +122,20 @@ GRADERS: dict[str, Grader] = {
     "reasoning_gym": Grader(
         gym.reasoning_gym,
         ("gym",),
-        "answers that are right in part; code, before any scorer sees it",
+        "partly right answers; code, before any scorer sees it",
         True,
         probes.gold,
     ),
     "reasoning_gym_partial": Grader(
         gym.reasoning_gym_partial, ("gym",), "code, before any scorer sees it", True, probes.gold
     ),
-    "format": Grader(form.format, (), "tags twice or out of order, text around them", False, example=_GOOD_FORM),
-    "tag_count": Grader(form.tag_count, (), "tags twice or out of order, text at the end", False, example=_GOOD_FORM),
+    "format": Grader(form.format, (), "repeated or misplaced tags, text around them", False, example=_GOOD_FORM),
+    "tag_count": Grader(form.tag_count, (), "repeated or misplaced tags, text at the end", False, example=_GOOD_FORM),
     "reasoning_steps": Grader(
-        form.reasoning_steps, (), "markers without a step, the same step again", False, example=_GOOD_FORM
+        form.reasoning_steps, (), "markers without a step, repeated steps", False, example=_GOOD_FORM
     ),
-    "length": Grader(form.length, ("tokens",), "pay for short wrong answers", False, example=_GOOD_FORM),
-    "cosine": Grader(form.cosine, ("tokens",), "full pay for an answer that was cut", False, example=_GOOD_FORM),
+    "length": Grader(form.length, ("tokens",), "a bonus for short wrong answers", False, example=_GOOD_FORM),
+    "cosine": Grader(form.cosine, ("tokens",), "full reward for a truncated answer", False, example=_GOOD_FORM),
     "overlong": Grader(form.overlong, ("tokens",), "", False, example=_GOOD_FORM),
     "repetition": Grader(form.repetition, ("[tokens]",), "loops", False, example=_GOOD_FORM),
 }

@@ -1,8 +1,8 @@
-"""JSON read strictly, and checked against a JSON Schema (draft 2020-12) in bounded time.
+"""Parses JSON strictly, and validates it against a JSON Schema (draft 2020-12) in bounded time.
 
 Schemas come with the data and values from the model: neither is trusted. Sizes are bounded, nothing is fetched, and a
-check that takes too long is the schema's fault. `format` is an annotation, as the draft has it, and is not checked.
-Not covered: a `$schema` below the root, and `unevaluatedProperties` together with `patternProperties`.
+check that takes too long counts as an error of the schema. `format` is an annotation, as in the draft, and is not
+checked. Not covered: a `$schema` below the root, and `unevaluatedProperties` together with `patternProperties`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-LONGEST = 100_000  # characters of a JSON text
-DEEPEST = 50  # levels below the outermost value
-MOST_VALUES = 5_000  # in one JSON text, containers included
-MOST_DIGITS = 300  # of an integer: what a double can hold
-LONGEST_PATTERN = 500  # characters of a regular expression in a schema
+MAX_CHARS = 100_000  # of a JSON text
+MAX_DEPTH = 50  # levels below the outermost value
+MAX_VALUES = 5_000  # in one JSON text, containers included
+MAX_DIGITS = 300  # of an integer: what a double can hold
+MAX_PATTERN_CHARS = 500  # of a regular expression in a schema
 CPU_SECONDS = 0.5  # for one value against one schema
 
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in this thread's CPU time
@@ -37,38 +37,38 @@ _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?![:=!<])")
 
 
 class BadSchema(ValueError):
-    """A schema that is none, that needs something outside itself, or that cannot be checked in bounded time."""
+    """A schema that is invalid, has external references, or cannot be checked in bounded time."""
 
 
 def read_json(text: str) -> Any:
-    """The one JSON value that a text is; 1.0 becomes 1. Raises ValueError.
+    """The single JSON value of a text; 1.0 becomes 1. Raises ValueError.
 
-    Refused: a second value, NaN and infinities (also written 1e999), a key twice in one object, an integer of more than
-    300 digits, and texts that are too long, too deep or hold too many values.
+    Refused: a second value, NaN and infinities (also written 1e999), duplicate keys in an object, an integer of more
+    than 300 digits, and texts that are too long, too deep or hold too many values.
     """
-    if len(text) > LONGEST:
-        raise ValueError(f"{len(text)} characters of JSON, more than {LONGEST}")
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"{len(text)} characters of JSON, more than {MAX_CHARS}")
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
         )
     except RecursionError:
-        raise ValueError(f"JSON nested deeper than {DEEPEST}") from None
+        raise ValueError(f"JSON nested deeper than {MAX_DEPTH}") from None
     level, depth, total = [value], 0, 1
     while level := [child for parent in level for child in _children(parent)]:
         depth, total = depth + 1, total + len(level)
-        if depth > DEEPEST or total > MOST_VALUES:
-            raise ValueError(f"JSON nested deeper than {DEEPEST}, or of more than {MOST_VALUES} values")
+        if depth > MAX_DEPTH or total > MAX_VALUES:
+            raise ValueError(f"JSON nested deeper than {MAX_DEPTH}, or of more than {MAX_VALUES} values")
     return value
 
 
 def canonical(value: Any) -> str:
-    """A text that two values of `read_json` share exactly where JSON calls them equal: 1 is 1.0, and is not true."""
+    """A text that is the same for two values of `read_json` exactly where JSON has them equal: 1 is 1.0, not true."""
     return json.dumps(value, sort_keys=True)
 
 
 def violation(value: Any, schema: object) -> str | None:
-    """Where a value of `read_json` breaks a schema, or None. The schema may be JSON text. Raises BadSchema."""
+    """Where a value of `read_json` violates a schema, or None. The schema may be JSON text. Raises BadSchema."""
     validator = _validator(_as_text(schema))
     if isinstance(validator, str):
         raise BadSchema(validator)
@@ -78,8 +78,8 @@ def violation(value: Any, schema: object) -> str | None:
     except BadSchema:
         raise
     except RecursionError:
-        raise BadSchema("the schema goes round in circles, or is nested too deep") from None
-    except Exception as cause:  # the value is sound JSON: what fails is a reference into something that is no schema
+        raise BadSchema("the schema is recursive without end, or nested too deep") from None
+    except Exception as cause:  # the value is valid JSON: a reference points to something that is not a schema
         raise BadSchema(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
     finally:
         _DEADLINE.reset(token)
@@ -90,14 +90,14 @@ def violation(value: Any, schema: object) -> str | None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key that stands twice in one object")
-    return made
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("duplicate key in an object")
+    return value
 
 
 def _integer(text: str) -> int:
-    if len(text) > MOST_DIGITS:
+    if len(text) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)
 
@@ -105,7 +105,7 @@ def _integer(text: str) -> int:
 def _decimal(text: str) -> int | float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text[:20]}, which is no finite number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return int(number) if number.is_integer() else number
 
 
@@ -117,7 +117,7 @@ def _as_text(schema: object) -> str:
     if isinstance(schema, str):
         return schema
     if not isinstance(schema, (dict, bool)):
-        raise BadSchema(f"a schema is an object, true or false, not a {type(schema).__name__}")
+        raise BadSchema(f"a schema must be an object, true or false, not a {type(schema).__name__}")
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
@@ -126,23 +126,23 @@ def _as_text(schema: object) -> str:
 
 @lru_cache(maxsize=256)
 def _validator(text: str) -> Any:
-    """What checks a value, or a text that says why there is nothing: both are worth keeping."""
+    """A validator, or the message why there is none: both are cached."""
     try:
         schema = read_json(text)
         if isinstance(schema, dict):
-            # A validator picks its class by `$schema`, and would leave ours: there is one draft here.
+            # `$schema` would select another validator class than ours.
             schema.pop("$schema", None)
-            _vet(schema)
-        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))  # patterns are vetted above
+            _check_schema(schema)
+        Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))  # patterns are checked above
     except (SchemaError, regex.error) as error:
         return f"not a schema of draft 2020-12: {str(error).splitlines()[0][:120]}"
     except (ValueError, RecursionError, OverflowError) as error:
-        return f"the schema cannot be read: {str(error)[:120]}"
+        return f"cannot parse the schema: {str(error)[:120]}"
     return _BOUNDED(schema, registry=Registry())
 
 
-def _vet(schema: dict[str, Any]) -> None:
-    """Raises for what must not wait until an answer happens to reach it: outside references and bad patterns."""
+def _check_schema(schema: dict[str, Any]) -> None:
+    """Raises for errors that would otherwise show only where an answer reaches them: bad references and patterns."""
     resolver = Registry().resolver_with_root(DRAFT202012.create_resource(schema))
     keywords: set[str] = set()
     level: list[Any] = [schema]
@@ -159,7 +159,7 @@ def _vet(schema: dict[str, Any]) -> None:
                 if isinstance(reference, str):
                     _resolve(resolver, reference)
             if isinstance(node.get("$schema"), str):
-                raise ValueError("a $schema below its root")
+                raise ValueError("`$schema` below the root")
         level = [child for node in level for child in _children(node)]
     if len(keywords) > 1:
         raise ValueError("unevaluatedProperties together with patternProperties")
@@ -169,21 +169,21 @@ def _resolve(resolver: Any, reference: str) -> None:
     try:
         resolver.lookup(reference)
     except Unresolvable:
-        raise ValueError(f"it refers to {reference[:80]!r}, which it does not hold") from None
+        raise ValueError(f"unresolvable reference {reference[:80]!r}") from None
 
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
-    """A pattern as ECMA reads it: `$` is the very end, and `\\d` and `\\w` are ASCII."""
-    if len(pattern) > LONGEST_PATTERN or _NOT_ECMA.search(pattern):
-        raise ValueError(f"the pattern {pattern[:40]!r} is too long, or none of ECMA's")
+    """A pattern with ECMA's meaning: `$` is the end of the text, and `\\d` and `\\w` are ASCII."""
+    if len(pattern) > MAX_PATTERN_CHARS or _NOT_ECMA.search(pattern):
+        raise ValueError(f"the pattern {pattern[:40]!r} is too long, or not valid in ECMAScript")
     return regex.compile(_DOLLAR.sub(lambda match: match[1] or r"\Z", pattern), regex.ASCII)
 
 
 def _matches(pattern: str, text: str) -> bool:
-    left = _DEADLINE.get() - time.thread_time()
+    remaining = _DEADLINE.get() - time.thread_time()
     try:
-        return _compiled(pattern).search(text, timeout=max(left, 0.001)) is not None
+        return _compiled(pattern).search(text, timeout=max(remaining, 0.001)) is not None
     except TimeoutError:
         raise BadSchema(f"the schema's pattern {pattern[:40]!r} takes too long") from None
 
@@ -205,9 +205,9 @@ def _pattern_properties(validator: Any, patterns: dict[str, Any], instance: Any,
 
 
 def _additional_properties(validator: Any, subschema: Any, instance: Any, schema: Any) -> Errors:
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, value in instance.items() if isinstance(instance, dict) else ():
-        if key in known or any(_matches(pattern, key) for pattern in patterns):
+        if key in properties or any(_matches(pattern, key) for pattern in patterns):
             continue
         if subschema is False:
             yield ValidationError(f"the property {key[:80]!r} is not allowed")
@@ -215,10 +215,10 @@ def _additional_properties(validator: Any, subschema: Any, instance: Any, schema
             yield from validator.descend(value, subschema, path=key)
 
 
-def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Errors:
-    # The package compares objects pair by pair.
-    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
-        yield ValidationError("an item stands there twice")
+def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> Errors:
+    # jsonschema compares objects pair by pair, in quadratic time.
+    if unique and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("duplicate items")
 
 
 def _timed(keyword: Keyword) -> Keyword:

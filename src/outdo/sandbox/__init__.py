@@ -1,1 +1,1 @@
-"""Work that may hang, crash or be hostile, in processes that can be killed. No knowledge of rewards."""
+"""Runs code that may hang, crash or be hostile, in processes that can be killed."""

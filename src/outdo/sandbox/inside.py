@@ -1,12 +1,12 @@
-"""The half of the sandbox that runs inside it, beside the code that is judged. Standard library only; run as a file.
+"""Runs inside the sandbox, in one process with the untrusted code. Standard library only; executed as a file.
 
-Nothing here is trusted by the other half (`sandbox.py`): the code beside it can change or forge all of this. That gains
-it nothing, because what it is compared with is never in here.
+The trusted side (`execute.py`) trusts nothing here: the untrusted code can change or forge all of it. That gains it
+nothing, because the values to match never enter the sandbox.
 
-A frame is four bytes of length and a message: marshal's on the way in, JSON on the way out, because only what comes
-from the trusted side may be read by something as credulous as marshal. Plain values leave as tagged JSON, of exact
-builtin types only, so a subclass that lies about itself cannot be sent. Starting the interpreter is the cost of a small
-program: hence no imports that can be helped (json brings re).
+A frame is a length of four bytes and a message: marshal on the way in, JSON on the way out, because marshal is safe
+only for data from the trusted side. Plain values leave as tagged JSON, of exact builtin types only, so that a subclass
+that lies about itself cannot be sent. Starting the interpreter dominates the cost of a small program: hence as few
+imports as possible (json imports re).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LARGEST = 8 * 2**20  # bytes of a frame
-_LONG = 10_000  # bits of a number; Python writes no longer ones in decimal
-_CLASHES = 100  # keys of one hash
+MAX_FRAME_BYTES = 8 * 2**20
+_MAX_DECIMAL_BITS = 10_000  # Python refuses to write longer integers in decimal
+_MAX_COLLISIONS = 100  # keys with one hash
 
 _SEQUENCES: dict[str, Any] = {"t": tuple, "s": set, "f": frozenset}
 _TAGS: dict[Any, str] = {kind: tag for tag, kind in _SEQUENCES.items()}
 
 
 def encode(value: Any) -> str:
-    """A plain value as JSON. Raises TypeError for anything that is not exactly a builtin type of data."""
+    """A plain value as JSON. Raises TypeError for anything but exact builtin types of data."""
     kind = type(value)
     if kind is str:
         return quoted(value)
     if kind is int:
-        return int.__repr__(value) if value.bit_length() < _LONG else f'{{"i":"{value:x}"}}'
+        return int.__repr__(value) if value.bit_length() < _MAX_DECIMAL_BITS else f'{{"i":"{value:x}"}}'
     if value is None or kind is bool:
         return {None: "null", True: "true", False: "false"}[value]
     if kind is float:
@@ -49,52 +49,52 @@ def encode(value: Any) -> str:
         return f'{{"b":"{value.hex()}"}}'
     if kind is complex:
         return f'{{"c":{encode([value.real, value.imag])}}}'
-    raise TypeError(f"it returned a {kind.__name__}, which is not a plain value")
+    raise TypeError(f"a {kind.__name__} is not a plain value")
 
 
 def decode(data: Any) -> Any:
-    """The plain value again. Raises ValueError or TypeError for JSON that `encode` does not write."""
+    """The inverse of `encode`. Raises ValueError or TypeError for JSON that `encode` does not write."""
     if isinstance(data, list):
         return [decode(item) for item in data]
     if not isinstance(data, dict):
         return data
     if len(data) != 1:
         raise ValueError("not a tagged value")
-    ((tag, inside),) = data.items()
+    ((tag, content),) = data.items()
     if tag == "t":
-        return tuple(decode(item) for item in inside)
+        return tuple(decode(item) for item in content)
     if tag in _SEQUENCES:
-        return _SEQUENCES[tag](_spread([decode(item) for item in inside]))
+        return _SEQUENCES[tag](_without_collisions([decode(item) for item in content]))
     if tag == "d":
-        keys = _spread([decode(key) for key, _ in inside])
-        return dict(zip(keys, [decode(item) for _, item in inside], strict=True))
+        keys = _without_collisions([decode(key) for key, _ in content])
+        return dict(zip(keys, [decode(item) for _, item in content], strict=True))
     if tag == "i":
-        return int(inside, 16)
+        return int(content, 16)
     if tag == "b":
-        return bytes.fromhex(inside)
+        return bytes.fromhex(content)
     if tag == "c":
-        return complex(*inside)
-    raise ValueError(f"no such tag: {tag!r:.20}")
+        return complex(*content)
+    raise ValueError(f"unknown tag {tag!r:.20}")
 
 
-def _spread(keys: list[Any]) -> list[Any]:
-    """The keys, where they were not chosen to have one hash: a set of many such would take hours to build."""
+def _without_collisions(keys: list[Any]) -> list[Any]:
+    """The same keys. Raises ValueError where many share one hash: a set of them would take hours to build."""
     from collections import Counter
 
-    if max(Counter(map(hash, keys)).values(), default=0) > _CLASHES:
-        raise ValueError("keys that clash")
+    if max(Counter(map(hash, keys)).values(), default=0) > _MAX_COLLISIONS:
+        raise ValueError("too many keys with one hash")
     return keys
 
 
 def limit(user: int, memory_mb: int, seconds: int, processes: int, file_mb: int) -> None:
-    """Hard limits on this process and its children, before any foreign code runs. Nothing in here can raise them."""
+    """Sets hard limits on this process and its children before untrusted code runs. Nothing inside can raise them."""
     import resource as r
 
-    if user:  # started by root: go on as a user of its own, with no capability left
+    if user:  # started by root: drop to a user of its own, without capabilities
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    for what, most in (
+    for name, value in (
         (r.RLIMIT_AS, memory_mb * 2**20),
         (r.RLIMIT_CPU, seconds),
         (r.RLIMIT_NPROC, processes),
@@ -102,11 +102,11 @@ def limit(user: int, memory_mb: int, seconds: int, processes: int, file_mb: int)
         (r.RLIMIT_NOFILE, 64),
         (r.RLIMIT_CORE, 0),
     ):
-        r.setrlimit(what, (most, most))
+        r.setrlimit(name, (value, value))
 
 
 class Channel:
-    """Frames to and from the trusted side, on descriptors of their own."""
+    """Frames to and from the trusted side, on file descriptors of their own."""
 
     def __init__(self, source: int, sink: int) -> None:
         self.source, self.sink = source, sink
@@ -115,7 +115,7 @@ class Channel:
         return marshal.loads(self._exactly(int.from_bytes(self._exactly(4), "big")))
 
     def write(self, **message: str) -> None:
-        """A frame of values that are JSON already."""
+        """Sends a frame; the values are JSON already."""
         body = "{" + ",".join(f'"{key}":{value}' for key, value in message.items()) + "}"
         data = len(body).to_bytes(4, "big") + body.encode()
         while data:
@@ -126,20 +126,20 @@ class Channel:
         while len(data) < count:
             piece = os.read(self.source, min(count - len(data), 2**16))
             if not piece:
-                os._exit(0)  # the other side has gone
+                os._exit(0)  # the other side closed
             data += piece
         return data
 
 
 def run_program(channel: Channel) -> None:
-    """The source comes first on standard input; the rest of it is the program's own."""
+    """Executes a program. Standard input holds its source first, then the program's own input."""
     source = channel.read()
     sys.argv = ["main.py"]
     exec(compile(source, "main.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
 
 
 def serve(channel: Channel) -> None:
-    """Loads a source, then answers calls of one of its functions, until the other side goes away."""
+    """Loads a source, then serves calls of one of its functions until the other side closes."""
     function: Any = None
     while True:
         request = channel.read()
@@ -154,12 +154,12 @@ def serve(channel: Channel) -> None:
             elif request["op"] == "fork":
                 reply["value"] = _forked(function, request, channel)
         except Exception as error:
-            reply |= {"raised": quoted(type(error).__name__), "words": quoted(_words(error))}
+            reply |= {"raised": quoted(type(error).__name__), "message": quoted(_message(error))}
         channel.write(**reply)
 
 
 def _forked(function: Any, request: dict[str, Any], channel: Channel) -> str:
-    """What the function returns, as JSON, in a fork of this process: whatever it does there is gone afterwards."""
+    """What the function returns in a fork of this process, as JSON. Side effects end with the fork."""
     import select
     import signal
     import time
@@ -176,28 +176,28 @@ def _forked(function: Any, request: dict[str, Any], channel: Channel) -> str:
         finally:
             os._exit(0)
     os.close(writing)
-    ends, data = time.monotonic() + request["seconds"], b""
+    deadline, data = time.monotonic() + request["seconds"], b""
     try:
-        while select.select([reading], [], [], max(0.0, ends - time.monotonic()))[0]:
+        while select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
             piece = os.read(reading, 2**16)
             if not piece:
                 break
             data += piece
         else:
-            raise TimeoutError(f"no end within {request['seconds']:g} s")
+            raise TimeoutError(f"timed out after {request['seconds']:g} s")
     finally:
         os.close(reading)
-        for target in (-child, child):  # its group, and itself if it has not made one yet
+        for target in (-child, child):  # its group, and itself where it has no group yet
             with suppress(ProcessLookupError):
                 os.kill(target, signal.SIGKILL)
         os.waitpid(child, 0)
     if not data:
-        raise ChildProcessError("it ended without a value")
+        raise ChildProcessError("the process exited without a value")
     return data.decode()
 
 
 def _load(source: str, name: str) -> Any:
-    """The function by that name; `Solution.solve` is a method of a new `Solution()`."""
+    """The function of that name; `Solution.solve` is a method of a new `Solution()`."""
     space: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
     exec(compile(source, "answer.py", "exec"), space)
     first, _, method = name.partition(".")
@@ -205,12 +205,12 @@ def _load(source: str, name: str) -> Any:
     if method and function is not None:
         function = getattr(function(), method, None)
     if not callable(function):
-        raise NameError(f"it defines no function {name!r}")
+        raise NameError(f"the code defines no function {name!r}")
     return function
 
 
 def _check(request: dict[str, Any], channel: Channel) -> None:
-    """HumanEval's form: `check(candidate)` runs here; the candidate is a stand-in for a function in another sandbox."""
+    """HumanEval: runs `check(candidate)` here; the candidate forwards each call to a function in another sandbox."""
     import builtins
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
@@ -218,8 +218,8 @@ def _check(request: dict[str, Any], channel: Channel) -> None:
         reply = channel.read()
         if "raised" in reply:
             kind: Any = getattr(builtins, reply["raised"], None)
-            known = isinstance(kind, type) and issubclass(kind, Exception)
-            raise (kind if known else RuntimeError)(reply["words"])
+            is_exception = isinstance(kind, type) and issubclass(kind, Exception)
+            raise (kind if is_exception else RuntimeError)(reply["message"])
         return reply["value"]
 
     space: dict[str, Any] = {"__name__": "check", "__builtins__": __builtins__}
@@ -229,7 +229,7 @@ def _check(request: dict[str, Any], channel: Channel) -> None:
     space["check"](candidate)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     try:
         return str(error)[:200]
     except Exception:
@@ -246,7 +246,7 @@ def main() -> None:
         return
     channel = Channel(os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # what the code prints goes nowhere
+    for descriptor in (0, 1, 2):  # discard what the code prints
         os.dup2(null, descriptor)
     serve(channel)
 

@@ -1,7 +1,7 @@
-"""Work that may hang, crash or eat memory, in processes that can be killed.
+"""Runs jobs that may hang, crash or exhaust memory, in worker processes that can be killed.
 
-There are as many places as cores. A job that has held one for a moment steps aside, stopped, for those that wait, and
-has its turn again after them; so a few that hang do not hold up the many that do not. At its deadline it is killed.
+There are as many slots as cores. While others wait, a job that has used up its time slice is paused (SIGSTOP) and
+queued again behind them, so that a few jobs that hang do not hold up the rest. A job is killed at its deadline.
 """
 
 from __future__ import annotations
@@ -24,129 +24,128 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from outdo.errors import GraderError
+from outdo.errors import SandboxError
 from outdo.sandbox.worker import FORK, framed, read_exactly
 
-MOMENT = 0.08  # seconds that a job holds a place while others wait for one
-LEAST = 0.15  # seconds that a job holds a place before it is late, however many others there are
-MOST = 96  # workers of one call, those that stepped aside included
+SLICE_SECONDS = 0.08  # of running, while other jobs wait for a slot
+MIN_SECONDS = 0.15  # of running before a job can time out, however many others there are
+MAX_WORKERS = 96  # of one call, paused ones included
 CORES = os.cpu_count() or 1
 Job = tuple[str, tuple[Any, ...]]  # "package.module:function" and its arguments
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a job: a value, or why there is none."""
+    """The outcome of a job: a value, or why there is none."""
 
     kind: Literal["value", "raised", "timeout", "died"]
     value: Any = None
-    words: str = ""
+    message: str = ""
 
 
 @dataclass(eq=False)
 class _Worker:
     pid: int
     connection: socket.socket
-    job: int = -1  # index of what it works on
-    began: float = 0.0
-    placed: float = 0.0  # since when it has its place
-    held: float = 0.0  # seconds that it has had one, before that
+    job: int = -1  # index of its job
+    started: float = 0.0  # when it got the job
+    resumed: float = 0.0  # when it last got a slot
+    ran: float = 0.0  # seconds in a slot before that
     received: bytearray = field(default_factory=bytearray)
 
 
 class Pool:
-    """Workers that have imported `modules`, each allowed `memory_mb` beyond what that takes (0: no limit).
+    """Workers that have imported `modules`, each limited to `memory_mb` beyond what that takes (0: no limit).
 
-    Started when first used; safe to use from any thread; ends with this process, however that ends.
+    Starts on first use; safe to use from any thread; ends with this process, however that ends.
     """
 
-    def __init__(self, modules: Sequence[str] = (), memory_mb: int = 0, places: int = CORES) -> None:
-        self.modules, self.memory_mb, self.places = tuple(modules), memory_mb, places
+    def __init__(self, modules: Sequence[str] = (), memory_mb: int = 0, slots: int = CORES) -> None:
+        self.modules, self.memory_mb, self.slots = tuple(modules), memory_mb, slots
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
-        self._first: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
     def run(self, jobs: Sequence[Job], seconds: float) -> list[Reply]:
-        """Every job's reply, in order. A job whose worker dies under it is tried once more."""
+        """Every job's reply, in order. A job whose worker dies is retried once."""
         replies: dict[int, Reply] = {}
-        waiting, aside = deque(range(len(jobs))), deque[_Worker]()
-        placed: set[_Worker] = set()
+        waiting, paused = deque(range(len(jobs))), deque[_Worker]()
+        running: set[_Worker] = set()
         died: set[int] = set()
         try:
-            while waiting or placed or aside:
-                while len(placed) < self.places and (aside or waiting):
-                    new = waiting and len(aside) + len(placed) < MOST
-                    if new:
-                        placed.add(self._hand(waiting[0], jobs, fresh=waiting[0] in died))
+            while waiting or running or paused:
+                while len(running) < self.slots and (paused or waiting):
+                    if waiting and len(paused) + len(running) < MAX_WORKERS:
+                        running.add(self._assign(waiting[0], jobs, fresh=waiting[0] in died))
                         waiting.popleft()
                     else:
-                        placed.add(self._resume(aside.popleft()))
-                for worker, reply in self._wait(placed, aside, bool(waiting), seconds):
+                        running.add(self._resume(paused.popleft()))
+                for worker, reply in self._wait(running, paused, bool(waiting), seconds):
                     if reply.kind == "died" and worker.job not in died:
                         died.add(worker.job)
                         waiting.append(worker.job)
                     else:
                         replies[worker.job] = reply
-                    self._put_back(worker, alive=reply.kind in ("value", "raised"))
+                    self._release(worker, alive=reply.kind in ("value", "raised"))
         finally:
-            for worker in [*placed, *aside]:  # interrupted
-                self._put_back(worker, alive=False)
+            for worker in [*running, *paused]:  # the call was interrupted
+                self._release(worker, alive=False)
         return [replies[index] for index in range(len(jobs))]
 
     def close(self) -> None:
-        """Ends every process."""
+        """Ends all processes."""
         with self._lock:
-            first, self._first = self._first, None
+            server, self._server = self._server, None
             if self._control:
                 self._control.close()
             for worker in self._idle:
                 worker.connection.close()
             self._idle = []
-        if first:
-            first.wait()
+        if server:
+            server.wait()
 
     def _wait(
-        self, placed: set[_Worker], aside: deque[_Worker], others: bool, seconds: float
+        self, running: set[_Worker], paused: deque[_Worker], others: bool, seconds: float
     ) -> list[tuple[_Worker, Reply]]:
-        """Sleeps until something happens. Who is done, dead or too late leaves; who had its moment steps aside."""
-        turns = [worker.placed + MOMENT for worker in placed if others or aside]
-        ends = [_due(worker, seconds) for worker in placed]
-        readable = _readable(placed, max(0.0, min(turns + ends) - _now()))
+        """Sleeps until something happens; what finished, died or timed out. Pauses workers whose slice is over."""
+        slice_ends = [worker.resumed + SLICE_SECONDS for worker in running if others or paused]
+        deadlines = [_deadline(worker, seconds) for worker in running]
+        readable = _readable(running, max(0.0, min(slice_ends + deadlines) - _now()))
         done = [(worker, reply) for worker in readable if (reply := _received(worker))]
-        placed -= {worker for worker, _ in done}
+        running -= {worker for worker, _ in done}
         now = _now()
-        late = [w for w in placed if now >= _due(w, seconds)]
-        late += [w for w in aside if now >= w.began + seconds and w.held >= min(LEAST, seconds)]
+        late = [w for w in running if now >= _deadline(w, seconds)]
+        late += [w for w in paused if now >= w.started + seconds and w.ran >= min(MIN_SECONDS, seconds)]
         for worker in late:
-            placed.discard(worker)
+            running.discard(worker)
             with suppress(ValueError):
-                aside.remove(worker)
-            done.append((worker, Reply("timeout", words=f"no verdict within {seconds:g} s")))
-        for worker in [w for w in placed if (others or aside) and _now() - w.placed >= MOMENT]:
-            placed.remove(worker)
-            worker.held += _now() - worker.placed
-            aside.append(worker)
+                paused.remove(worker)
+            done.append((worker, Reply("timeout", message=f"timed out after {seconds:g} s")))
+        for worker in [w for w in running if (others or paused) and _now() - w.resumed >= SLICE_SECONDS]:
+            running.remove(worker)
+            worker.ran += _now() - worker.resumed
+            paused.append(worker)
             self._signal(worker, signal.SIGSTOP)
         return done
 
     def _resume(self, worker: _Worker) -> _Worker:
         self._signal(worker, signal.SIGCONT)
-        worker.placed = _now()
+        worker.resumed = _now()
         return worker
 
     def _signal(self, worker: _Worker, number: int) -> None:
         with self._lock:
-            self._order(number, worker.pid)
+            self._command(number, worker.pid)
 
-    def _order(self, number: int, pid: int) -> None:
-        """To the first process, which knows whether it is still its child. The lock is held."""
+    def _command(self, number: int, pid: int) -> None:
+        """Sends a signal through the fork server, which knows whether the pid is still its child. Needs the lock."""
         if self._control:
             with suppress(OSError):
                 self._control.sendall(bytes([number]) + pid.to_bytes(4, "big"))
 
-    def _hand(self, index: int, jobs: Sequence[Job], fresh: bool) -> _Worker:
-        """Gives a job to an idle worker, or to a new one; `fresh`: to a new one, as the idle may be dying too."""
+    def _assign(self, index: int, jobs: Sequence[Job], fresh: bool) -> _Worker:
+        """Gives a job to an idle worker or a new one; `fresh`: only to a new one, as idle ones may be dying too."""
         data = framed(pickle.dumps(jobs[index]))
         while True:
             with self._lock:
@@ -154,30 +153,30 @@ class Pool:
                 worker = self._fork() if fresh else self._idle.pop()
             try:
                 worker.connection.sendall(data)
-            except OSError:  # it died while it was idle
+            except OSError:  # it died while idle
                 worker.connection.close()
                 if fresh:
                     raise
                 continue
-            worker.job, worker.began, worker.placed, worker.held = index, _now(), _now(), 0.0
+            worker.job, worker.started, worker.resumed, worker.ran = index, _now(), _now(), 0.0
             return worker
 
-    def _put_back(self, worker: _Worker, alive: bool) -> None:
-        """Back among the idle, or ended."""
+    def _release(self, worker: _Worker, alive: bool) -> None:
+        """Makes a worker idle again, or kills it."""
         with self._lock:
-            if alive and self._first and len(self._idle) < 4 * self.places:
+            if alive and self._server and len(self._idle) < 4 * self.slots:
                 worker.received.clear()
                 self._idle.append(worker)
             else:
                 worker.connection.close()
-                self._order(signal.SIGKILL, worker.pid)
+                self._command(signal.SIGKILL, worker.pid)
 
     def _fork(self) -> _Worker:
-        """A new worker; a new first process too where the old one has gone. The lock is held."""
+        """A new worker; starts the fork server where it is not running. Needs the lock."""
         for _ in range(2):
             ours, theirs = socket.socketpair()
             try:
-                control = self._control if self._first and self._first.poll() is None else self._start()
+                control = self._control if self._server and self._server.poll() is None else self._start_server()
                 assert control
                 with theirs:
                     socket.send_fds(control, [bytes([FORK, 0, 0, 0, 0])], [theirs.fileno()])
@@ -185,27 +184,28 @@ class Pool:
             except (OSError, EOFError):
                 ours.close()
                 theirs.close()
-                self._end_first()
-        raise GraderError(f"no worker process can be started for {', '.join(self.modules) or 'rewards'}")
+                self._end_server()
+        modules = f" that imports {', '.join(self.modules)}" if self.modules else ""
+        raise SandboxError(f"cannot start a worker process{modules}")
 
-    def _end_first(self) -> None:
-        if self._first:
-            self._first.kill()
-            self._first.wait()
-        self._first = None
+    def _end_server(self) -> None:
+        if self._server:
+            self._server.kill()
+            self._server.wait()
+        self._server = None
 
-    def _start(self) -> socket.socket:
-        self._end_first()
+    def _start_server(self) -> socket.socket:
+        self._end_server()
         ours, theirs = socket.socketpair()
         line = [sys.executable, "-m", "outdo.sandbox.worker", str(theirs.fileno()), str(self.memory_mb), *self.modules]
         with theirs:
-            self._first = subprocess.Popen(
+            self._server = subprocess.Popen(
                 line,
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a reward prints is for people: standard output is the command's own
+                stdout=2,  # what a job prints goes to standard error: standard output is the command's own
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": "0"},  # sets have one order, whoever asks and whenever
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # sets have the same order in every process
             )
         ours.sendall(framed(pickle.dumps([os.path.abspath(path) for path in sys.path])))
         for old in (self._control, *(worker.connection for worker in self._idle)):
@@ -221,13 +221,13 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _due(worker: _Worker, seconds: float) -> float:
-    """When a job that has a place is too late: at its deadline, if it had its share of it by then."""
-    return max(worker.began + seconds, worker.placed + min(LEAST, seconds) - worker.held)
+def _deadline(worker: _Worker, seconds: float) -> float:
+    """When a running job times out: `seconds` after its start, but not before it has run MIN_SECONDS."""
+    return max(worker.started + seconds, worker.resumed + min(MIN_SECONDS, seconds) - worker.ran)
 
 
 def _readable(workers: set[_Worker], seconds: float) -> list[_Worker]:
-    """Those of whom something has come, after so many seconds at most. (`select` takes no descriptor past 1023.)"""
+    """Workers that have sent something, within so many seconds. (`select` takes no descriptor past 1023.)"""
     by_descriptor = {worker.connection.fileno(): worker for worker in workers}
     poll = select.poll()
     for descriptor in by_descriptor:
@@ -236,17 +236,17 @@ def _readable(workers: set[_Worker], seconds: float) -> list[_Worker]:
 
 
 def _received(worker: _Worker) -> Reply | None:
-    """The reply, when all of it has come."""
+    """The reply, once it is complete."""
     try:
         piece = worker.connection.recv(2**20)
     except OSError:
         piece = b""
     if not piece:
-        return Reply("died", words="the process that judged it ended without a verdict")
+        return Reply("died", message="the worker process died")
     worker.received += piece
     if len(worker.received) < 8 or len(worker.received) - 8 < int.from_bytes(worker.received[:8], "big"):
         return None
     message = json.loads(bytes(worker.received[8:]))
     if "raised" in message:
-        return Reply("raised", words=f"{message['raised']}: {message['words']}")
+        return Reply("raised", message=f"{message['raised']}: {message['message']}")
     return Reply("value", message["value"])

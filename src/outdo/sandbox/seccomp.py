@@ -1,8 +1,8 @@
-"""What code in the sandbox may not ask of the kernel, as a seccomp filter that bubblewrap loads.
+"""System calls that fail in the sandbox, as a seccomp filter that bubblewrap loads.
 
-The walls (`jail.py`) hide what is outside. This closes what they leave open: memory that no limit counts (System V
-segments, memory files), the keys of whoever started the run, sockets that namespaces do not cover, other processes'
-memory, and the calls in which most holes of the kernel were found. Each fails with EPERM, as if it were not allowed.
+`jail.py` hides what is outside. This closes what namespaces leave open: memory that no limit counts (System V segments,
+memory files), the keyring of the user, socket families that ignore namespaces, other processes' memory, and the system
+calls in which most kernel vulnerabilities were found. Each fails with EPERM.
 
 Not covered: architectures other than x86-64 and ARM64, where nothing is filtered.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 import platform
 import struct
 
-_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit's number, column below
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column below
 _SOCKET = (41, 198)
-_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: these know of namespaces
+_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: these respect namespaces
 _DENIED = {
     "shmget": (29, 194),
     "shmat": (30, 196),
@@ -49,8 +49,8 @@ _DENIED = {
     "io_uring_register": (427, 427),
 }
 
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of classic BPF
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where they stand in struct seccomp_data
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # opcodes of classic BPF
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050001, 0x80000000
 
 
@@ -65,7 +65,7 @@ def rules() -> bytes:
         return allow
     architecture, column = _ARCHITECTURES[platform.machine()]
     lines = [step(_LOAD, _ARCHITECTURE), step(_EQUAL, architecture, yes=1), step(_RETURN, _KILL)]
-    lines += [step(_LOAD, _NUMBER), step(_AT_LEAST, 0x40000000, no=1), deny]  # x86's second table, x32
+    lines += [step(_LOAD, _NUMBER), step(_AT_LEAST, 0x40000000, no=1), deny]  # x32, the second table of x86
     for numbers in _DENIED.values():
         lines += [step(_EQUAL, numbers[column], no=1), deny]
     lines += [step(_EQUAL, _SOCKET[column], yes=1), allow, step(_LOAD, _FIRST_ARGUMENT)]

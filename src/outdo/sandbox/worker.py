@@ -1,8 +1,8 @@
-"""The processes behind `pool.py`: one that imports what the work needs and forks, and the forks that do it.
+"""The processes behind `pool.py`: a fork server that imports the modules, and its forks, the workers.
 
-`python -m outdo.sandbox.worker FD MEMORY_MB MODULE…` reads orders from a socket: fork (with the new worker's socket
-attached), or a signal for one of the forks. A fork costs milliseconds where starting Python and importing sympy costs a
-second. When the other side goes away, by whatever end, the forks and the first go too.
+`python -m outdo.sandbox.worker FD MEMORY_MB MODULE…` reads commands from a socket: fork (with the new worker's socket
+attached), or a signal for one of the workers. A fork takes milliseconds, starting Python and importing sympy a second.
+When the other side closes for whatever reason, the fork server and its workers exit.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FORK = 0  # the other orders are numbers of signals
+FORK = 0  # other commands are signal numbers
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises EOFError where the other side has gone."""
+    """Reads `count` bytes. Raises EOFError where the other side closes."""
     data = bytearray()
     while len(data) < count:
         piece = connection.recv(min(count - len(data), 2**20))
@@ -46,20 +46,20 @@ def _function(path: str) -> Any:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Does one job after the other. Jobs come from the trusted side and are pickled; results are JSON."""
+    """Runs one job after the other. Jobs come pickled from the trusted side; results are JSON."""
     while True:
         size = int.from_bytes(read_exactly(connection, 8), "big")
         path, args = pickle.loads(read_exactly(connection, size))
         try:
             reply = json.dumps({"value": _function(path)(*args)})
         except Exception as error:
-            reply = json.dumps({"raised": type(error).__name__, "words": str(error)[:500]})
+            reply = json.dumps({"raised": type(error).__name__, "message": str(error)[:500]})
         connection.sendall(framed(reply.encode()))
 
 
 def _child(connection: socket.socket, memory_mb: int) -> None:
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: go when the first process goes
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: exit with the fork server
         if memory_mb:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + memory_mb * 2**20,) * 2)
@@ -76,14 +76,14 @@ def main() -> None:
     sys.path[:] = pickle.loads(read_exactly(control, int.from_bytes(read_exactly(control, 8), "big")))
     for module in modules:
         importlib.import_module(module)
-    gc.freeze()  # what is here now stays, and its pages stay shared
+    gc.freeze()  # keep pages shared: the collector touches none of the objects so far
     children: set[int] = set()
     while True:
-        order, descriptors, _, _ = socket.recv_fds(control, 5, 1, socket.MSG_WAITALL)
-        if not order:
+        command, descriptors, _, _ = socket.recv_fds(control, 5, 1, socket.MSG_WAITALL)
+        if not command:
             os.killpg(0, signal.SIGKILL)
         children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
-        if order[0] == FORK:
+        if command[0] == FORK:
             pid = os.fork()
             if pid == 0:
                 control.close()
@@ -91,8 +91,8 @@ def main() -> None:
             children.add(pid)
             os.close(descriptors[0])
             control.sendall(pid.to_bytes(4, "big"))
-        elif (pid := int.from_bytes(order[1:], "big")) in children:
-            os.kill(pid, order[0])
+        elif (pid := int.from_bytes(command[1:], "big")) in children:
+            os.kill(pid, command[0])
 
 
 if __name__ == "__main__":

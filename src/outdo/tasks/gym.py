@@ -54,7 +54,7 @@ def prompts(split: str, seed: int, /, name: str = "", **options: Any) -> Iterato
             if reply.kind != "value":
                 failed += 1
                 if failed == MAX_FAILURES:
-                    raise TaskError(f"reasoning_gym/{name} failed {failed} times in a row: {reply.words}")
+                    raise TaskError(f"reasoning_gym/{name} failed {failed} times in a row: {reply.message}")
                 continue
             failed = 0
             prompt = _prompt(inside.decode(json.loads(reply.value)))

@@ -12,7 +12,7 @@ from outdo.models.shape import shape_of
 from outdo.models.sources import find_source
 from outdo.models.tokens import encoded
 from outdo.recipe.schema import Recipe
-from outdo.rewards.choose import graded, refuse_unfit_rewards
+from outdo.rewards.choose import dense_rewards, refuse_unfit_rewards
 from outdo.rewards.compose import grade_all
 from outdo.rollout import make_sampler
 from outdo.rollout.source import sample_params
@@ -95,6 +95,6 @@ def preflight(context: RunContext) -> None:
         f"{len(shares)} training prompts{warm}"
     )
     any_right = sum(share > 0 for share in shares) / len(shares)
-    partial = graded(rewards, success > 0.5)
+    partial = dense_rewards(rewards, success > 0.5)
     for line in describe_difficulty(success, PREFLIGHT_ANSWERS, any_right, recipe.num_generations, partial):
         reporter.note(line)

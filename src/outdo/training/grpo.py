@@ -14,7 +14,7 @@ from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
 from outdo.learn.sft import Imitator, imitate
-from outdo.rewards.choose import graded
+from outdo.rewards.choose import dense_rewards
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
 from outdo.tasks.curriculum import Curriculum
@@ -113,7 +113,7 @@ def _report_difficulty(run: Run, before: Sequence[Evaluation]) -> None:
     k = max(passes, default=1)
     chance = passes.get(1, before[0].success_rate)
     rewards = run.context.rewards
-    partial = graded(rewards, chance > 0.5) if rewards else []
+    partial = dense_rewards(rewards, chance > 0.5) if rewards else []
     for line in describe_difficulty(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
         run.reporter.note(line)
 

@@ -183,12 +183,12 @@ def _text_similarity(spec: TextSimilarity, case: _Case) -> tuple[float, str]:
 
 
 def _python(spec: PythonGrader, case: _Case) -> tuple[float, str]:
-    from outdo.sandbox.sandbox import SandboxFailure, call_function
+    from outdo.sandbox.execute import ExecutionError, call_function
 
     sample = {key: case.sample.get(key) for key in ("output_text", "output_json", "output_tools")}
     try:
         result = call_function(spec.source, "grade", [sample, dict(case.item)])
-    except SandboxFailure as error:
+    except ExecutionError as error:
         raise JudgeFailure(f"grade(sample, item) failed: {error}") from None
     if not isinstance(result, (int, float)) or not is_finite(result):
         short = isinstance(result, (bool, float, type(None)))

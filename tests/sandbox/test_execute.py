@@ -1,10 +1,9 @@
-"""The sandbox: there is none without bubblewrap, its walls and limits hold, and nothing stays behind."""
+"""The sandbox: nothing runs without bubblewrap, isolation and limits hold, and no process stays behind."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,16 +14,16 @@ import psutil
 import pytest
 
 from outdo.sandbox import jail
+from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, call_function, require_sandbox, run_program
 from outdo.sandbox.inside import decode, encode
 from outdo.sandbox.jail import Limits
-from outdo.sandbox.sandbox import Forged, Raised, Sandbox, SandboxFailure, call_function, require_sandbox, run_program
 from support.processes import left_running, running
 
 LIBC = "import ctypes, os, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def no_process_left():
     require_sandbox()
     before = running()
     yield
@@ -32,21 +31,21 @@ def nothing_left():
 
 
 def printed(source, stdin="", **limits):
-    did = run_program(source, stdin, Limits(**{"seconds": 5.0, **limits}))
-    assert did.status == 0, did.stderr
-    return did.stdout.strip()
+    result = run_program(source, stdin, Limits(**{"seconds": 5.0, **limits}))
+    assert result.status == 0, result.stderr
+    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("grader", ["code", "code_fraction"])
-def test_without_bubblewrap_nothing_runs(tmp_path, grader):
+def test_refused_without_bubblewrap(tmp_path, grader):
     mark = tmp_path / "ran"
     answer = f"open({str(mark)!r}, 'w')\ndef f(): return 1"
     source = (
-        f"from outdo.rewards.code import {grader}\nfrom outdo.errors import GraderError\n"
+        f"from outdo.rewards.code import {grader}\nfrom outdo.errors import SandboxError\n"
         f"answer = {answer!r}\n"
         "try:\n"
         f"    print({grader}([answer], entry_point=['f'], cases=[[{{'expected': 1}}]]))\n"
-        "except GraderError as error:\n    print('refused:', error)\n"
+        "except SandboxError as error:\n    print('refused:', error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", source],
@@ -55,15 +54,15 @@ def test_without_bubblewrap_nothing_runs(tmp_path, grader):
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("refused: code is run in a sandbox only, and bubblewrap is not here: install")
+    assert done.stdout.startswith("refused:") and "apt-get install bubblewrap" in done.stdout
     assert not mark.exists()
 
 
-def test_a_bubblewrap_that_does_not_work_runs_nothing_either(tmp_path):
+def test_refused_where_bubblewrap_fails(tmp_path):
     false = tmp_path / "bwrap"
     false.write_text("#!/bin/sh\necho 'bwrap: no permissions' >&2\nexit 1\n")
     false.chmod(0o755)
-    source = "from outdo.sandbox.sandbox import require_sandbox\nrequire_sandbox()"
+    source = "from outdo.sandbox.execute import require_sandbox\nrequire_sandbox()"
     done = subprocess.run(
         [sys.executable, "-c", source],
         env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
@@ -75,23 +74,23 @@ def test_a_bubblewrap_that_does_not_work_runs_nothing_either(tmp_path):
     assert "bwrap: no permissions" in done.stderr and "user namespaces" in done.stderr
 
 
-def test_only_the_interpreter_is_there():
-    seen = printed("import os\nprint(*sorted(os.listdir('/')))").split()
+def test_file_system():
+    names = printed("import os\nprint(*sorted(os.listdir('/')))").split()
     prefix = Path(sys.base_prefix).parts[1]
-    assert set(seen) <= {"bin", "dev", "inside.py", "lib", "lib64", "tmp", "usr", prefix}
+    assert set(names) <= {"bin", "dev", "inside.py", "lib", "lib64", "tmp", "usr", prefix}
     assert printed("import os\nprint(os.listdir('/tmp'), os.getcwd())") == "[] /tmp"
     assert str(Path(__file__).parent) not in printed(
         f"import os\nprint([p for p in {[str(p) for p in Path(__file__).parents][:-1]!r} if os.path.exists(p)])"
     )
 
 
-def test_no_variable_of_the_environment_comes_in(monkeypatch):
+def test_environment_is_empty(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     assert "hunter2" not in printed("import os\nprint(dict(os.environ))")
     assert printed("import os\nprint(os.environ.get('HOME'), os.environ.get('PYTHONPATH'))") == "None None"
 
 
-def test_no_descriptor_comes_in():
+def test_no_inherited_descriptors():
     source = (
         "import os\nopen_ = []\nfor n in range(256):\n    try: os.fstat(n); open_.append(n)\n    except OSError: pass\n"
     )
@@ -99,7 +98,7 @@ def test_no_descriptor_comes_in():
 
 
 @pytest.mark.parametrize("path", ["/x", "/inside.py", "/usr/x", "/dev/x", "/bin/x", sys.base_prefix + "/x"])
-def test_nothing_but_tmp_can_be_written(path):
+def test_read_only_outside_tmp(path):
     source = f"try: open({path!r}, 'w'); print('written')\nexcept OSError as error: print('refused')"
     assert printed(source) == "refused"
 
@@ -123,11 +122,11 @@ def test_nothing_but_tmp_can_be_written(path):
         "libc.connect(libc.socket(2, 1, 0), b'\\x02\\x00\\x00\\x35\\x01\\x01\\x01\\x01' + bytes(8), 16)",
     ],
 )
-def test_system_calls_that_are_refused(call):
+def test_denied_system_calls(call):
     assert int(printed(LIBC + f"print(min(0, {call}))")) < 0
 
 
-def test_what_honest_programs_need_is_not_refused():
+def test_allowed_system_calls():
     source = (
         "import asyncio, subprocess, tempfile, threading, multiprocessing.dummy as dummy\n"
         "async def one(): return 1\n"
@@ -162,50 +161,50 @@ def test_limits_hold():
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
-        ("while True: pass", "no end within 0.5 s"),
-        ("import time\ntime.sleep(99)", "no end within 0.5 s"),
-        ("import os\nos.close(1); os.close(2)\nwhile True: pass", "no end within 0.5 s"),
-        ("while True: print('x' * 4096)", "it printed more than 1048576 bytes"),
-        ("import sys\nwhile True: sys.stderr.write('x' * 4096)", "it printed more than 1048576 bytes"),
+        ("while True: pass", "timed out after 0.5 s"),
+        ("import time\ntime.sleep(99)", "timed out after 0.5 s"),
+        ("import os\nos.close(1); os.close(2)\nwhile True: pass", "timed out after 0.5 s"),
+        ("while True: print('x' * 4096)", "printed more than 1048576 bytes"),
+        ("import sys\nwhile True: sys.stderr.write('x' * 4096)", "printed more than 1048576 bytes"),
     ],
 )
-def test_programs_that_do_not_end_are_ended(source, words):
-    began = time.monotonic()
-    with pytest.raises(SandboxFailure, match=words):
+def test_programs_that_hang_or_flood(source, message):
+    started = time.monotonic()
+    with pytest.raises(ExecutionError, match=message):
         run_program(source, "", Limits(0.5))
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - started < 3
 
 
-def test_what_a_program_leaves_behind_ends_with_it():
+def test_background_processes_end():
     source = (
         "import os, time\nfor _ in range(5):\n    if not os.fork():\n        os.setsid(); time.sleep(99)\nprint('x')"
     )
-    began = time.monotonic()
+    started = time.monotonic()
     assert printed(source) == "x"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - started < 3
 
 
-def test_exceptions_and_lies_are_told_apart():
+def test_raised_and_forged():
     with Sandbox(Limits(5.0)) as sandbox:
-        sandbox.ask(op="load", source="def f(x): return 1 / x", name="f")
+        sandbox.request(op="load", source="def f(x): return 1 / x", name="f")
         assert sandbox.call([4], {}) == 0.25
-        with pytest.raises(Raised, match="it raised ZeroDivisionError: division by zero"):
+        with pytest.raises(Raised, match="ZeroDivisionError: division by zero"):
             sandbox.call([0], {})
-        assert sandbox.call([2], {}) == 0.5  # it is in order, and takes the next call
+        assert sandbox.call([2], {}) == 0.5  # it still takes calls
     with Sandbox(Limits(5.0)) as sandbox:
         source = "import sys\nchannel = sys._getframe(2).f_locals['channel']\nchannel.write(nonce='7')\ndef f(): pass"
-        with pytest.raises(Forged, match="not asked for"):
-            sandbox.ask(op="load", source=source, name="f")
+        with pytest.raises(Forged, match="no request"):
+            sandbox.request(op="load", source=source, name="f")
             sandbox.call([], {})
 
 
 def test_call_function():
     assert call_function("def grade(a, b): return {'x': (a, b)}", "grade", [1, None]) == {"x": (1, None)}
-    with pytest.raises(SandboxFailure, match="no function 'grade'"):
+    with pytest.raises(ExecutionError, match="no function 'grade'"):
         call_function("", "grade", [])
-    with pytest.raises(SandboxFailure, match="no end within"):
+    with pytest.raises(ExecutionError, match="timed out"):
         call_function("def grade():\n    while True: pass", "grade", [], seconds=0.5)
 
 
@@ -215,7 +214,7 @@ HOLDERS = [[], (), set(), {}, [1, (2, {3}), {"a": [None]}], frozenset({(1, 2)}),
 
 
 @pytest.mark.parametrize("value", [*NUMBERS, *TEXTS, *HOLDERS], ids=range(20))
-def test_plain_values_make_the_round_trip(value):
+def test_plain_values_round_trip(value):
     again = decode(json.loads(encode(value)))
     assert again == value and type(again) is type(value)
 
@@ -232,7 +231,7 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_fifty_runs_leave_no_process_and_no_descriptor():
+def test_fifty_runs_leak_nothing():
     printed("pass")
     before, running_before = descriptors(), len(psutil.Process().children(recursive=True))
 
@@ -241,7 +240,7 @@ def test_fifty_runs_leave_no_process_and_no_descriptor():
             return printed("print(7)") == "7"
         with Sandbox(Limits(5.0)) as sandbox:
             if i % 3 == 1:
-                sandbox.ask(op="load", source="import os\nos.fork()\ndef f(): return 7", name="f")
+                sandbox.request(op="load", source="import os\nos.fork()\ndef f(): return 7", name="f")
         return True  # left in the middle of its start, or of a conversation
 
     with ThreadPoolExecutor(4) as threads:
@@ -261,7 +260,7 @@ def _quietly(function):
     return call
 
 
-def test_a_sandbox_left_at_any_moment_of_its_start_leaves_no_process():
+def test_exit_during_start():
     for moment in range(40):
         with Sandbox(Limits(5.0)):
             time.sleep(moment / 4000)
@@ -275,23 +274,25 @@ def test_a_sandbox_left_at_any_moment_of_its_start_leaves_no_process():
         "import os\nos.closerange(0, 64)\nwhile True: pass",
     ],
 )
-def test_nothing_is_left_when_the_parent_is_killed(source):
+def test_no_process_survives_the_parent(source):
     before = running()
     program = (
-        "from outdo.sandbox.jail import Limits\nfrom outdo.sandbox.sandbox import require_sandbox, run_program\n"
+        "from outdo.sandbox.jail import Limits\nfrom outdo.sandbox.execute import require_sandbox, run_program\n"
         f"require_sandbox()\nprint('started', flush=True)\nrun_program({source!r}, '', Limits(60.0))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout.readline() == "started\n"
-        time.sleep(0.4)
-        assert any("/inside.py" in p.cmdline() for p in psutil.Process(parent.pid).children(recursive=True))
-        os.kill(parent.pid, signal.SIGKILL)
+        try:
+            assert parent.stdout.readline() == "started\n"
+            time.sleep(0.4)
+            assert any("/inside.py" in p.cmdline() for p in psutil.Process(parent.pid).children(recursive=True))
+        finally:
+            parent.kill()
     assert left_running(but=before) == []
 
 
-def test_the_first_sandboxes_may_be_made_by_several_threads_at_once():
-    """Its namespace is named on the command line and handed down as a descriptor: both must be the same one."""
-    jail._made_namespace.cache_clear()
+def test_threads_share_one_namespace():
+    """The namespace is on the command line and inherited as a descriptor: both must be the same one."""
+    jail._create_namespace.cache_clear()
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: jail._root_namespace(), range(8)))
-    assert len(set(found)) == 1
+        namespaces = list(threads.map(lambda _: jail._root_namespace(), range(8)))
+    assert len(set(namespaces)) == 1

@@ -1,0 +1,304 @@
+"""Runs untrusted code: in bubblewrap (`jail.py`), under hard limits, and killed at a deadline.
+
+Without a working sandbox nothing runs. There is no fallback.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from outdo.errors import SandboxError
+from outdo.sandbox import inside
+from outdo.sandbox.jail import Limits, command, descriptors
+from outdo.sandbox.seccomp import rules
+
+INSTALL = "install bubblewrap (apt-get install bubblewrap, or dnf install bubblewrap)"
+
+
+class ExecutionError(Exception):
+    """The code exited, hung, raised or forged a reply. The message says which."""
+
+
+class Raised(ExecutionError):
+    """The code raised an exception. The sandbox still works and takes the next call."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"the code raised {kind}: {message}".strip(": "))
+        self.kind, self.message = kind, message
+
+
+class Forged(ExecutionError):
+    """The code wrote to the channel itself. Nothing it sends counts any more."""
+
+
+@cache
+def _unavailable() -> str:
+    """Why no sandbox can be started here; empty where one can."""
+    if not shutil.which("bwrap"):
+        return f"bubblewrap is not installed: {INSTALL}"
+    try:
+        with Sandbox(Limits()) as sandbox:
+            sandbox.request(op="load", source="def one(): return 1", name="one")
+            assert sandbox.call([], {}) == 1
+    except (ExecutionError, OSError) as error:
+        return (
+            f"bubblewrap cannot start one: {error}. In a container, allow user namespaces (docker run --privileged, "
+            "or a seccomp profile that does); on Ubuntu 24.04 and later, "
+            "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    return ""
+
+
+def require_sandbox() -> None:
+    """Raises SandboxError where no sandbox can be started. Code never runs outside of one."""
+    if reason := _unavailable():
+        raise SandboxError(f"code runs only in a sandbox, and {reason}")
+
+
+def _frame(message: Any) -> bytes:
+    body = marshal.dumps(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def printable(text: Any, limit: int) -> str:
+    """Text of the untrusted code, safe for a log."""
+    if not isinstance(text, str):
+        raise Forged("a reply that is not text")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:limit])
+
+
+class Sandbox:
+    """One sandboxed process, driven by frames. Leaving the context kills every process in it."""
+
+    def __init__(self, limits: Limits, mode: str = "serve", deadline: float | None = None) -> None:
+        self.limits = limits
+        self.deadline = deadline or time.monotonic() + limits.seconds
+        pipe = subprocess.PIPE
+        self._info, info = os.pipe()
+        rules_read, rules_write = os.pipe()
+        try:
+            os.write(rules_write, rules())  # fits in the pipe's buffer
+            self.process = subprocess.Popen(
+                command(info, rules_read, limits, mode),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                pass_fds=descriptors(info, rules_read),
+            )
+        except BaseException:
+            os.close(self._info)
+            raise
+        finally:
+            for end in (info, rules_read, rules_write):
+                os.close(end)
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        self._received = b""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(stream.fileno(), False)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self._kill()
+        os.close(self._info)
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
+
+    def _kill(self) -> None:
+        """Kills the first process of the namespace, and with it all others; bubblewrap then exits too."""
+        with suppress(OSError):
+            if pid := self._init_pid():
+                os.kill(pid, signal.SIGKILL)
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(5)
+        self.process.kill()  # where it has not started that process yet, or does not exit
+        self.process.wait()
+
+    def _init_pid(self) -> int | None:
+        """The pid of the namespace's first process, once bubblewrap has written it; None where it started none.
+
+        Killing bubblewrap earlier would leave that process waiting for it forever.
+        """
+        data = b""
+        while piece := os.read(self._info, 2000):
+            data += piece
+            with suppress(ValueError):
+                return int(json.loads(data)["child-pid"])
+        return None
+
+    def request(self, **fields: Any) -> Any:
+        """Sends one request; the value of its reply, or None. Raises ExecutionError for anything else."""
+        nonce = secrets.token_hex(16)
+        self.send({**fields, "nonce": nonce})
+        return self.result(self.receive(), nonce)
+
+    def call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return self.request(op="call", args=args, kwargs=kwargs)
+
+    def fork(self, args: list[Any], seconds: float) -> Any:
+        """Like `call`, in a fork that exits afterwards: a call leaves no side effects for the next.
+
+        Raises Raised with kind TimeoutError where it takes longer, and ChildProcessError where it dies.
+        """
+        self.deadline = time.monotonic() + seconds + 5.0  # time to kill the fork
+        return self.request(op="fork", args=args, seconds=seconds)
+
+    def result(self, reply: dict[str, Any], nonce: str) -> Any:
+        """The value of a reply. Raises Raised where the code raised, and Forged for a reply to no request."""
+        if reply.get("nonce") != nonce or self._received:
+            raise Forged("a reply to no request")
+        if "raised" in reply:
+            raise Raised(printable(reply["raised"], 60), printable(reply.get("message"), 200))
+        return self.value(reply.get("value"))
+
+    def value(self, data: Any) -> Any:
+        try:
+            return inside.decode(data)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            raise Forged("a reply that is not a plain value") from None
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.exchange(_frame(message), until=0)
+
+    def receive(self) -> dict[str, Any]:
+        """The next frame. Raises ExecutionError where none comes in time, or it is not valid."""
+        head = self._take(4)
+        size = int.from_bytes(head, "big")
+        if size > inside.MAX_FRAME_BYTES:
+            raise Forged("a reply that is too large")
+        try:
+            message = json.loads(self._take(size))
+        except (ValueError, RecursionError):
+            raise Forged("a reply that is not JSON") from None
+        if not isinstance(message, dict):
+            raise Forged("a reply that is not an object")
+        return message
+
+    def _take(self, count: int) -> bytes:
+        if len(self._received) < count:
+            self._received += self.exchange(b"", until=count - len(self._received))
+        if len(self._received) < count:
+            raise ExecutionError(self._exit_message())
+        taken, self._received = self._received[:count], self._received[count:]
+        return taken
+
+    def exchange(self, data: bytes, until: int) -> bytes:
+        """Writes all of `data`, and reads until that many bytes arrived or the other side closes."""
+        received = bytearray()
+        view = memoryview(data)
+        with selectors.DefaultSelector() as selector:
+            if view:
+                selector.register(self.stdin, selectors.EVENT_WRITE)
+            if until:
+                selector.register(self.stdout, selectors.EVENT_READ)
+            while selector.get_map() and (view or len(received) < until):
+                for key, _ in selector.select(self.remaining()):
+                    if key.fileobj is self.stdin:
+                        view = view[self.write(view) :]
+                        if not view:
+                            selector.unregister(self.stdin)
+                    elif (piece := self.stdout.read(2**16)) is not None:
+                        received += piece
+                        if not piece:
+                            selector.unregister(self.stdout)
+        return bytes(received)
+
+    def remaining(self) -> float:
+        """Seconds until the deadline. Raises ExecutionError after it."""
+        seconds = self.deadline - time.monotonic()
+        if seconds <= 0:
+            raise ExecutionError(f"timed out after {self.limits.seconds:g} s")
+        return seconds
+
+    def write(self, view: memoryview) -> int:
+        try:
+            return self.stdin.write(view[: 2**16]) or 0
+        except BrokenPipeError:
+            return len(view)  # it exited; reading reports that
+
+    def _exit_message(self) -> str:
+        try:
+            status = self.process.wait(timeout=min(1.0, self.remaining()))
+        except subprocess.TimeoutExpired:
+            return "the code closed its channel"
+        lines = (self.stderr.read(2000) or b"").decode("utf-8", "replace").strip().splitlines()
+        return f"exited with status {status}" + (f": {printable(lines[-1], 200)}" if lines else "")
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    stdout: str
+    status: int
+    stderr: str = ""
+
+
+def run_program(source: str, stdin: str, limits: Limits, deadline: float | None = None) -> ProgramResult:
+    """Runs a program to its end. Raises ExecutionError where it times out or prints too much."""
+    with Sandbox(limits, "program", deadline) as sandbox:
+        printed = _communicate(sandbox, _frame(source) + stdin.encode("utf-8", "surrogatepass"))
+        try:
+            status = sandbox.process.wait(timeout=sandbox.remaining())
+        except subprocess.TimeoutExpired:
+            raise ExecutionError(f"timed out after {limits.seconds:g} s") from None
+        stdout, stderr = (data.decode("utf-8", "replace") for data in printed)
+        return ProgramResult(stdout, status, stderr[-2000:])
+
+
+def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
+    """Writes all of `data`; what came on standard output and standard error."""
+    view, printed = memoryview(data), [bytearray(), bytearray()]
+    with selectors.DefaultSelector() as selector:
+        selector.register(sandbox.stdin, selectors.EVENT_WRITE)
+        for pipe, buffer in zip((sandbox.stdout, sandbox.stderr), printed, strict=True):
+            selector.register(pipe, selectors.EVENT_READ, (pipe, buffer))
+        while selector.get_map():
+            for key, _ in selector.select(sandbox.remaining()):
+                if key.data is None:
+                    view = view[sandbox.write(view) :]
+                    if not view:
+                        selector.unregister(sandbox.stdin)
+                        sandbox.stdin.close()
+                    continue
+                pipe, buffer = key.data
+                if (piece := pipe.read(2**16)) is not None:
+                    buffer += piece
+                    if not piece:
+                        selector.unregister(pipe)
+            if max(map(len, printed)) > sandbox.limits.output:
+                raise ExecutionError(f"printed more than {sandbox.limits.output} bytes")
+    return printed
+
+
+def call_function(
+    source: str,
+    name: str,
+    args: list[Any],
+    *,
+    seconds: float = 120.0,
+    memory_mb: int = 2048,
+    packages: bool = True,
+) -> Any:
+    """What `name(*args)` of a source returns, a plain value.
+
+    Raises ExecutionError where it returns none, and SandboxError where no sandbox can be started.
+    """
+    require_sandbox()
+    with Sandbox(Limits(seconds, memory_mb, packages=packages)) as sandbox:
+        sandbox.request(op="load", source=source, name=name)
+        return sandbox.call(args, {})
