@@ -1,8 +1,8 @@
 """Simulated runs: a policy whose success, entropy, KL and lengths move as GRPO's do, and failures imposed on it.
 
 Prompts differ in difficulty, groups are sampled answer by answer, so that the noise of a step and the shares of dead
-groups come from counting, not from a normal distribution. P prompts per step, G answers each, N steps. A failure changes what
-the policy does, never a number that a rule compares with: nothing here knows the rules' thresholds.
+groups come from counting, not from a normal distribution. P prompts per step, G answers each, N steps. A failure
+changes what the policy does, never a number that a rule compares with: nothing here knows the rules' thresholds.
 """
 
 from __future__ import annotations
