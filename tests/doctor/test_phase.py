@@ -1,4 +1,4 @@
-"""A curriculum that moves on is no illness: early and late steps are compared within its easier start, or since."""
+"""The end of a curriculum's easier task is no failure: steps are compared within it, or since."""
 
 from __future__ import annotations
 

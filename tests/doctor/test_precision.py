@@ -1,6 +1,6 @@
-"""How often the doctor is right: every illness at many strengths, noises and lengths, and healthy runs of many shapes.
+"""Precision of the rules: every failure mode at many strengths, noise levels and lengths, and healthy runs.
 
-The rules were not fitted to these seeds: the second test's were first tried when it was written.
+The rules were not fitted to the seeds of the second test.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from outdo.doctor.history import History
 from outdo.doctor.rules import RULES, diagnose
 from support import curves
 
-ILL, WELL = 12, 6  # seeds for each illness, and for each healthy shape
+FAILING, HEALTHY = 12, 6  # seeds of each failure mode, and of each healthy shape
 
 
-def judged(first: int, ill: int = ILL, well: int = WELL) -> tuple[float, float, list[str]]:
-    """The share of ill runs whose first finding is the cause, of healthy ones that are called ill, and both by name."""
+def judged(first: int, failing: int = FAILING, healthy: int = HEALTHY) -> tuple[float, float, list[str]]:
+    """The share of failing runs whose first finding is the cause, of false alarms, and the mistakes by name."""
     wrong, alarms = [], []
-    for code in curves.ILLNESSES:
-        for seed in range(first, first + ill):
+    for code in curves.FAILURES:
+        for seed in range(first, first + failing):
             said = diagnose(curves.history(code, seed))[0].code
             wrong += [f"{code} {seed}: {said}"] if said != code else []
     for shape in curves.HEALTHY:
-        for seed in range(first, first + well):
+        for seed in range(first, first + healthy):
             said = diagnose(curves.history("healthy", seed, shape))[0].code
             alarms += [f"healthy {shape} {seed}: {said}"] if said != "healthy" else []
-    cases, healthy = len(curves.ILLNESSES) * ill, len(curves.HEALTHY) * well
-    return 1 - len(wrong) / cases, len(alarms) / healthy, wrong + alarms
+    cases, num_healthy = len(curves.FAILURES) * failing, len(curves.HEALTHY) * healthy
+    return 1 - len(wrong) / cases, len(alarms) / num_healthy, wrong + alarms
 
 
 def test_precision() -> None:
-    assert set(curves.ILLNESSES) == set(RULES)
-    assert len(RULES) * ILL >= 150 and len(curves.HEALTHY) * WELL >= 50
+    assert set(curves.FAILURES) == set(RULES)
+    assert len(RULES) * FAILING >= 150 and len(curves.HEALTHY) * HEALTHY >= 50
     right, alarms, said = judged(0)
     assert right >= 0.95 and alarms <= 0.02, said
 
 
 def test_precision_unseen_seeds() -> None:
-    right, alarms, said = judged(90_000, ill=8, well=4)
+    right, alarms, said = judged(90_000, failing=8, healthy=4)
     assert right >= 0.93 and alarms <= 0.04, said
 
 
 @pytest.mark.slow
 def test_precision_many_runs() -> None:
-    right, alarms, said = judged(50_000, ill=60, well=100)
+    right, alarms, said = judged(50_000, failing=60, healthy=100)
     assert right >= 0.95 and alarms <= 0.02, said
 
 

@@ -1,4 +1,4 @@
-"""What single rules say, and in which order."""
+"""Single rules, and their order."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_obvious_failures_early() -> None:
 
 
 def test_missing_signals() -> None:
-    for code in curves.ILLNESSES:
+    for code in curves.FAILURES:
         history = curves.history(code, 1)
         for name in history.columns:
             RULES[code](replace(history, columns={name: history[name]}))

@@ -1,8 +1,8 @@
-"""Simulated runs: a policy whose success, entropy, KL and lengths move as GRPO's do, and illnesses put upon it.
+"""Simulated runs: a policy whose success, entropy, KL and lengths move as GRPO's do, and failures imposed on it.
 
 Prompts differ in difficulty, groups are sampled answer by answer, so that the noise of a step and the shares of dead
-groups come from counting, not from a bell curve. P prompts a step, G answers each, N steps. An illness changes what the
-policy does, never a number that a rule compares with: nothing here knows the rules' limits.
+groups come from counting, not from a normal distribution. P prompts per step, G answers each, N steps. A failure
+changes what the policy does, never a number that a rule compares with: nothing here knows the rules' thresholds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Policy:
     disagree: Any = 0.0
     diversity: Any = None
     held: list[tuple[int, float]] | None = None
-    lost: int = 0  # steps at the end whose gradient is no number
+    lost: int = 0  # steps at the end whose gradient is NaN
     steady: float = 2.0  # how much prompts differ: less, the more
     short: bool = False  # short answers: right ones are alike
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -149,7 +149,7 @@ HEALTHY: dict[str, Callable[[Policy], None]] = {
     **{"earned": earned, "formed": formed, "rambling": rambling, "spiky": spiky},
 }
 
-# --- illnesses
+# --- failures
 
 
 def flat(p: Policy) -> None:
@@ -294,7 +294,7 @@ def sampler_mismatch(p: Policy) -> None:
     p.needs = ("mismatch_kl",)
 
 
-ILLNESSES: dict[str, Callable[[Policy], None]] = {
+FAILURES: dict[str, Callable[[Policy], None]] = {
     function.__name__: function
     for function in (
         *(reward_hacking, kl_blowup, entropy_collapse, mode_collapse, thinking_tax, overfit, dead_all_wrong),
@@ -306,9 +306,9 @@ ALWAYS = {"reward_mean"}
 
 
 def history(code: str, seed: int, shape: str = "") -> History:
-    """The curves of one run: ill by `code`, or healthy of a shape. Some columns are missing."""
+    """The curves of one run: failing by `code`, or healthy of a shape. Some columns are missing."""
     p = learner(seed, code + shape)
-    (HEALTHY[shape] if code == "healthy" else ILLNESSES[code])(p)
+    (HEALTHY[shape] if code == "healthy" else FAILURES[code])(p)
     columns = sampled(p)
     optional = [name for name in columns if name not in ALWAYS | set(p.needs)]
     gone = set(p.rng.choice(optional, int(p.rng.integers(0, 7)), replace=False)) if p.rng.integers(2) else set()

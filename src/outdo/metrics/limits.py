@@ -4,9 +4,9 @@ from __future__ import annotations
 
 TREND_STEPS = 20  # before a run is called healthy, or a trend is trusted
 LEVEL_STEPS = 8  # before a level is trusted
-STALL_STEPS = 60  # before a run is said to stall
-Z_STRONG = 4.0  # a change in standard errors that is no noise
-Z_WEAK = 2.5  # one that is probably none
+STALL_STEPS = 60  # before a run counts as stalled
+Z_STRONG = 4.0  # standard errors of a change that is not noise
+Z_WEAK = 2.5  # of one that is probably not
 
 KL_LIMIT = 0.1  # nats per token
 KL_CRITICAL = 0.3
