@@ -16,10 +16,11 @@ from outdo.learn.learner import LocalLearner
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
+from outdo.models.renderer import Renderer
 from outdo.parallel.host import keep_memory
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
-from outdo.rollout.local import LocalSampler
+from outdo.rollout import make_sampler
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
 from outdo.training.loop import Row, run_loop
@@ -44,7 +45,7 @@ def policy_of(work: w.Work) -> Policy:
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
     device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
     adapter = Adapter(model, new_factors(model, Lora(r=work.lora_r))) if work.lora_r else None
-    return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT, adapter=adapter)
+    return Policy(model, Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT), device, adapter=adapter)
 
 
 def main(work: w.Work, report: str) -> None:
@@ -87,7 +88,7 @@ def main(work: w.Work, report: str) -> None:
     run_loop(
         recipe,
         curriculum,
-        LocalSampler(policy),
+        make_sampler(policy),
         rewards,
         LocalLearner(policy, recipe),
         Watch(record),

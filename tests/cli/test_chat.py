@@ -47,7 +47,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 def test_a_character_is_shown_once_all_its_bytes_are_there(policy: Policy) -> None:
     tokenizer = byte_tokenizer()
-    bytewise = replace(policy, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+    bytewise = replace(policy.renderer, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
     text = "é 😀!"
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == len(text.encode())
@@ -157,7 +157,7 @@ def test_commands_and_ways_to_leave(
     said(monkeypatch, "/reset", KeyboardInterrupt, KeyboardInterrupt, "never read")
     cli._converse(talk, "m")
     assert talk.turns == []
-    policy.tokenizer.chat_template = None
+    policy.renderer.tokenizer.chat_template = None
     said(monkeypatch, "x" * 600, EOFError)
     cli._converse(talk, "m")
     shown = capsys.readouterr().out
@@ -209,7 +209,7 @@ def test_what_is_no_question_is_refused_in_a_sentence(outdo: Outdo, tmp_path: Pa
     for words, part in (
         (("-p", ""), "the prompt is empty"),
         (("-p", "hi", "--top-p", "0"), "top_p=0.0: it must be more than 0 and at most 1"),
-        (("-p", "hi", "--device", "gpu"), "device=gpu: there is no such device"),
+        (("-p", "hi", "--device", "gpu"), "device=gpu: no such device"),
     ):
         done = outdo("chat", "tiny", *words)
         assert done.returncode == 2 and part in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

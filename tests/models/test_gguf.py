@@ -15,13 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from outdo import api
 from outdo.errors import ModelError
-from outdo.models.gguf import kept_in, read_header
+from outdo.models.gguf import cache_folder, read_header
 from outdo.models.load import load_encoder, load_policy, save_policy
 from outdo.models.sources import find_source
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
 from outdo.types import SampleParams
 from support.basics import prompt_of
+from support.samplers import hf_sampler, local_sampler
 from support.small_gguf import write_gguf
 
 gguf = pytest.importorskip("gguf")
@@ -61,24 +60,24 @@ def test_padding_is_not_what_ends_an_answer(file: Path) -> None:
 def test_loading_and_decoding_say_one_line_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = write_gguf(tmp_path / "small.gguf")
     policy = load_policy(str(file), device="cpu")
-    policy.decode(policy.encode(prompt_of("the sea")))
+    policy.renderer.decode(policy.renderer.encode(prompt_of("the sea")))
     said = capfd.readouterr()
-    line = rf"{file.name}: reading \d+ tensors into full weights; the next time from {kept_in(file)}\n"
+    line = rf"{file.name}: reading \d+ tensors into full weights; the next time from {cache_folder(file)}\n"
     assert re.fullmatch(line, said.err) and not said.out
 
 
 def test_the_next_time_it_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_gguf(tmp_path / "other.gguf")
     first = load_policy(str(file), device="cpu")
-    assert (kept_in(file) / "model.safetensors").is_file()
+    assert (cache_folder(file) / "model.safetensors").is_file()
     with monkeypatch.context() as patch:
         patch.setattr("outdo.models.gguf._converted", lambda path: pytest.fail("the file was read again"))
         again = load_policy(str(file), device="cpu")
     assert (again.eos_ids, again.pad_id) == (first.eos_ids, first.pad_id)
-    assert again.encode(prompt_of("1+1 is?", "2")) == first.encode(prompt_of("1+1 is?", "2"))
+    assert again.renderer.encode(prompt_of("1+1 is?", "2")) == first.renderer.encode(prompt_of("1+1 is?", "2"))
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    (kept_in(file) / "model.safetensors").write_bytes(b"damaged")
+    (cache_folder(file) / "model.safetensors").write_bytes(b"damaged")
     mended = load_policy(str(file), device="cpu")
     assert torch.equal(mended.head.weight, first.head.weight)
 
@@ -86,8 +85,8 @@ def test_the_next_time_it_is_read_from_a_folder(tmp_path: Path, monkeypatch: pyt
 def test_greedy_answers_equal_generates(file: Path) -> None:
     policy = load_policy(str(file), device="cpu")
     prompts, params = [prompt_of("the sea"), prompt_of("9")], SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.trajectories[0].token_ids for g in LocalSampler(policy).sample(prompts, 1, params, 0)}
-    theirs = {g.prompt.id: g.trajectories[0].token_ids for g in HFSampler(policy).sample(prompts, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0].token_ids for g in local_sampler(policy).sample(prompts, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0].token_ids for g in hf_sampler(policy).sample(prompts, 1, params, 0)}
     assert ours == theirs
 
 
@@ -143,8 +142,8 @@ def test_smollm2_takes_a_step_of_grpo_with_lora(tmp_path: Path) -> None:
     policy = load_policy("smollm2", device="cpu")
     assert policy.facts["eos_ids"] == [2] and policy.pad_id == 0 and policy.context == 8192 and policy.stack
     params, prompts = SampleParams(16, temperature=0.0), [prompt_of("What is 3*4?")]
-    ours = next(iter(LocalSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
-    theirs = next(iter(HFSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
+    ours = next(iter(local_sampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
+    theirs = next(iter(hf_sampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
     assert ours.token_ids == theirs.token_ids and len(ours.token_ids) > 1
     del policy
     result = api.train(

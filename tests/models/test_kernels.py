@@ -24,9 +24,10 @@ from outdo.learn import logprobs  # noqa: E402
 from outdo.models import attention, cache, kernels, ops  # noqa: E402
 from outdo.models.load import Policy  # noqa: E402
 from outdo.models.stack import find_stack  # noqa: E402
-from outdo.rollout.deck import Deck  # noqa: E402
+from outdo.rollout.decode import DecodeState  # noqa: E402
 from outdo.rollout.sampling import SPLITMIX, Picked, pick, uniforms  # noqa: E402
 from outdo.types import SampleParams  # noqa: E402
+from support.samplers import ending_with  # noqa: E402
 
 DEVICE = "cuda" if CUDA else "cpu"
 
@@ -41,7 +42,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is called outside of `kernels` runs without them."""
     for module in (ops, cache, logprobs):
         monkeypatch.setattr(module, "kernels", lambda *args: None)
-    for name in ("sampling", "deck"):
+    for name in ("sampling", "decode"):
         monkeypatch.setattr(f"outdo.rollout.{name}.kernels", lambda *args: None)
 
 
@@ -250,20 +251,17 @@ def test_advance(plain: None, policy: Policy) -> None:
     both = []
     for with_kernels in (True, False):
         slots = cache.SlotCache(5, 20, torch.device(DEVICE))
-        deck = Deck(replace(policy, device=torch.device(DEVICE), eos_ids=(4, 9)), slots, 5, SampleParams(6))
-        deck.begin([0, 1, 2, 3], [7, 7, 7, 7], [1, 2, 3, 4], [3, 1, 0, 2])
+        state = DecodeState(ending_with(replace(policy, device=torch.device(DEVICE)), 4, 9), slots, 5, SampleParams(6))
+        state.begin([0, 1, 2, 3], [7, 7, 7, 7], [1, 2, 3, 4], [3, 1, 0, 2])
         slots.own_B[:] = torch.tensor([2, 0, 5, 1, 3])
         torch.manual_seed(0)
         picked = Picked(torch.tensor([8, 9, 8, 4, 4], device=DEVICE), random(5))
-        state = deck.token_B, slots.own_B, slots.idle_B, deck.ended_B, deck.answer_B
+        rows = state.token_B, slots.own_B, slots.idle_B, state.ended_B, state.answer_B
         if with_kernels:
-            kernels.advance(*picked[:2], *state, deck.tokens_AT, deck.logprobs_AT, deck.lengths_A, deck.eos)
+            kernels.advance(*picked[:2], *rows, state.tokens_AT, state.logprobs_AT, state.lengths_A, state.eos)
         else:
-            deck.advance(picked)
-        both.append(
-            [*state] if with_kernels else [deck.token_B, slots.own_B, slots.idle_B, deck.ended_B, deck.answer_B]
-        )
-        both[-1] += [deck.tokens_AT[:5], deck.lengths_A[:5], deck.logprobs_AT[:5]]
+            state.advance(picked)
+        both.append([*rows, state.tokens_AT[:5], state.lengths_A[:5], state.logprobs_AT[:5]])
     for a, b in zip(*both, strict=True):
         assert torch.equal(a, b)
     assert both[0][3].tolist() == [False, True, True, True, False]

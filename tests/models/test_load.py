@@ -21,11 +21,10 @@ from outdo.learn.plain import plain_logprobs
 from outdo.models.load import load_policy, pick_device, save_policy
 from outdo.models.tiny import tiny_tokenizer
 from outdo.recipe.load import load_recipe
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
 from outdo.training.console import PlainLines
 from outdo.types import Sample, SampleParams
 from support.basics import prompt_of
+from support.samplers import hf_sampler, local_sampler
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -77,15 +76,15 @@ def make(folder: Path, family: str, **more: Any) -> Path:
 def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     params = SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.trajectories[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
-    theirs = {g.prompt.id: g.trajectories[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0] for g in local_sampler(policy).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0] for g in hf_sampler(policy).sample(PROMPTS, 1, params, 0)}
     for key, mine in ours.items():
         assert mine.token_ids == theirs[key].token_ids
         torch.testing.assert_close(
             torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4
         )
     rows = [Sample(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
-    packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.device)
+    packed = pack([policy.renderer.encode(prompt_of(key)) for key in ours], rows, policy.device)
     forward(policy, packed).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
 
@@ -119,7 +118,7 @@ def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
 ) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     assert policy.plain and policy.stack is None
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
     rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     packed = pack(prompts, rows, policy.device)
@@ -184,7 +183,7 @@ def _length(completions: list[str], **columns: Any) -> list[float]:
 def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     """Packed, with shared prompts and a backward written out, against transformers' own modules one row at a time."""
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
     rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     weight = torch.linspace(-1.0, 1.0, sum(len(ids) for _, ids in answers))
@@ -216,7 +215,7 @@ def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
     save_policy(policy, tmp_path / "m")
     again = load_policy(str(tmp_path / "m"), device="cpu")
     assert again.eos_ids == policy.eos_ids and again.pad_id == policy.pad_id
-    assert again.encode(PROMPTS[1]) == policy.encode(PROMPTS[1])
+    assert again.renderer.encode(PROMPTS[1]) == policy.renderer.encode(PROMPTS[1])
     for a, b in zip(policy.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -225,8 +224,8 @@ def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives(
     policy = load_policy("tiny", device="cpu")
     assert 0.9e6 < policy.num_parameters < 1.2e6
     text = "<think>7+6=13 8+5+1=14</think><answer>143</answer>\n~ {x}"
-    ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-    assert policy.decode(ids) == text and len(ids) == len(text) - sum(
+    ids = tuple(policy.renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert policy.renderer.decode(ids) == text and len(ids) == len(text) - sum(
         len(t) - 1 for t in ("<think>", "</think>", "<answer>", "</answer>")
     )
 
@@ -240,7 +239,7 @@ def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
     tokenizer.save_pretrained(folder)
     policy = load_policy(str(folder), device="cpu")
     assert policy.eos_ids == (4,) and policy.pad_id == 1, "<unk>, and not the end"
-    groups = list(LocalSampler(policy).sample(PROMPTS, 2, SampleParams(6), 0))
+    groups = list(local_sampler(policy).sample(PROMPTS, 2, SampleParams(6), 0))
     assert len(groups) == 3
 
 
@@ -261,7 +260,7 @@ def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_step_on_the_gpu(dtype: str) -> None:
     policy = load_policy("tiny", device="cuda", dtype=dtype)
-    groups = list(LocalSampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
+    groups = list(local_sampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
     rows = [
         Sample(i, c.token_ids, c.logprobs, (-1.0) ** j)
         for i, g in enumerate(groups)
@@ -282,5 +281,5 @@ def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert pick_device("cuda:1") == torch.device("cuda:1") and current == [torch.device("cuda:1")]
-    with pytest.raises(ModelError, match="device=cuda:2: there are 2 GPUs here, and the first is cuda:0"):
+    with pytest.raises(ModelError, match="device=cuda:2: .* 2 GPUs"):
         pick_device("cuda:2")

@@ -64,7 +64,7 @@ def test_gradients_of_the_factors_are_autograds(base: Path, targets: tuple[str, 
     peft = pytest.importorskip("peft")
     policy = moved(load_policy(str(base), device="cpu", lora=Lora(4, 8.0, targets)))
     assert policy.adapter and policy.stack
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     packed = pack(prompts, ROWS, policy.device)
     weight = torch.linspace(-1.0, 1.0, len(packed.targets_M))
     chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
@@ -94,7 +94,7 @@ def test_an_update_moves_the_factors_and_the_model_holds_their_sum(base: Path) -
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     recipe = load_recipe(None, {"learning_rate": 0.01, "beta": 0.1, "per_device_train_batch_size": 8})
     learner = LocalLearner(policy, recipe)
-    batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+    batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
     first = learner.update(batch, 0)
     assert first["kl"] == 0 and first["grad_norm"] > 0, "the reference is the adapter switched off: the same at first"
     assert learner.update(batch, 1)["kl"] > 0
@@ -112,7 +112,7 @@ def test_micro_batches_change_no_gradient(base: Path) -> None:
     for tokens in (10_000, 4):
         policy = moved(load_policy(str(base), device="cpu", lora=LORA))
         recipe = load_recipe(None, {"tokens_per_micro_batch": tokens, "per_device_train_batch_size": 8})
-        batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
         norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
@@ -121,7 +121,7 @@ def test_what_is_gone_is_freed(base: Path) -> None:
     """As between two stages: their weights would not both fit."""
     policy = load_policy(str(base), device="cpu", lora=LORA)
     learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
-    learner.update(Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0), 0)
+    learner.update(Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0), 0)
     assert policy.adapter
     weights = [weakref.ref(tensor) for tensor in (policy.adapter.own[0], policy.adapter.base[0])]
     del policy, learner
@@ -145,7 +145,7 @@ def test_running_out_of_memory_while_a_gradient_is_turned_leaves_nothing_of_it(
     for how_often in (0, 1):
         failures[:] = ["while its gradient is made wider"] * how_often
         policy = moved(load_policy(str(base), device="cpu", lora=LORA))
-        batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
         recipe = load_recipe(None, {"per_device_train_batch_size": 8})
         norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
@@ -270,7 +270,7 @@ def test_what_cannot_be_adapted_is_said(base: Path) -> None:
         load_policy(str(base), device="cpu", lora=Lora(targets=("query",)))
     with pytest.raises(ModelError, match="shares its weight"):
         load_policy(str(base), device="cpu", lora=Lora(targets=("lm_head",)))
-    with pytest.raises(ModelError, match="starts from nothing"):
+    with pytest.raises(ModelError, match="needs a pretrained model"):
         load_policy("tiny", device="cpu", lora=LORA)
     for keys, said in (({"lora_dropout": 0.1}, "only 0"), ({"load_in_4bit": True}, "set use_peft=true")):
         with pytest.raises(RecipeError, match=said):
@@ -291,7 +291,7 @@ def test_an_adapter_learns_on_weights_of_four_bits(base: Path, tmp_path: Path) -
     assert policy.stack is None and policy.adapter
     assert policy.model.model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.uint8
     learner = LocalLearner(policy, load_recipe(None, {"learning_rate": 0.01, "beta": 0.1}))
-    batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+    batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
     assert learner.update(batch, 0)["kl"] == pytest.approx(0.0, abs=1e-6)
     assert learner.update(batch, 1)["kl"] > 1e-6
     assert len(learner.optimizer.state) == len(policy.adapter.pairs) == 2 * 28

@@ -18,9 +18,9 @@ import transformers
 from outdo.errors import ModelError
 from outdo.models.load import load_policy, load_tokenizer, save_policy
 from outdo.models.lora import Lora
+from outdo.models.renderer import end_of_turn, ending_ids, set_padding
 from outdo.models.sources import find_source
 from outdo.models.tiny import tiny_tokenizer
-from outdo.models.tokens import end_of_turn, ending_ids, set_padding
 from outdo.recipe.load import load_recipe
 from outdo.training import plan
 
@@ -94,7 +94,7 @@ def test_smollm2_is_found_without_importing_its_package(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("outdo.models.sources.PACKAGE", "fake_smollm2")
     found = find_source("smollm2")
-    assert found.kind == "gguf" and found.lasting == "smollm2" and found.told == "smollm2 (gguf)"
+    assert found.kind == "gguf" and found.lasting == "smollm2" and found.description == "smollm2 (gguf)"
 
 
 def test_a_chat_templates_end_of_turn_comes_first() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from outdo.rollout.sampling import MOST_KEPT, pick, uniforms
+from outdo.rollout.sampling import MAX_SUPPORT, pick, uniforms
 from outdo.seeds import seed_of
 from outdo.types import SampleParams
 
@@ -170,7 +170,7 @@ def test_min_p_is_a_share_of_the_likeliest():
 def test_top_p_alone_leaves_no_more_than_can_travel():
     logits = torch.zeros(1, 1000)
     _, logprob, support = pick(logits, torch.tensor([0.5]), params(top_p=0.9))
-    assert support.shape == (1, MOST_KEPT) and logprob.item() == pytest.approx(-math.log(MOST_KEPT), abs=1e-5)
+    assert support.shape == (1, MAX_SUPPORT) and logprob.item() == pytest.approx(-math.log(MAX_SUPPORT), abs=1e-5)
 
 
 def test_greedy_takes_the_likeliest_whatever_the_noise():

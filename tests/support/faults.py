@@ -21,7 +21,7 @@ import torch
 import outdo.learn.learner
 import outdo.learn.sft
 import outdo.rewards.compose
-import outdo.rollout.local
+import outdo.rollout.groups
 import outdo.runs.checkpoint
 import outdo.runs.files
 import outdo.runs.manifest
@@ -33,7 +33,7 @@ import outdo.training.session
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "rollout": (outdo.rollout.local.LocalSampler, "sample"),
+    "rollout": (outdo.rollout.groups.Sampler, "sample"),
     "grade": (outdo.rewards.compose, "grade"),
     "graded": (outdo.training.loop, "grade_all"),
     "advantages": (outdo.training.loop, "with_advantages"),

@@ -13,16 +13,15 @@ from outdo.errors import ModelError, RecipeError, TaskError
 from outdo.evals.held_out import Tell, answer, measure
 from outdo.evals.report import Result
 from outdo.evals.retention import QUESTIONS, TOKENS, Retention, retention, windows
-from outdo.learn.memory import cache_budget, give_back
+from outdo.learn.memory import give_back
 from outdo.learn.score import Text, log_likelihoods
 from outdo.models.load import Policy, load_policy
 from outdo.models.sources import find_source
 from outdo.parallel.host import keep_memory
 from outdo.rewards.compose import find_rewards
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
+from outdo.rollout import make_sampler
 from outdo.tasks.task import Task, find_task, held_out
-from outdo.types import Prompt, RewardFunction, SampleParams, Sampler
+from outdo.types import Prompt, RewardFunction, SampleParams
 
 T = TypeVar("T")
 DTYPES = ("float32", "bfloat16")
@@ -138,16 +137,11 @@ def with_model(name: str | Path, settings: Settings, work: Callable[[Policy], T]
         give_back(device)
 
 
-def fastest_sampler(policy: Policy) -> Sampler:
-    """The fastest that gives its logits."""
-    return HFSampler(policy) if policy.plain else LocalSampler(policy, memory=cache_budget(policy))
-
-
 def examine(
     model: str, policy: Policy, asked: Sequence[Quiz], settings: Settings, counting: Counting = silent
 ) -> list[Result]:
     """One model on every quiz. Problems that leave no room for an answer are not asked, and counted."""
-    sampler = fastest_sampler(policy)
+    sampler = make_sampler(policy)
     limit = min(settings.max_completion_length, policy.context // 2)
     found = []
     for quiz in asked:
@@ -164,7 +158,7 @@ def examine(
 
 
 def _that_fit(policy: Policy, quiz: Quiz, limit: int) -> list[Prompt]:
-    sizes = [len(ids) for ids in policy.encode_all(quiz.prompts)]
+    sizes = [len(ids) for ids in policy.renderer.encode_all(quiz.prompts)]
     found = [prompt for prompt, size in zip(quiz.prompts, sizes, strict=True) if size + limit <= policy.context]
     if quiz.prompts and not found:
         raise TaskError(
@@ -208,17 +202,18 @@ class Keepsake:
             return log_likelihoods(policy, self.texts, tell)
 
     def _encoded(self, policy: Policy) -> list[Text]:
-        ids = policy.tokenizer(self.text, add_special_tokens=False, verbose=False)["input_ids"]
-        first = policy.tokenizer("")["input_ids"][:1]  # what the tokenizer itself puts before a text, if anything
-        return windows(ids, tuple(first) if first == [policy.tokenizer.bos_token_id] else (), policy.context)
+        assert self.text is not None
+        tokenizer, (ids,) = policy.renderer.tokenizer, policy.renderer.encode_texts([self.text])
+        first = tokenizer("")["input_ids"][:1]  # what the tokenizer itself puts before a text, if anything
+        return windows(ids, tuple(first) if first == [tokenizer.bos_token_id] else (), policy.context)
 
     def _written(self, policy: Policy) -> list[Text]:
         params = SampleParams(min(TOKENS, policy.context // 2))
-        groups = fastest_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
+        groups = make_sampler(policy).sample(list(QUESTIONS), 1, params, self.seed)
         return sorted((group.prompt_ids, group.trajectories[0].token_ids) for group in groups)
 
     def _decoded(self, policy: Policy) -> list[str]:
-        return policy.tokenizer.batch_decode([[*given, *scored] for given, scored in self.texts])
+        return policy.renderer.tokenizer.batch_decode([[*given, *scored] for given, scored in self.texts])
 
 
 def _read(path: Path) -> str:

@@ -57,8 +57,8 @@ class SlotCache:
     def release(self, rows: Sequence[int]) -> None:
         """Rows that are done."""
 
-    def tell(self) -> None:
-        """Before steps are run: the device learns what has been placed, grown and released."""
+    def upload(self) -> None:
+        """Before steps run: copies to the device what has been placed, grown and released."""
 
     def keep(self, rows: Sequence[int]) -> None:
         """Forget all rows but these, which become 0, 1, 2, …"""
@@ -204,7 +204,7 @@ class PagedCache:
         self.fed[index if not refused else np.setdiff1d(index, refused)] += tokens
         return refused
 
-    def tell(self) -> None:
+    def upload(self) -> None:
         self.shown.append(self.shown.pop(0))
         self.shown[-1].copy_(torch.from_numpy(self.table))
         self.table_RP.copy_(self.shown[-1], non_blocking=True)

@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from outdo.errors import ModelError
-from outdo.models.tokens import keep_spaces
+from outdo.models.renderer import keep_spaces
 from outdo.runs.files import write_folder
 
 MAGIC = b"GGUF"
@@ -72,7 +72,7 @@ def read_header(path: Path) -> Header:
         raise ModelError(f"{path}: a broken GGUF file: its head cannot be read ({error}); get it again") from None
 
 
-def kept_in(path: Path) -> Path:
+def cache_folder(path: Path) -> Path:
     """The folder where a file's full weights are kept: in OUTDO_CACHE, or where caches are. It may not be there."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     facts = path.stat()
@@ -83,7 +83,7 @@ def kept_in(path: Path) -> Path:
 
 def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model in full weights, free of any sign of quantisation, and its tokenizer."""
-    folder = kept_in(path)
+    folder = cache_folder(path)
     options = {"local_files_only": True, "trust_remote_code": False}
     if (folder / "config.json").is_file():
         with suppress(Exception):  # whatever is wrong with it, the file itself is there
@@ -134,7 +134,9 @@ def _told(path: Path) -> Iterator[None]:
     """A line on standard error in place of transformers' bar, which takes no notice of `disable_progress_bar`."""
 
     def told(tensors: Sequence[Any], **how: Any) -> Sequence[Any]:
-        words = f"{path.name}: reading {len(tensors)} tensors into full weights; the next time from {kept_in(path)}"
+        words = (
+            f"{path.name}: reading {len(tensors)} tensors into full weights; the next time from {cache_folder(path)}"
+        )
         print(words, file=sys.stderr, flush=True)
         return tensors
 

@@ -73,7 +73,7 @@ class Adapter:
         return [f"{_PREFIX}{name}.lora_{part}.weight" for name in self.names for part in "AB"]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{sum(p.numel() for p in self.pairs):,} (rank {self.r}, {len(self.names)} layers)"
 
     @property

@@ -47,9 +47,8 @@ class Source:
         return self.name if self.kind in ("tiny", "hub") or self.name == SMOLLM2 else str(self.path)
 
     @property
-    def told(self) -> str:
-        """For people."""
-        of = f" for {self.base.told}" if self.base else ""
+    def description(self) -> str:
+        of = f" for {self.base.description}" if self.base else ""
         return f"{self.name} ({self.kind}{of})" if self.kind != self.name else self.name
 
     @property

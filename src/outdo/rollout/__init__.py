@@ -1,1 +1,54 @@
-"""Samplers: prompts in, groups of answers out. `outdo.types.Sampler` is the protocol that they share."""
+"""Engines: token ids in, sampled token ids out (`outdo.types.Engine`). `make_sampler` chooses one for a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
+Watch = Callable[[list[int]], None]  # is called with an answer's tokens so far
+
+if TYPE_CHECKING:
+    from outdo.models.load import Policy
+    from outdo.recipe.schema import Recipe
+    from outdo.rollout.groups import Sampler
+    from outdo.types import Engine
+
+
+def _local(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+    from outdo.rollout.local import LocalEngine
+
+    return LocalEngine(policy, rows, memory, watch)
+
+
+def _hf(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+    from outdo.rollout.hf import HFEngine
+
+    return HFEngine(policy, watch)
+
+
+ENGINES: dict[str, Callable[[Policy, int | None, int | None, Watch | None], Engine]] = {"local": _local, "hf": _hf}
+
+
+def make_sampler(
+    policy: Policy,
+    recipe: Recipe | None = None,
+    learns: bool = True,
+    notify: Callable[[str], None] | None = None,
+    *,
+    rows: int | None = None,
+    watch: Watch | None = None,
+) -> Sampler:
+    """The engine that the recipe names, or the fastest that gives the policy's logits. Where a learner runs beside it
+    (`learns`), memory is reserved for that."""
+    from outdo.learn.memory import cache_budget
+    from outdo.rollout.groups import Sampler
+
+    name = recipe.sampler if recipe else "local"
+    if policy.plain and name != "hf":
+        name = "hf"
+        if notify:
+            notify(SLOW.format(type(policy.model).__name__))
+    rows = recipe.rollout_rows if recipe else rows
+    memory = None if name == "hf" else cache_budget(policy, recipe, learns)
+    return Sampler(ENGINES[name](policy, rows, memory, watch), policy.renderer)

@@ -11,8 +11,8 @@ from typing import Literal
 
 from outdo.errors import TaskError
 from outdo.models.load import Policy
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
+from outdo.models.renderer import Renderer
+from outdo.rollout import make_sampler
 from outdo.types import Message, Prompt, SampleParams
 
 Show = Callable[[str], None]
@@ -42,13 +42,13 @@ def _shown(c: str) -> str:
 class Typist:
     """Shows an answer while its tokens come. A character whose bytes are not all there yet is waited for."""
 
-    policy: Policy
+    renderer: Renderer
     show: Show
     text: str = ""  # what has been shown, before it was made printable
 
     def __call__(self, ids: Sequence[int], done: bool = False) -> None:
-        ids = [token for token in ids if token not in self.policy.eos_ids]
-        text = self.policy.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        ids = [token for token in ids if token not in self.renderer.eos_ids]
+        text = self.renderer.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         text = text if done else text.rstrip(PARTIAL)
         if len(text) > len(self.text):
             self.show(printable(text[len(self.text) :]))
@@ -77,16 +77,14 @@ class Conversation:
         self.params = replace(
             self.params, max_completion_length=min(self.params.max_completion_length, self.policy.context // 2)
         )
-        self.sampler: LocalSampler | HFSampler
-        if self.policy.plain:
-            self.sampler = HFSampler(self.policy)
-        else:
-            self.sampler = LocalSampler(self.policy, rows=1)
-            self.sampler.look_every = 1
+        self.sampler = make_sampler(self.policy, rows=1, watch=self._watch)
+
+    def _watch(self, ids: list[int]) -> None:
+        self.typist(ids)
 
     @property
     def has_template(self) -> bool:
-        return bool(self.policy.tokenizer.chat_template)
+        return self.policy.renderer.has_template
 
     def reset(self) -> None:
         self.turns.clear()
@@ -100,8 +98,7 @@ class Conversation:
         text = text.encode(errors="replace").decode()  # a terminal may hand over bytes that are no character
         prompt, dropped = self._fitted(text)
         del self.turns[:dropped]
-        typist = Typist(self.policy, show)
-        self.sampler.watch = typist
+        self.typist = typist = Typist(self.policy.renderer, show)
         self.count += 1
         try:
             (group,) = self.sampler.sample([prompt], 1, self.params, self.seed)
@@ -118,7 +115,7 @@ class Conversation:
         room = self.policy.context - self.params.max_completion_length
         for dropped in range(len(self.turns) + 1):
             prompt = Prompt(f"turn {self.count}", self._messages(self.turns[dropped:], text))
-            length = len(self.policy.encode(prompt))
+            length = len(self.policy.renderer.encode(prompt))
             if length <= room:
                 return prompt, dropped
         raise TaskError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from outdo.models.load import load_tokenizer
+from outdo.models.renderer import encode_prompts
 from outdo.models.sources import find_source
-from outdo.models.tokens import encoded
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards, rewards_of
 from outdo.tasks.lengths import in_steps, within
@@ -53,6 +53,8 @@ def _long(recipe: Recipe, task: Task) -> list[str]:
     tokenizer = load_tokenizer(source)
     said: list[str] = []
     context = model_shape(source).context
-    left = within(recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], said.append)
+    left = within(
+        recipe, task, context, lambda prompts: [len(ids) for ids in encode_prompts(tokenizer, prompts)], said.append
+    )
     next(left.prompts("train", recipe.seed))  # one without end is measured as it comes
     return said

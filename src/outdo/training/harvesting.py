@@ -9,13 +9,14 @@ from pathlib import Path
 from outdo.errors import RecipeError
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
+from outdo.rollout import make_sampler
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.training import signals
 from outdo.training.console import LiveTable, PlainLines
 from outdo.training.harvest import Tally, harvest
-from outdo.training.launch import Result, fitted, sampler_by_recipe
+from outdo.training.launch import Result, fitted
 from outdo.training.plan import policy_for
 from outdo.types import Prompt, SampleParams
 
@@ -64,7 +65,7 @@ def _reap(
 ) -> Tally:
     policy = policy_for(recipe, learns=False)
     prompts = held_out(fitted(recipe, task, policy, reporter.note), split, recipe.harvest_size)
-    sampler = sampler_by_recipe(policy, recipe, reporter, learns=False)
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     _teacher(recipe, task)  # says now, not after all was sampled, that there is none

@@ -130,7 +130,7 @@ class Keeper(Generic[L]):
         """The learner, the sampler and the files as the checkpoint had them. The weights came with the policy."""
         learner.load_state(load_file(start.folder / "optimizer.safetensors"), start.state["learner"])
         self.learner, self.done = learner, int(start.state["step"])
-        self.sampler.load(learner.weights(), version=self.done)
+        self.sampler.update(learner, version=self.done)
         self.run.rewind(start.state["offsets"])
         earlier = self.run.manifest.resumed
         resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]

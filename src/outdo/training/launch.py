@@ -9,14 +9,12 @@ from typing import Literal
 
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
-from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards
 from outdo.rewards.compose import Rewards
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
+from outdo.rollout import make_sampler
 from outdo.runs import checkpoint
 from outdo.runs.manifest import library_versions
 from outdo.runs.reader import read_rows
@@ -31,15 +29,6 @@ from outdo.training.keeping import Known, Parts, Start
 from outdo.training.plan import policy_for
 from outdo.training.session import Session
 from outdo.training.supervised import Supervised
-from outdo.types import Sampler
-
-SAMPLERS: dict[str, Callable[[Policy, Recipe, bool], Sampler]] = {
-    "local": lambda policy, recipe, learns: LocalSampler(
-        policy, recipe.rollout_rows, cache_budget(policy, recipe, learns)
-    ),
-    "hf": lambda policy, recipe, learns: HFSampler(policy),
-}
-SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ def start(job: Job) -> Result:
         "overlap": shared.row() if shared else None,
     }
     run = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
-    adapter = f", an adapter of {policy.adapter.told} learns" if policy.adapter else ""
+    adapter = f", an adapter of {policy.adapter.description} learns" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     try:
         return _trained(job, policy, run, None, lessons)
@@ -171,15 +160,8 @@ def finished(folder: Path, steps: int | None = None) -> Result:
     return Result(folder, folder / "model", before, after)
 
 
-def sampler_by_recipe(policy: Policy, recipe: Recipe, reporter: PlainLines | LiveTable, learns: bool = True) -> Sampler:
-    """The one that the recipe asks for and the policy can have. Where it `learns`, memory is left for that."""
-    if policy.plain and recipe.sampler != "hf":
-        reporter.note(SLOW.format(type(policy.model).__name__))
-    return SAMPLERS["hf" if policy.plain else recipe.sampler](policy, recipe, learns)
-
-
 def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, lessons: Lessons | None) -> Result:
-    sampler = sampler_by_recipe(policy, job.recipe, job.reporter)
+    sampler = make_sampler(policy, job.recipe, notify=job.reporter.note)
     parts = Parts(
         recipe=job.recipe,
         task=job.task,
@@ -201,4 +183,6 @@ def _trained(job: Job, policy: Policy, run: RunWriter, start: Start | None, less
 
 def fitted(recipe: Recipe, task: Task, policy: Policy, say: Callable[[str], None]) -> Task:
     """Without the prompts that are too long."""
-    return within(recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], say)
+    return within(
+        recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.renderer.encode_all(prompts)], say
+    )

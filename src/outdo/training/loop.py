@@ -61,7 +61,7 @@ def run_loop(
             except NumericsError:
                 recorder.failed(step, groups)
                 raise
-            sampler.load(learner.weights(), version=step + 1)
+            sampler.update(learner, version=step + 1)
             row = measure(tried, groups, learned, clock, rewards.audit)
             curriculum.observe(row["informative"] or 0.0, tried)
             made.clear()

@@ -9,10 +9,11 @@ from outdo.evals.estimate import mean_interval
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import graded, rewards_of
 from outdo.rewards.compose import grade_all
+from outdo.rollout import make_sampler
 from outdo.seeds import seed_of
 from outdo.tasks.mixture import task_of
 from outdo.training.console import LiveTable, PlainLines
-from outdo.training.launch import fitted, sampler_by_recipe
+from outdo.training.launch import fitted
 from outdo.training.plan import policy_for
 from outdo.types import SampleParams
 
@@ -25,7 +26,7 @@ def preflight(recipe: Recipe, reporter: PlainLines | LiveTable) -> None:
     rewards = rewards_of(recipe, task, {})
     policy = policy_for(recipe)
     task = fitted(recipe, task, policy, reporter.note)
-    sampler = sampler_by_recipe(policy, recipe, reporter, learns=False)
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
     how = (recipe.temperature, recipe.top_p, recipe.top_k, recipe.min_p, tuple(recipe.stop))
     params = SampleParams(recipe.max_completion_length, *how)
     prompts = list(islice(task.prompts("train", recipe.seed), PROMPTS))

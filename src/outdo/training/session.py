@@ -164,7 +164,7 @@ class Session(Keeper[LocalLearner]):
         ratios = self.learner.ratios(groups)
         return [
             [
-                list(zip(self.policy.pieces(answer.token_ids), answer.logprobs, its_ratios, strict=True))
+                list(zip(self.policy.renderer.pieces(answer.token_ids), answer.logprobs, its_ratios, strict=True))
                 for answer, its_ratios in zip(group.trajectories, of_group, strict=True)
             ]
             for group, of_group in zip(groups, ratios, strict=True)

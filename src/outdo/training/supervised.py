@@ -39,7 +39,7 @@ class Supervised(Keeper[Imitator]):
         self.reporter.begin(f"imitating {self.lessons.name}: {size}")
         with self._timed(learner):
             imitate(learner, self.lessons, self._told, self._after, self.undivided)
-        self.sampler.load(learner.weights(), version=self.done)
+        self.sampler.update(learner, version=self.done)
         after = self._look(self.total, "after")
         self._finish()
         return before, after

@@ -106,7 +106,7 @@ def advance(
     chosen_B: Tensor, logprob_B: Tensor, token_B: Tensor, own_B: Tensor, idle_B: Tensor, ended_B: Tensor,
     answer_B: Tensor, tokens_AT: Tensor, logprobs_AT: Tensor, lengths_A: Tensor, eos: Tensor,
 ) -> None:  # fmt: skip
-    """As `Deck.advance`."""
+    """As `DecodeState.advance`."""
     rows, block = len(chosen_B), 128
     _advance[(triton.cdiv(rows, block),)](
         chosen_B, logprob_B, token_B, own_B, idle_B, ended_B, answer_B, tokens_AT, logprobs_AT, lengths_A, eos, rows,
