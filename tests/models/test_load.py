@@ -281,5 +281,5 @@ def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert pick_device("cuda:1") == torch.device("cuda:1") and current == [torch.device("cuda:1")]
-    with pytest.raises(ModelError, match="device=cuda:2: .* 2 GPUs"):
+    with pytest.raises(ModelError, match="this machine has 2 GPUs"):
         pick_device("cuda:2")
