@@ -79,10 +79,10 @@ def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
 def test_rotate_turns_and_turns_back(plain: None) -> None:
     x, angle = random(6, 5, 32), random(6, 16)
     cos, sin = torch.cat([angle.cos()] * 2, dim=-1), torch.cat([-angle.sin(), angle.sin()], dim=-1)
-    turned = kernels.rotate(x, cos, sin, 4)
-    assert_close(turned, ops.rotate(x, cos, sin, 4))
-    assert torch.equal(turned[:, 4:], x[:, 4:])
-    assert_close(kernels.rotate(turned, cos, sin, 4, sign=-1.0), x)
+    rotated = kernels.rotate(x, cos, sin, 4)
+    assert_close(rotated, ops.rotate(x, cos, sin, 4))
+    assert torch.equal(rotated[:, 4:], x[:, 4:])
+    assert_close(kernels.rotate(rotated, cos, sin, 4, sign=-1.0), x)
 
 
 def test_swiglu_and_its_gradient(plain: None) -> None:
@@ -93,9 +93,9 @@ def test_swiglu_and_its_gradient(plain: None) -> None:
 
 
 @pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("with_rope", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (6, 2, 64), (9, 3, 16)])
-def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turns: bool, splits: int) -> None:
+def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, with_rope: bool, splits: int) -> None:
     prompt = torch.tensor([0, 1, 63, 64, 65, 130], dtype=torch.int32, device=DEVICE)
     own = torch.tensor([0, 70, 0, 63, 64, 5], dtype=torch.int32, device=DEVICE)
     pages = random(40, 2, kv_heads, cache.PAGE, size)
@@ -103,11 +103,11 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turn
     qkv = random(6, heads + 2 * kv_heads, size)
     ours, theirs = pages.clone(), pages.clone()
     idle = torch.tensor([False, False, False, False, False, True], device=DEVICE)
-    turn = (random(6, size), random(6, size)) if turns else None
+    rope = (random(6, size), random(6, size)) if with_rope else None
     arrived = torch.zeros(6, kv_heads, dtype=torch.int32, device=DEVICE)
-    out = kernels.paged_attention(qkv, ours, table, prompt, own, idle, arrived, heads, 0.3, turn, splits)
-    turned = qkv if turn is None else ops.rotate(qkv, *turn, heads + kv_heads)
-    expected = cache.paged_attention(turned, theirs, table, prompt, own, heads, 0.3)
+    out = kernels.paged_attention(qkv, ours, table, prompt, own, idle, arrived, heads, 0.3, rope, splits)
+    rotated = qkv if rope is None else ops.rotate(qkv, *rope, heads + kv_heads)
+    expected = cache.paged_attention(rotated, theirs, table, prompt, own, heads, 0.3)
     assert_close(out[:5], expected[:5], atol=1e-5, rtol=1e-4)  # what an idle row makes is of no account
     assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     assert not torch.equal(ours, pages) and not arrived.any()
@@ -117,7 +117,7 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, turn
 def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The form for few rows, whose first keys are loaded before the new token is there."""
     if not CUDA:  # the interpreter runs one program after the other: there is nothing to wait for
-        monkeypatch.setattr(kernels.attention, "ahead", _nothing)
+        monkeypatch.setattr(kernels.attention, "start_next", _nothing)
         monkeypatch.setattr(kernels.attention, "wait", _nothing)
         monkeypatch.setattr(kernels.attention, "launch", lambda overlaps: {})
     elif torch.cuda.get_device_capability() < (9, 0):
@@ -134,13 +134,13 @@ def test_paged_attention_of_many_rows(plain: None, rows: int) -> None:
 
 def _check_attention_of(rows: int, overlaps: bool) -> None:
     row = torch.arange(rows, device=DEVICE)
-    prompt, own = (row * 131 % 700).int(), (row * 87 % 250).int()  # some with more keys than are read ahead
+    prompt, own = (row * 131 % 700).int(), (row * 87 % 250).int()  # some with more keys than are loaded before the wait
     pages, table = random(16 * rows + 1, 2, 3, cache.PAGE, 32), (torch.randperm(16 * rows, device=DEVICE) + 1).int()
-    qkv, idle, turn = random(rows, 15, 32), row % 7 == 6, (random(rows, 32), random(rows, 32))
+    qkv, idle, rope = random(rows, 15, 32), row % 7 == 6, (random(rows, 32), random(rows, 32))
     ours, theirs, arrived = pages.clone(), pages.clone(), torch.zeros(rows, 3, dtype=torch.int32, device=DEVICE)
     state = table.view(rows, 16), prompt, own
-    out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, turn, overlaps=overlaps)
-    expected = cache.paged_attention(ops.rotate(qkv, *turn, 12), theirs, *state, 9, 0.3)
+    out = kernels.paged_attention(qkv, ours, *state, idle, arrived, 9, 0.3, rope, overlaps=overlaps)
+    expected = cache.paged_attention(ops.rotate(qkv, *rope, 12), theirs, *state, 9, 0.3)
     assert_close(out[~idle], expected[~idle], atol=1e-5, rtol=1e-4)
     assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
     assert not arrived.any()
@@ -170,7 +170,7 @@ def test_products_of_few_rows(plain: None, rows: int, biased: bool) -> None:
 def test_which_layers_are_for_few() -> None:
     def serves(rows: int, width: int, inner: int, heads: int = 576, dtype: torch.dtype = torch.bfloat16) -> bool:
         weights = (torch.empty(1, n, dtype=dtype, device=DEVICE) for n in (width, heads, inner))
-        return kernels.few.serves(rows, *weights)
+        return kernels.few.supports(rows, *weights)
 
     modern = CUDA and torch.cuda.get_device_capability() >= (9, 0)
     assert serves(64, 576, 1536) is modern and serves(1, 128, 256) is modern
@@ -223,7 +223,7 @@ def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyP
         for _ in range(50):
             graph.replay()
             assert torch.equal(captured[0], few) and all(map(torch.equal, captured[1], few_pages))
-        monkeypatch.setattr(kernels.few, "MOST_ROWS", 0)
+        monkeypatch.setattr(kernels.few, "MAX_ROWS", 0)
         many, many_pages = step()
     assert_close(few, many, atol=5e-2, rtol=2e-2)
     assert not torch.equal(few_pages[-1], before[-1])
@@ -302,8 +302,8 @@ def test_flash_over_shared_prompts_equals_the_padded_form(heads: int, kv_heads: 
     n = sum(prompts) + sum(answers)
     leaf = random(n, heads + 2 * kv_heads, 64, dtype=torch.bfloat16).requires_grad_(True)
     wide = leaf.detach().float().requires_grad_(True)
-    how = attention.How(heads, 0.125)
-    out, expected = layout.attend(0, leaf, how), layout.attend(0, wide, how)
+    spec = attention.AttentionSpec(heads, 0.125)
+    out, expected = layout.attend(0, leaf, spec), layout.attend(0, wide, spec)
     assert_close(out.float(), expected, atol=2e-2, rtol=2e-2)
     weight = random(*out.shape)
     (out.float() * weight).sum().backward()

@@ -110,7 +110,8 @@ def _spoilt(result: Any, value: float) -> Any:
 
 def _unsure(group: Group, value: float) -> Any:
     first = group.trajectories[0]
-    return replace(first, logprobs=(value, *first.logprobs[1:]))
+    segment = replace(first.segments[0], logprobs=(value, *first.logprobs[1:]))
+    return replace(first, segments=(segment,))
 
 
 def _retold(groups: Iterable[Group], told: Iterator[str]) -> Iterator[Group]:
