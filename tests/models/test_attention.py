@@ -31,7 +31,7 @@ def with_gradients(function: Callable[..., Tensor], leaves: Sequence[Tensor]) ->
 @pytest.mark.parametrize("keys", [MAX_DENSE_KEYS - 1, MAX_DENSE_KEYS + 1])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
-def test_every_way_gives_the_same(
+def test_attend_paths_agree(
     heads: int, kv_heads: int, queries: int, keys: int, biased: bool, softcap: float | None
 ) -> None:
     torch.manual_seed(heads * keys + queries)

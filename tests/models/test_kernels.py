@@ -52,7 +52,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("width", [32, 48, 576])
 @pytest.mark.parametrize("adds", [True, False])
-def test_add_norm_and_its_gradient(plain: None, width: int, adds: bool) -> None:
+def test_add_norm(plain: None, width: int, adds: bool) -> None:
     x, delta, weight = random(7, width), random(7, width) if adds else None, random(width)
     ours, theirs = kernels.add_norm(x, delta, weight, 1e-5), ops.add_norm(x, delta, weight, 1e-5)
     for a, b in zip(ours, theirs, strict=True):
@@ -65,7 +65,7 @@ def test_add_norm_and_its_gradient(plain: None, width: int, adds: bool) -> None:
             assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
+def test_add_norm_residual_dtype(plain: None) -> None:
     x, delta, weight = random(5, 64), random(5, 64, dtype=torch.bfloat16), random(64, dtype=torch.bfloat16)
     total, y, rstd = kernels.add_norm(x, delta, weight, 1e-5)
     assert total.dtype == torch.float32 and y.dtype == torch.bfloat16
@@ -76,7 +76,7 @@ def test_add_norm_keeps_the_residual_in_its_own_type(plain: None) -> None:
     assert_close(again, y)
 
 
-def test_rotate_turns_and_turns_back(plain: None) -> None:
+def test_rotate(plain: None) -> None:
     x, angle = random(6, 5, 32), random(6, 16)
     cos, sin = torch.cat([angle.cos()] * 2, dim=-1), torch.cat([-angle.sin(), angle.sin()], dim=-1)
     rotated = kernels.rotate(x, cos, sin, 4)
@@ -85,7 +85,7 @@ def test_rotate_turns_and_turns_back(plain: None) -> None:
     assert_close(kernels.rotate(rotated, cos, sin, 4, sign=-1.0), x)
 
 
-def test_swiglu_and_its_gradient(plain: None) -> None:
+def test_swiglu(plain: None) -> None:
     x, dy = random(9, 2 * 344), random(9, 344)
     assert_close(kernels.swiglu(x), ops.swiglu(x))
     for a, b in zip(kernels.swiglu_backward(dy, x), ops.swiglu_backward(dy, x), strict=True):
@@ -114,7 +114,7 @@ def test_paged_attention(plain: None, heads: int, kv_heads: int, size: int, with
 
 
 @pytest.mark.parametrize("rows", [6, 40])
-def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paged_attention_overlapping(plain: None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The form for few rows, whose first keys are loaded before the new token is there."""
     if not CUDA:  # the interpreter runs one program after the other: there is nothing to wait for
         monkeypatch.setattr(kernels.attention, "start_next", _nothing)
@@ -127,7 +127,7 @@ def test_paged_attention_that_reads_ahead(plain: None, rows: int, monkeypatch: p
 
 @pytest.mark.skipif(not CUDA, reason="so many rows take a GPU")
 @pytest.mark.parametrize("rows", [200, 300, 400, 1000])
-def test_paged_attention_of_many_rows(plain: None, rows: int) -> None:
+def test_paged_attention_many_rows(plain: None, rows: int) -> None:
     """Every shape of the kernel that the number of rows decides on."""
     _check_attention_of(rows, overlaps=False)
 
@@ -153,7 +153,7 @@ def _nothing(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("rows", [1, 16, 37])
 @pytest.mark.parametrize("biased", [False, True])
-def test_products_of_few_rows(plain: None, rows: int, biased: bool) -> None:
+def test_few_products(plain: None, rows: int, biased: bool) -> None:
     x, norm, w = random(rows, 192), random(192), random(80, 192) / 10
     bias = random(80) if biased else None
     _, y, _ = ops.add_norm(x, None, norm, 1e-5)
@@ -167,7 +167,7 @@ def test_products_of_few_rows(plain: None, rows: int, biased: bool) -> None:
     assert_close(x, before + F.linear(z, down), atol=1e-4, rtol=1e-4)
 
 
-def test_which_layers_are_for_few() -> None:
+def test_few_supports() -> None:
     def serves(rows: int, width: int, inner: int, heads: int = 576, dtype: torch.dtype = torch.bfloat16) -> bool:
         weights = (torch.empty(1, n, dtype=dtype, device=DEVICE) for n in (width, heads, inner))
         return kernels.few.supports(rows, *weights)
@@ -185,7 +185,7 @@ def test_which_layers_are_for_few() -> None:
     not CUDA or torch.cuda.get_device_capability() < (9, 0), reason="kernels overlap on a GPU from Hopper on"
 )
 @pytest.mark.parametrize("rows", [3, 16, 30, 40, 64])
-def test_few_rows_are_decoded_as_many_are(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_equals_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step by both paths: the same hidden states and the same keys; and the same each time that it is replayed."""
     config = LlamaConfig(
         vocab_size=300, hidden_size=576, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=9,
@@ -268,7 +268,7 @@ def test_advance(plain: None, policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
-def test_logprobs_and_their_gradient(plain: None, temperature: float) -> None:
+def test_logprobs(plain: None, temperature: float) -> None:
     logits, targets = random(11, 3000) * 4, torch.arange(11, device=DEVICE) * 200
     ours, theirs = torch.empty(3, 11, device=DEVICE), torch.empty(3, 11, device=DEVICE)
     kernels.logprobs(logits, targets, temperature, *ours)
@@ -281,7 +281,7 @@ def test_logprobs_and_their_gradient(plain: None, temperature: float) -> None:
     assert_close(grad, logprobs._gradient(logits, *state, temperature, torch.float32), atol=1e-5, rtol=1e-4)
 
 
-def test_merge_is_attention_over_both(plain: None) -> None:
+def test_merge(plain: None) -> None:
     q, k, v = random(1, 3, 5, 16), random(1, 3, 12, 16), random(1, 3, 12, 16)
 
     def over(part: slice) -> tuple[Tensor, Tensor]:
@@ -296,7 +296,7 @@ def test_merge_is_attention_over_both(plain: None) -> None:
 
 @pytest.mark.skipif(not CUDA, reason="flash attention needs a GPU")
 @pytest.mark.parametrize(("heads", "kv_heads"), [(9, 3), (4, 4)])
-def test_flash_over_shared_prompts_equals_the_padded_form(heads: int, kv_heads: int) -> None:
+def test_flash_shared_prompts(heads: int, kv_heads: int) -> None:
     prompts, prompt_of, answers = [5, 130, 1], [0, 0, 1, 1, 1, 2], [7, 0, 64, 33, 1, 9]
     layout = attention.SharedPrompts(prompts, prompt_of, answers, torch.device(DEVICE))
     n = sum(prompts) + sum(answers)

@@ -73,7 +73,7 @@ def make(folder: Path, family: str, **more: Any) -> Path:
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+def test_families(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     params = SampleParams(12, temperature=0.0)
     ours = {g.prompt.id: g.trajectories[0] for g in local_sampler(policy).sample(PROMPTS, 1, params, 0)}
@@ -89,7 +89,7 @@ def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, famil
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
 
 
-def test_which_models_are_written_out(tmp_path: Path) -> None:
+def test_written_out_models(tmp_path: Path) -> None:
     """Those whose layers only look like Llama's are found out by their logits, and run by their own modules."""
     stacks = {}
     for family, more in (("Llama", {}), ("Qwen3", {}), ("Gemma", {}), ("Granite", {"residual_multiplier": 0.5})):
@@ -97,7 +97,7 @@ def test_which_models_are_written_out(tmp_path: Path) -> None:
     assert stacks == {"Llama": True, "Qwen3": True, "Gemma": False, "Granite": False}
 
 
-def test_a_frozen_copy_is_run_as_the_policy_is(tmp_path: Path) -> None:
+def test_frozen_copy(tmp_path: Path) -> None:
     """The reference of a model that only looks written out must not be."""
     policy = load_policy(str(make(tmp_path, "Granite", residual_multiplier=0.5)), device="cpu")
     learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
@@ -113,9 +113,7 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize(("family", "more"), STRANGERS)
-def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
-    tmp_path: Path, family: str, more: dict[str, Any]
-) -> None:
+def test_plain_models(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     assert policy.plain and policy.stack is None
     prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
@@ -142,7 +140,7 @@ def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
             assert (ours[name] - parameter.grad).norm() < 1e-4 * parameter.grad.norm().clamp(min=0.1), name
 
 
-def test_a_model_that_follows_nothing_of_ours_is_trained_all_the_same(tmp_path: Path) -> None:
+def test_plain_model_trains(tmp_path: Path) -> None:
     folder = make(tmp_path / "granite", "Granite", logits_scaling=8.0)
     said = io.StringIO()
     result = api.train(
@@ -180,7 +178,7 @@ def _length(completions: list[str], **columns: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+def test_gradients_equal_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     """Packed, with shared prompts and a backward written out, against transformers' own modules one row at a time."""
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
@@ -210,7 +208,7 @@ def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, m
             assert (ours[name] - parameter.grad).norm() < 1e-5 * parameter.grad.norm().clamp(min=0.1), name
 
 
-def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path) -> None:
     policy = load_policy("tiny", device="cpu", seed=9)
     save_policy(policy, tmp_path / "m")
     again = load_policy(str(tmp_path / "m"), device="cpu")
@@ -220,7 +218,7 @@ def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives() -> None:
+def test_tiny_model() -> None:
     policy = load_policy("tiny", device="cpu")
     assert 0.9e6 < policy.num_parameters < 1.2e6
     text = "<think>7+6=13 8+5+1=14</think><answer>143</answer>\n~ {x}"
@@ -230,7 +228,7 @@ def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives(
     )
 
 
-def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
+def test_no_template_no_pad(tmp_path: Path) -> None:
     folder = make(tmp_path, "Llama")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
@@ -243,13 +241,13 @@ def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
     assert len(groups) == 3
 
 
-def test_a_hub_name_without_a_network_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_name_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
-    with pytest.raises(ModelError, match="no network, and it is not in the cache"):
+    with pytest.raises(ModelError, match="no network"):
         load_policy("nobody/nothing", device="cpu")
 
 
-def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="device=cpu"):
         load_policy("tiny", device="cuda")
@@ -258,7 +256,7 @@ def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_on_the_gpu(dtype: str) -> None:
+def test_gpu_step(dtype: str) -> None:
     policy = load_policy("tiny", device="cuda", dtype=dtype)
     groups = list(local_sampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
     rows = [
@@ -274,7 +272,7 @@ def test_a_step_on_the_gpu(dtype: str) -> None:
     assert stats["mismatch_kl"] < (1e-6 if dtype == "float32" else 1e-2) and stats["grad_norm"] > 0
 
 
-def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_gpu_becomes_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels and streams go to the current device, whatever their tensors say."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
