@@ -1,9 +1,9 @@
-"""Sampling alone, ours beside the peers': `python -m bench.rollout`.
+"""Sampling alone, ours and the peers': `python -m bench.rollout`.
 
 Groups of answers with their log-probabilities, as training needs them, on a model of random weights. Answers have a
 fixed length, or with `--ragged` 16 to 512 tokens, 129 on average. Peers: transformers' `generate` in this process, and
-vLLM in one of its own where it is installed. `--scan` and `--scan-tokens` measure several sizes, `--profile` says where
-a decode step's time goes.
+vLLM in a separate one where it is installed. `--scan` and `--scan-tokens` measure several sizes, `--profile` breaks a
+decode step down by kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
-from bench.profiling import shown
+from bench.profiling import format_profile
 from outdo.models.load import Policy
 from outdo.rollout.groups import Sampler
 from outdo.rollout.local import LocalEngine
@@ -66,20 +66,20 @@ def main() -> None:
 def ours(policy: Policy, work: w.Work, rows: int) -> float:
     """Best of three, after one that captures and compiles."""
     sampler = Sampler(LocalEngine(policy, rows), policy.renderer)
-    times, made = _timed(sampler, work, turns=4)
-    assert made == work.completion_tokens, made
+    times, tokens = _timed(sampler, work, turns=4)
+    assert tokens == work.completion_tokens, tokens
     return min(times[1:])
 
 
 def ragged(policy: Policy, work: w.Work) -> dict[str, Any]:
-    """1,024 answers of 16 to 512 tokens. What ends an answer is drawn ahead, so that the lengths are what was asked."""
+    """1,024 answers of 16 to 512 tokens. Their lengths are drawn beforehand."""
     rng = random.Random(0)
     work = replace(work, prompts=1024 // work.group, new_tokens=512)
     wanted = [min(512, 16 + int(rng.expovariate(1 / 116))) for _ in range(work.answers)]
-    times, made = _timed(Sampler(_Ragged(policy, work.answers, wanted), policy.renderer), work, turns=4)
-    assert made == sum(wanted), (made, sum(wanted))
+    times, tokens = _timed(Sampler(_Ragged(policy, work.answers, wanted), policy.renderer), work, turns=4)
+    assert tokens == sum(wanted), (tokens, sum(wanted))
     best = min(times[1:])
-    return {"who": "outdo, ragged", "rows": work.answers, "tokens": made, "seconds": best, "rate": made / best}
+    return {"who": "outdo, ragged", "rows": work.answers, "tokens": tokens, "seconds": best, "rate": tokens / best}
 
 
 def _timed(sampler: Sampler, work: w.Work, turns: int) -> tuple[list[float], int]:
@@ -106,7 +106,7 @@ class _Ragged(LocalEngine):
     def step(self, state: Any, graphs: Any, rows: int) -> None:
         def once() -> None:
             state.step(rows, self.layers)
-            # own_B has just been counted on for rows that go on: it is the number of tokens written
+            # own_B has just been advanced for live rows: it is the number of tokens written
             ends = state.cache.own_B[:rows] >= self.wanted[state.answer_B[:rows]]
             state.ended_B[:rows] |= ends
             state.cache.idle_B[:rows] |= ends
@@ -142,12 +142,12 @@ def profile(policy: Policy, work: w.Work) -> None:
     prompts = _prompts(work)
     list(sampler.sample(prompts, work.group, params, 0))
     kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=kinds) as found:
+    with torch.profiler.profile(activities=kinds) as measured:
         start = time.perf_counter()
         list(sampler.sample(prompts, work.group, params, 1))
         torch.cuda.synchronize()
         wall = time.perf_counter() - start
-    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; {shown(found)}")
+    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; {format_profile(measured)}")
 
 
 def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
@@ -157,13 +157,13 @@ def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
 
 
 def _aside(sizes: Sequence[w.Work]) -> list[float]:
-    """Seconds of each, by vLLM in a process of its own."""
+    """Seconds of each, by vLLM in a separate process."""
     command = [sys.executable, "-m", "bench.peers.vllm_rollout", *(json.dumps(vars(one)) for one in sizes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
 
 
 def _arguments() -> argparse.Namespace:
