@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from outdo.models.load import Policy
+from outdo.recipe.load import load_recipe
 from outdo.rollout import ENGINES, make_sampler
 from outdo.rollout.groups import Sampler, sample_groups
 from outdo.rollout.hf import HFEngine
@@ -91,3 +93,8 @@ def test_make_sampler(policy: Policy) -> None:
     ours, direct = make_sampler(policy), local_sampler(policy)
     texts = [{g.prompt.id: g.trajectories for g in s.sample(PROMPTS, 2, PARAMS, 1)} for s in (ours, direct)]
     assert isinstance(ours, Sampler) and isinstance(ours.engine, LocalEngine) and texts[0] == texts[1]
+    notes: list[str] = []
+    plain = make_sampler(replace(policy, plain=True), load_recipe(), notify=notes.append)
+    assert isinstance(plain.engine, HFEngine) and len(notes) == 1 and "LlamaForCausalLM" in notes[0]
+    chosen = make_sampler(policy, load_recipe(None, {"sampler": "hf"}), notify=notes.append)
+    assert isinstance(chosen.engine, HFEngine) and len(notes) == 1

@@ -55,9 +55,7 @@ class Adapter:
     """The factors of some of a model's weights, and the original weights. `pairs` is A, B, A, B, …"""
 
     def __init__(self, model: nn.Module, factors: Factors) -> None:
-        self.names = [
-            name for name, _ in model.named_modules() if name in factors.pairs
-        ]  # in the model's order, not the file's
+        self.names = [name for name, _ in model.named_modules() if name in factors.pairs]  # in the model's order
         self.scale = factors.scale
         self.own = [_weight(model, name) for name in self.names]
         self.base = [weight.detach().clone() for weight in self.own]

@@ -49,6 +49,8 @@ def make_sampler(
         name = "hf"
         if notify:
             notify(SLOW.format(type(policy.model).__name__))
-    rows = recipe.rollout_rows if recipe else rows
-    memory = None if name == "hf" else cache_budget(policy, recipe, learns)
+    if recipe:
+        rows = recipe.rollout_rows
+    unbounded = name == "hf" or (recipe is None and rows is not None)  # a few rows need no budget
+    memory = None if unbounded else cache_budget(policy, recipe, learns)
     return Sampler(ENGINES[name](policy, rows, memory, watch), policy.renderer)
