@@ -17,6 +17,7 @@ from outdo.metrics.measure import Metrics
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
+from outdo.models.renderer import Renderer
 from outdo.parallel.host import keep_memory
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
@@ -47,7 +48,7 @@ def policy_of(work: w.Work) -> Policy:
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
     device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
     adapter = Adapter(model, new_factors(model, Lora(r=work.lora_r))) if work.lora_r else None
-    return Policy(model, w.tokenizer(work.shape), device, (NO_TOKEN,), w.END, w.CONTEXT, adapter=adapter)
+    return Policy(model, Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT), device, adapter=adapter)
 
 
 def main(work: w.Work, report: str) -> None:

@@ -1,9 +1,9 @@
-"""Sampling alone, ours beside the peers': `python -m bench.rollout`.
+"""Sampling alone, ours and the peers': `python -m bench.rollout`.
 
 Groups of answers with their log-probabilities, as training needs them, on a model of random weights. Answers have a
 fixed length, or with `--ragged` 16 to 512 tokens, 129 on average. Peers: transformers' `generate` in this process, and
-vLLM in one of its own where it is installed. `--scan` and `--scan-tokens` measure several sizes, `--profile` says where
-a decode step's time goes.
+vLLM in a separate one where it is installed. `--scan` and `--scan-tokens` measure several sizes, `--profile` breaks a
+decode step down by kernel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import torch
 from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
-from bench.profiling import shown
+from bench.profiling import format_profile
 from outdo.models.load import Policy
-from outdo.rollout.local import LocalSampler
+from outdo.rollout.groups import Sampler
+from outdo.rollout.local import LocalEngine
 from outdo.types import Prompt, SampleParams
 
 
@@ -64,24 +65,24 @@ def main() -> None:
 
 def ours(policy: Policy, work: w.Work, rows: int) -> float:
     """Best of three, after one that captures and compiles."""
-    sampler = LocalSampler(policy, rows)
-    times, made = _timed(sampler, work, turns=4)
-    assert made == work.completion_tokens, made
+    sampler = Sampler(LocalEngine(policy, rows), policy.renderer)
+    times, tokens = _timed(sampler, work, turns=4)
+    assert tokens == work.completion_tokens, tokens
     return min(times[1:])
 
 
 def ragged(policy: Policy, work: w.Work) -> dict[str, Any]:
-    """1,024 answers of 16 to 512 tokens. What ends an answer is drawn ahead, so that the lengths are what was asked."""
+    """1,024 answers of 16 to 512 tokens. Their lengths are drawn beforehand."""
     rng = random.Random(0)
     work = replace(work, prompts=1024 // work.group, new_tokens=512)
     wanted = [min(512, 16 + int(rng.expovariate(1 / 116))) for _ in range(work.answers)]
-    times, made = _timed(_Ragged(policy, work.answers, wanted), work, turns=4)
-    assert made == sum(wanted), (made, sum(wanted))
+    times, tokens = _timed(Sampler(_Ragged(policy, work.answers, wanted), policy.renderer), work, turns=4)
+    assert tokens == sum(wanted), (tokens, sum(wanted))
     best = min(times[1:])
-    return {"who": "outdo, ragged", "rows": work.answers, "tokens": made, "seconds": best, "rate": made / best}
+    return {"who": "outdo, ragged", "rows": work.answers, "tokens": tokens, "seconds": best, "rate": tokens / best}
 
 
-def _timed(sampler: LocalSampler, work: w.Work, turns: int) -> tuple[list[float], int]:
+def _timed(sampler: Sampler, work: w.Work, turns: int) -> tuple[list[float], int]:
     """Seconds of each turn, and the tokens of the last."""
     times, prompts = [], _prompts(work)
     for turn in range(turns):
@@ -95,20 +96,20 @@ def _prompts(work: w.Work) -> list[Prompt]:
     return [Prompt(f"{i:04d}", ({"role": "user", "content": text},)) for i, text in enumerate(w.prompt_texts(work))]
 
 
-class _Ragged(LocalSampler):
+class _Ragged(LocalEngine):
     """Ends each answer at the length that was drawn for it, where the model's own ending token would."""
 
     def __init__(self, policy: Policy, rows: int, wanted: list[int]) -> None:
         super().__init__(policy, rows)
         self.wanted = torch.tensor([*wanted, 10**6], dtype=torch.int32, device=policy.device)
 
-    def step(self, deck: Any, graphs: Any, rows: int) -> None:
+    def step(self, state: Any, graphs: Any, rows: int) -> None:
         def once() -> None:
-            deck.step(rows, self.layers)
-            # own_B has just been counted on for rows that go on: it is the number of tokens written
-            ends = deck.cache.own_B[:rows] >= self.wanted[deck.answer_B[:rows]]
-            deck.ended_B[:rows] |= ends
-            deck.cache.idle_B[:rows] |= ends
+            state.step(rows, self.layers)
+            # own_B has just been advanced for live rows: it is the number of tokens written
+            ends = state.cache.own_B[:rows] >= self.wanted[state.answer_B[:rows]]
+            state.ended_B[:rows] |= ends
+            state.cache.idle_B[:rows] |= ends
 
         if graphs:
             graphs.run(rows, once)
@@ -118,7 +119,7 @@ class _Ragged(LocalSampler):
 
 def generate(policy: Policy, work: w.Work) -> float:
     """transformers' own, with the log-probabilities from its logits."""
-    ids = torch.tensor([policy.tokenizer(t)["input_ids"] for t in w.prompt_texts(work)], device=policy.device)
+    ids = torch.tensor([policy.renderer.tokenizer(t)["input_ids"] for t in w.prompt_texts(work)], device=policy.device)
     ids = ids.repeat_interleave(work.group, dim=0)
     policy.model.set_attn_implementation("sdpa")
     policy.model.eval()
@@ -137,16 +138,16 @@ def generate(policy: Policy, work: w.Work) -> float:
 
 def profile(policy: Policy, work: w.Work) -> None:
     """Where the device's time goes in 32 decode steps, by kernel."""
-    sampler, params = LocalSampler(policy, work.answers), SampleParams(work.new_tokens)
+    sampler, params = Sampler(LocalEngine(policy, work.answers), policy.renderer), SampleParams(work.new_tokens)
     prompts = _prompts(work)
     list(sampler.sample(prompts, work.group, params, 0))
     kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=kinds) as found:
+    with torch.profiler.profile(activities=kinds) as measured:
         start = time.perf_counter()
         list(sampler.sample(prompts, work.group, params, 1))
         torch.cuda.synchronize()
         wall = time.perf_counter() - start
-    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; {shown(found)}")
+    print(f"\n{work.new_tokens} steps in {wall:.3f} s under the profiler; {format_profile(measured)}")
 
 
 def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
@@ -156,13 +157,13 @@ def _row(who: str, work: w.Work, seconds: float) -> dict[str, Any]:
 
 
 def _aside(sizes: Sequence[w.Work]) -> list[float]:
-    """Seconds of each, by vLLM in a process of its own."""
+    """Seconds of each, by vLLM in a separate process."""
     command = [sys.executable, "-m", "bench.peers.vllm_rollout", *(json.dumps(vars(one)) for one in sizes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    seconds: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
 
 
 def _arguments() -> argparse.Namespace:

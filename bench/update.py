@@ -14,7 +14,7 @@ import torch
 from bench import machine
 from bench import work as w
 from bench.ours_step import policy_of
-from bench.profiling import shown
+from bench.profiling import format_profile
 from outdo.learn.learner import LocalLearner
 from outdo.recipe.schema import Recipe
 from outdo.types import Batch, Sample
@@ -64,7 +64,7 @@ def main() -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
             learner.update(Batch(prompts, rows, args.steps), args.steps)
             torch.cuda.synchronize()
-        print(shown(found))
+        print(format_profile(found))
 
 
 def _arguments() -> argparse.Namespace:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 Message = Mapping[str, str]  # {"role": "user", "content": "…"}
 Verdict = Literal["right", "wrong", "broken"]
@@ -211,6 +211,7 @@ class Request:
     prompt_ids: tuple[int, ...]
     seeds: tuple[int, ...]
     params: SampleParams
+    seed: int = 0  # of the request as a whole, for engines that draw all its answers from one generator
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,7 @@ class WeightSource(Protocol):
         ...
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Token ids in, token ids out. It knows no chat template, no task and no group.
 

@@ -1,4 +1,4 @@
-"""`outdo chat`: what reaches the terminal, how an answer grows, what is remembered, and a whole session in one."""
+"""`outdo chat`: what reaches the terminal, answers as they are generated, the context, and a session in a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SHORT = SampleParams(12, 1.0)
 
 
-def test_nothing_that_a_terminal_would_obey_gets_through() -> None:
+def test_printable() -> None:
     evil = "\x1b[2J\x1b]0;title\x07 \x9b31m \r over \x08 \x7f \u202etxt.exe\u2066"
     shown = printable(evil)
     assert not any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 or c in "\u202e\u2066" for c in shown)
@@ -45,9 +45,9 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
-def test_a_character_is_shown_once_all_its_bytes_are_there(policy: Policy) -> None:
+def test_incomplete_character_is_held_back(policy: Policy) -> None:
     tokenizer = byte_tokenizer()
-    bytewise = replace(policy, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+    bytewise = replace(policy.renderer, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
     text = "é 😀!"
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == len(text.encode())
@@ -63,7 +63,7 @@ def test_a_character_is_shown_once_all_its_bytes_are_there(policy: Policy) -> No
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_an_answer_grows_into_what_was_sampled(policy: Policy, plain: bool) -> None:
+def test_streamed_answer(policy: Policy, plain: bool) -> None:
     if plain:
         policy.model.set_attn_implementation("eager")
         policy = replace(policy, plain=True)
@@ -77,28 +77,28 @@ def test_an_answer_grows_into_what_was_sampled(policy: Policy, plain: bool) -> N
     assert talk.ask("12+30", pieces.append).text != reply.text  # the second turn sees the first, and has its own seed
 
 
-def test_what_was_said_before_is_seen(policy: Policy) -> None:
+def test_earlier_turns_in_prompt(policy: Policy) -> None:
     talk = Conversation(policy, replace(SHORT, temperature=0.0), system="Be brief")
     reply = talk.ask("one", lambda piece: None)
-    prompt, _ = talk._fitted("two")
+    prompt, _ = talk._fit_context("two")
     said = [(m["role"], m["content"]) for m in prompt.messages]
     assert said == [("system", "Be brief"), ("user", "one"), ("assistant", reply.text), ("user", "two")]
     talk.reset()
-    assert [m["content"] for m in talk._fitted("two")[0].messages] == ["Be brief", "two"]
+    assert [m["content"] for m in talk._fit_context("two")[0].messages] == ["Be brief", "two"]
 
 
-def test_a_full_context_forgets_the_oldest_turns(policy: Policy) -> None:
+def test_full_context_drops_oldest_turns(policy: Policy) -> None:
     talk = Conversation(policy, SHORT)
     talk.turns = [("a" * 150, "b"), ("c" * 150, "d"), ("e" * 150, "f")]
     reply = talk.ask("g" * 100, lambda piece: None)  # 512 in all, 12 for the answer
     assert reply.forgotten == 1 and [said[0] for said, _ in talk.turns] == ["c", "e", "g"]
-    had = list(talk.turns)
-    with pytest.raises(TaskError, match=r"that is 60\d tokens, and 500 fit"):
+    before = list(talk.turns)
+    with pytest.raises(TaskError, match=r"60\d tokens, and 500 fit"):
         talk.ask("h" * 600, lambda piece: None)
-    assert talk.turns == had and talk.ask("i", lambda piece: None).forgotten == 0
+    assert talk.turns == before and talk.ask("i", lambda piece: None).forgotten == 0
 
 
-def test_an_interrupt_keeps_what_there_is_and_the_next_turn_works(policy: Policy) -> None:
+def test_interrupt_keeps_partial_answer(policy: Policy) -> None:
     seen: list[str] = []
 
     def impatient(piece: str) -> None:
@@ -114,7 +114,7 @@ def test_an_interrupt_keeps_what_there_is_and_the_next_turn_works(policy: Policy
     assert talk.ask("go on", lambda piece: None).finish in ("stop", "length")
 
 
-def test_one_answer_for_a_pipe(outdo: Outdo, tmp_path: Path) -> None:
+def test_one_answer_in_a_pipe(outdo: Outdo, tmp_path: Path) -> None:
     save_policy(load_policy("tiny", device="cpu", seed=1), tmp_path / "m")
     tokenizer = tmp_path / "m" / "tokenizer.json"
     done = outdo("chat", "m", "-p", "12+30", "--temperature", "0", "--max-completion-length", "5")
@@ -131,7 +131,7 @@ def test_one_answer_for_a_pipe(outdo: Outdo, tmp_path: Path) -> None:
     assert done.returncode == 2 and "fit beside an answer" in done.stderr
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
     """What is typed: a line for each `input`, or what it raises."""
     waiting: Iterator[str | type[BaseException]] = iter(lines)
 
@@ -142,30 +142,30 @@ def said(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> 
         raise line
 
     monkeypatch.setattr("builtins.input", typed)
-    monkeypatch.setattr(cli, "_waiting", lambda: False)
+    monkeypatch.setattr(cli, "_has_input", lambda: False)
 
 
-def test_commands_and_ways_to_leave(
+def test_commands_and_exits(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk = Conversation(policy, SHORT)
-    said(monkeypatch, "one", "two \\", "lines", "/nonsense", "", KeyboardInterrupt, "/etc/passwd ?", "/quit")
+    type_lines(monkeypatch, "one", "two \\", "lines", "/nonsense", "", KeyboardInterrupt, "/etc/passwd ?", "/quit")
     cli._converse(talk, "m")
     assert [turn[0] for turn in talk.turns] == ["one", "two \nlines", "/etc/passwd ?"]
     shown = capsys.readouterr().out
-    assert "/nonsense is no command here" in shown and "Ctrl-C again or Ctrl-D leaves" in shown
-    said(monkeypatch, "/reset", KeyboardInterrupt, KeyboardInterrupt, "never read")
+    assert "/nonsense is not a command" in shown and "Ctrl-C again or Ctrl-D exits" in shown
+    type_lines(monkeypatch, "/reset", KeyboardInterrupt, KeyboardInterrupt, "never read")
     cli._converse(talk, "m")
     assert talk.turns == []
-    policy.tokenizer.chat_template = None
-    said(monkeypatch, "x" * 600, EOFError)
+    policy.renderer.tokenizer.chat_template = None
+    type_lines(monkeypatch, "x" * 600, EOFError)
     cli._converse(talk, "m")
     shown = capsys.readouterr().out
-    assert shown.count("no chat template") == 1 and "say less" in shown
+    assert shown.count("no chat template") == 1 and "shorten it" in shown
 
 
 @pytest.mark.slow
-def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
+def test_terminal_session(tmp_path: Path) -> None:
     save_policy(load_policy("tiny", device="cpu", seed=1), tmp_path / "m")
     here, there = pty.openpty()
     words = [sys.executable, "-m", "outdo", "chat", "m", "--temperature", "0", "--max-completion-length", "250"]
@@ -196,7 +196,7 @@ def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
         os.write(here, b"\x03")
         until("(stopped)")
         os.write(here, b"/reset\n")
-        until("(forgotten)")
+        until("(conversation cleared)")
         until("> ")  # typed before it, an end of input would be the old mode's, and lost
         os.write(here, b"\x04")
         assert process.wait(30) == 0
@@ -205,29 +205,25 @@ def test_a_session_in_a_real_terminal(tmp_path: Path) -> None:
         os.close(here)
 
 
-def test_what_is_no_question_is_refused_in_a_sentence(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_options_refused(outdo: Outdo, tmp_path: Path) -> None:
     for words, part in (
         (("-p", ""), "the prompt is empty"),
         (("-p", "hi", "--top-p", "0"), "top_p=0.0: it must be more than 0 and at most 1"),
-        (("-p", "hi", "--device", "gpu"), "device=gpu: there is no such device"),
+        (("-p", "hi", "--device", "gpu"), "device=gpu: no such device"),
     ):
         done = outdo("chat", "tiny", *words)
         assert done.returncode == 2 and part in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "part"), [(None, "standard input is closed"), (b"\xff\xfe\x80", "not text in UTF-8")]
-)
-def test_standard_input_that_is_closed_or_no_text(
-    given: bytes | None, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("given", "part"), [(None, "standard input is closed"), (b"\xff\xfe\x80", "not valid UTF-8")])
+def test_bad_standard_input(given: bytes | None, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for errors in ("strict", "surrogateescape"):  # the second where the locale is C
         file = None if given is None else io.TextIOWrapper(io.BytesIO(given), "utf-8", errors=errors)
         monkeypatch.setattr(sys, "stdin", file)
         with pytest.raises(RecipeError, match=part):
-            cli._asked(None)
+            cli._single_prompt(None)
         monkeypatch.undo()
 
 
-def test_bytes_that_are_no_character_do_not_end_a_conversation(policy: Policy) -> None:
+def test_invalid_bytes_in_a_message(policy: Policy) -> None:
     assert Conversation(policy, SHORT).ask("1\udcff2", lambda piece: None).finish in ("stop", "length")

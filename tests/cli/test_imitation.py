@@ -13,13 +13,13 @@ import pytest
 from outdo.models.load import load_policy
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
-from outdo.rollout.local import LocalSampler
 from outdo.runs.reader import read_rows
 from outdo.training.harvest import DECIDING_KEYS, demonstrations, harvest, select_answers, tally_of
 from outdo.training.stages import prefixed
 from outdo.types import Grade, Group, Prompt, SampleParams, Trajectory
 from support.basics import prompt_of
 from support.harness import Forks
+from support.samplers import local_sampler
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -131,7 +131,7 @@ def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:
     def teacher(prompt: Prompt) -> str | None:
         return "two" if prompt.answer == "2" else None
 
-    sampler = LocalSampler(policy)
+    sampler = local_sampler(policy)
     tally = harvest(prompts, sampler, always, params, out, {}, samples=2, keep=1, seed=0, teacher=teacher)
     texts = {row["answer"]: row["completion"] for row in reversed(list(read_rows(out)))}
     assert texts["2"] == "two" and texts.get("3") != "two"

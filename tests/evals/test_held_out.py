@@ -19,7 +19,7 @@ from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompt
 from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
 from outdo.training.console import PlainLines, summary
-from outdo.types import Group, Prompt, SampleParams, Trajectory
+from outdo.types import Group, Prompt, SampleParams, Trajectory, WeightSource
 from support.basics import prompt_of
 
 
@@ -38,7 +38,7 @@ class Known:
             ]
             yield Group(prompt, (1,), tuple(_said(text) for text in said))
 
-    def load(self, weights: Mapping[str, Any], version: int) -> None: ...
+    def update(self, source: WeightSource, version: int) -> None: ...
 
 
 def _said(text: str) -> Trajectory:

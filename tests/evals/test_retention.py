@@ -89,7 +89,7 @@ def test_another_tokenizer_is_refused(policy: Policy, tmp_path: Path) -> None:
     for keepsake in (Keepsake(), Keepsake(path)):
         keepsake.set_base("base", policy)
         other = load_policy("tiny", device="cpu")
-        vocab = other.tokenizer.backend_tokenizer
-        other.tokenizer._tokenizer = type(vocab).from_str(vocab.to_str().replace('"e":', '"§":'))
+        vocab = other.renderer.tokenizer.backend_tokenizer
+        other.renderer.tokenizer._tokenizer = type(vocab).from_str(vocab.to_str().replace('"e":', '"§":'))
         with pytest.raises(ModelError, match="another tokenizer than base"):
             keepsake.measure("m", other)

@@ -117,7 +117,7 @@ def with_template(folder: Path, template: str) -> Path:
 def test_a_chat_template_cannot_leave_its_sandbox_and_its_error_is_in_words(folder: Path, name: str) -> None:
     policy = load_policy(str(with_template(folder, ESCAPES[name])), device="cpu")
     with pytest.raises(OutdoError, match="chat template"):
-        policy.encode(PROMPT)
+        policy.renderer.encode(PROMPT)
     assert not Path("executed").exists()
 
 

@@ -8,10 +8,10 @@ import torch
 
 from outdo.learn.learner import LocalLearner
 from outdo.models.load import Policy, load_policy
-from outdo.rollout.local import LocalSampler
 from outdo.types import SampleParams
 from support.basics import prompt_of
 from support.batches import batch, recipe
+from support.samplers import local_sampler
 
 
 def half() -> Policy:
@@ -48,7 +48,7 @@ def test_it_learns_and_samples() -> None:
     stats = [learner.update(batch(), step) for step in range(3)]
     assert distance(copies(learner.masters.own), before) > 1.0
     assert all(s["grad_norm"] > 0 for s in stats)
-    (group,) = LocalSampler(policy).sample([prompt_of("1+1")], 2, SampleParams(6), 0)
+    (group,) = local_sampler(policy).sample([prompt_of("1+1")], 2, SampleParams(6), 0)
     assert all(-20 < logprob <= 0 for c in group.trajectories for logprob in c.logprobs)
 
 

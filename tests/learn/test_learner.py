@@ -16,10 +16,10 @@ from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack, unpack
 from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
-from outdo.rollout.local import LocalSampler
 from outdo.types import Batch, Sample, SampleParams
 from support.basics import group_of, prompt_of
 from support.batches import assert_same, batch, gradients_after, groups, recipe
+from support.samplers import local_sampler
 
 
 def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
@@ -90,7 +90,7 @@ def test_groups_without_spread_are_skipped_and_change_no_gradient(policy: Policy
 
 def test_sampled_answers_are_on_policy_to_rounding(policy: Policy) -> None:
     prompts = [prompt_of(f"{i}+{i * 7}") for i in range(4)]
-    sampled = list(LocalSampler(policy).sample(prompts, 4, SampleParams(8, temperature=0.8), 0))
+    sampled = list(local_sampler(policy).sample(prompts, 4, SampleParams(8, temperature=0.8), 0))
     b = prepare(
         with_advantages(
             [group_of(g.prompt, g.prompt_ids, [c.token_ids for c in g.trajectories], [1, 0, 0, 1]) for g in sampled]

@@ -52,8 +52,8 @@ def test_the_gradient_is_that_of_the_answers_tokens_and_the_end_of_the_turn(poli
     policy.model.set_attn_implementation("eager")
     logprobs = []
     for prompt, text in EXAMPLES:
-        asked = list(policy.encode(prompt))
-        answer = [*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.eos_ids[0]]
+        asked = list(policy.renderer.encode(prompt))
+        answer = [*policy.renderer.tokenizer(text, add_special_tokens=False)["input_ids"], policy.eos_ids[0]]
         logits = policy.model(input_ids=torch.tensor([asked + answer]), use_cache=False).logits[0, len(asked) - 1 : -1]
         logprobs.append(logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None]).flatten())
     policy.model.zero_grad()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outdo.models.attention import SHORT, How, attend
+from outdo.models.attention import MAX_DENSE_KEYS, AttentionSpec, attend
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None, bias: Tensor | None) -> Tensor:
@@ -28,10 +28,10 @@ def with_gradients(function: Callable[..., Tensor], leaves: Sequence[Tensor]) ->
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("keys", [SHORT - 1, SHORT + 1])
+@pytest.mark.parametrize("keys", [MAX_DENSE_KEYS - 1, MAX_DENSE_KEYS + 1])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
-def test_every_way_gives_the_same(
+def test_attend_paths_agree(
     heads: int, kv_heads: int, queries: int, keys: int, biased: bool, softcap: float | None
 ) -> None:
     torch.manual_seed(heads * keys + queries)
@@ -40,8 +40,8 @@ def test_every_way_gives_the_same(
     hidden = torch.rand(3, queries, keys) < 0.5
     hidden[..., 0] = False
     bias = torch.zeros(3, queries, keys).masked_fill(hidden, -math.inf) if biased else None
-    how = How(heads, 0.3, softcap=softcap)
-    found = with_gradients(lambda q, k, v: attend(q, k, v, how, bias), leaves)
+    spec = AttentionSpec(heads, 0.3, softcap=softcap)
+    found = with_gradients(lambda q, k, v: attend(q, k, v, spec, bias), leaves)
     expected = with_gradients(lambda q, k, v: by_hand(q, k, v, 0.3, softcap, bias), leaves)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

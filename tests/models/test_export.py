@@ -26,7 +26,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def test_an_adapter_is_merged(model: Path, tmp_path: Path) -> None:
+def test_adapter_merged(model: Path, tmp_path: Path) -> None:
     policy = load_policy(str(model), device="cpu", lora=Lora(4, 8.0))
     assert policy.adapter
     policy.adapter.pairs[1].data.add_(0.5)
@@ -39,7 +39,7 @@ def test_an_adapter_is_merged(model: Path, tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template
 
 
-def test_a_run_and_its_checkpoint_are_exported(outdo: Command, tmp_path: Path, model: Path) -> None:
+def test_run_and_checkpoint(outdo: Command, tmp_path: Path, model: Path) -> None:
     rewards = tmp_path / "vary.py"
     rewards.write_text("def vary(completions, **c):\n    return [sum(map(ord, t)) % 7 for t in completions]\n")
     run = tmp_path / "run"
@@ -69,23 +69,23 @@ def test_a_run_and_its_checkpoint_are_exported(outdo: Command, tmp_path: Path, m
     assert any(not torch.equal(first[name], value) for name, value in trained.items())
 
 
-def test_nothing_is_written_over(model: Path, tmp_path: Path) -> None:
+def test_nothing_overwritten(model: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    with pytest.raises(ModelError, match="is there already"):
+    with pytest.raises(ModelError, match="already exists"):
         export_model(str(model), tmp_path / "full")
     with pytest.raises(ModelError, match="does not exist"):
         export_model(str(tmp_path / "nothing"), tmp_path / "out")
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine" and not (tmp_path / "out").exists()
 
 
-def test_gguf_needs_llama_cpps_own_converter(outdo: Command, model: Path, tmp_path: Path) -> None:
+def test_gguf_without_converter(outdo: Command, model: Path, tmp_path: Path) -> None:
     done = outdo("export", "base", "--out", "out", "--gguf", "m.gguf")
     assert done.returncode == 2 and CONVERTER in done.stderr and "--outfile m.gguf" in done.stderr
     assert not (tmp_path / "out").exists(), "said before any work"
 
 
-def test_the_converter_is_run_where_there_is_one(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_converter_runs(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "bin" / CONVERTER
     script.parent.mkdir()
     script.write_text('#!/bin/sh\ntest -f "$1/model.safetensors" && test "$2" = --outfile && echo made > "$3"\n')
@@ -93,5 +93,5 @@ def test_the_converter_is_run_where_there_is_one(model: Path, tmp_path: Path, mo
     monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
     assert export_model(str(model), tmp_path / "out", tmp_path / "m.gguf")[1].read_text() == "made\n"
     script.write_text("#!/bin/sh\necho this model is unknown >&2; exit 1\n")
-    with pytest.raises(ModelError, match=r"is written, and .* made no GGUF of it: this model is unknown"):
+    with pytest.raises(ModelError, match=r"was written, but .*: this model is unknown"):
         export_model(str(model), tmp_path / "other", tmp_path / "n.gguf")

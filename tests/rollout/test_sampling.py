@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from outdo.rollout.sampling import MOST_KEPT, pick, uniforms
+from outdo.rollout.sampling import MAX_SUPPORT, pick, uniforms
 from outdo.seeds import seed_of
 from outdo.types import SampleParams
 
@@ -40,7 +40,7 @@ def splitmix64(seed, position):
     return z ^ (z >> 31)
 
 
-def test_the_noise_is_splitmix64():
+def test_splitmix64():
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert [splitmix64(1234567, i) for i in range(4)] == published
     for position, value in enumerate(published):
@@ -51,7 +51,7 @@ def test_the_noise_is_splitmix64():
         assert uniforms(torch.tensor(seeds), position).tolist() == pytest.approx(expected, abs=GRAIN)
 
 
-def test_the_noise_lies_in_the_half_open_unit_interval_and_is_exact():
+def test_noise_range():
     seeds = hashed(2000)
     noise = torch.cat([uniforms(seeds, position) for position in range(100)])
     assert noise.dtype == torch.float32
@@ -64,7 +64,7 @@ def test_the_noise_lies_in_the_half_open_unit_interval_and_is_exact():
 @pytest.mark.parametrize(
     "seeds", [hashed(1000), torch.arange(1000), torch.arange(1000) * 2**32], ids=["hash", "0..", "wide"]
 )
-def test_the_noise_is_uniform_over_seeds_and_over_positions(seeds):
+def test_noise_uniform(seeds):
     noise = torch.stack([uniforms(seeds, position) for position in range(100)])
     for sample in (noise.flatten(), noise[0], noise[57], noise[:, 3]):
         statistic, limit = chi_square(torch.histc(sample, 16, 0, 1).tolist(), [1 / 16] * 16)
@@ -72,7 +72,7 @@ def test_the_noise_is_uniform_over_seeds_and_over_positions(seeds):
 
 
 @pytest.mark.parametrize("seeds", [hashed(20_000), torch.arange(20_000)], ids=["hash", "0.."])
-def test_neighbours_in_position_and_seed_are_independent(seeds):
+def test_noise_independent(seeds):
     here, next_position = uniforms(seeds, 5), uniforms(seeds, 6)
     pairs = {"position": (here, next_position), "seed": (here[:-1], here[1:]), "far": (here, uniforms(seeds, 4000))}
     for a, b in pairs.values():
@@ -82,7 +82,7 @@ def test_neighbours_in_position_and_seed_are_independent(seeds):
         assert statistic < limit
 
 
-def test_a_row_draws_the_same_whoever_sits_beside_it():
+def test_draw_ignores_neighbours():
     seeds, logits = hashed(64), torch.randn(64, 30, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
     how = params(temperature=0.9, top_p=0.9, top_k=20)
@@ -95,7 +95,7 @@ def test_a_row_draws_the_same_whoever_sits_beside_it():
         assert pick(logits[i : i + 1], uniforms(seeds[i : i + 1], 3), how)[0].item() == tokens[i].item()
 
 
-def test_the_choice_inverts_the_cumulated_probabilities():
+def test_inverse_cdf():
     logits = torch.tensor([0.2, 0.3, 0.5]).log()
     for noise, token in ((0.0, 0), (0.19, 0), (0.21, 1), (0.49, 1), (0.51, 2), (1 - GRAIN, 2)):
         chosen, logprob, _ = pick(logits[None], torch.tensor([noise]), params())
@@ -113,7 +113,7 @@ def frequencies(n, **options):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_frequencies_match_the_probabilities(temperature):
+def test_frequencies(temperature):
     """The logits are multiplied by the temperature first, so that the same probabilities must come out."""
     counts = frequencies(20_000, temperature=temperature)
     kept = [i for i, p in enumerate(PROBABILITIES) if p]
@@ -140,7 +140,7 @@ def test_frequencies_match_the_probabilities(temperature):
         ({"top_k": 2, "top_p": 0.99}, [0, 2]),
     ],
 )
-def test_cuts_keep_the_right_tokens_in_the_right_proportion(options, support):
+def test_truncation(options, support):
     counts = frequencies(20_000, **options)
     assert [token for token, count in enumerate(counts) if count] == support
     total = sum(PROBABILITIES[token] for token in support)
@@ -150,7 +150,7 @@ def test_cuts_keep_the_right_tokens_in_the_right_proportion(options, support):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_log_probabilities_are_those_of_what_was_left_to_choose_from(temperature):
+def test_truncated_logprobs(temperature):
     logits = torch.tensor([[2.0, -1.0, 1.0, 0.0]])
     total = math.exp(2.0 / temperature) + math.exp(1.0 / temperature)
     for noise, token in ((0.01, 0), (0.99, 2)):
@@ -159,7 +159,7 @@ def test_log_probabilities_are_those_of_what_was_left_to_choose_from(temperature
         assert logprob.item() == pytest.approx(logits[0, token].item() / temperature - math.log(total), abs=1e-6)
 
 
-def test_min_p_is_a_share_of_the_likeliest():
+def test_min_p():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     _, _, support = pick(logits, torch.tensor([0.5]), params(min_p=0.29))
     assert support.tolist() == [[0, 1, 2, -1]]
@@ -167,13 +167,13 @@ def test_min_p_is_a_share_of_the_likeliest():
     assert support.tolist() == [[0, 1, -1, -1]]
 
 
-def test_top_p_alone_leaves_no_more_than_can_travel():
+def test_max_support():
     logits = torch.zeros(1, 1000)
     _, logprob, support = pick(logits, torch.tensor([0.5]), params(top_p=0.9))
-    assert support.shape == (1, MOST_KEPT) and logprob.item() == pytest.approx(-math.log(MOST_KEPT), abs=1e-5)
+    assert support.shape == (1, MAX_SUPPORT) and logprob.item() == pytest.approx(-math.log(MAX_SUPPORT), abs=1e-5)
 
 
-def test_greedy_takes_the_likeliest_whatever_the_noise():
+def test_greedy():
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, -1.0, 4.9]])
     for noise in (0.0, 0.5, 1 - GRAIN):
         tokens, logprobs, _ = pick(logits, torch.full((2,), noise), params(temperature=0.0, top_p=0.5, top_k=1))
@@ -182,13 +182,13 @@ def test_greedy_takes_the_likeliest_whatever_the_noise():
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5, 1 - GRAIN])
-def test_a_token_of_probability_zero_is_never_chosen(noise):
+def test_zero_probability_never_drawn(noise):
     banned = torch.tensor([[-math.inf, 0.0, -math.inf, 0.0, -math.inf]])
     assert pick(banned, torch.tensor([noise]), params())[0].item() in (1, 3)
     assert pick(banned, torch.tensor([noise]), params(top_k=4, top_p=0.99))[0].item() in (1, 3)
 
 
-def test_a_large_vocabulary_in_half_precision():
+def test_large_vocabulary_bfloat16():
     """Cumulated rounding must not push the last draw past the end, nor bias the halves."""
     n, vocabulary = 256, 50_000
     logits = torch.zeros(n, vocabulary, dtype=torch.bfloat16)

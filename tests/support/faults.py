@@ -21,7 +21,7 @@ import torch
 import outdo.learn.learner
 import outdo.learn.sft
 import outdo.rewards.compose
-import outdo.rollout.local
+import outdo.rollout.groups
 import outdo.rollout.source
 import outdo.runs.checkpoint
 import outdo.runs.files
@@ -34,7 +34,7 @@ import outdo.training.loop
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
-    "rollout": (outdo.rollout.local.LocalSampler, "sample"),
+    "rollout": (outdo.rollout.groups.Sampler, "sample"),
     "grade": (outdo.rewards.compose, "grade"),
     "graded": (outdo.rollout.source, "grade_all"),
     "advantages": (outdo.training.loop, "with_advantages"),

@@ -16,24 +16,24 @@ from outdo.errors import ModelError, RecipeError, TaskError
 if TYPE_CHECKING:
     from outdo.rollout.chat import Conversation, Reply
 
-HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer; \\ at a line's end goes on"
+HELP = "/reset clears the conversation, /quit or Ctrl-D exits, Ctrl-C stops an answer; \\ at a line's end continues it"
 
 
 @app.command()
 def chat(
     model: Annotated[str, typer.Argument(help="A Hugging Face folder, a hub name, or a run.")],
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="Answer this and end; -: standard input.")
+        str | None, typer.Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.7,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the likeliest tokens, this share.")] = 1.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same again; default: another each time.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1: all tokens.")] = 1.0,
+    max_completion_length: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
+    seed: Annotated[int | None, typer.Option(min=0, help="Makes answers reproducible; default: random.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Talk with a model. Answers are shown as they are written.
+    """Chat with a model. Answers are shown while they are generated.
 
     \b
       outdo chat runs/NAME
@@ -50,39 +50,39 @@ def chat(
         params = SampleParams(max_completion_length, temperature, top_p)
     except ValueError as error:
         raise RecipeError(str(error)) from None
-    once = _asked(prompt)
+    text = _single_prompt(prompt)
     policy = load_policy(model, dtype=dtype, device=device)
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
-    if once is not None:
-        reply = _answer(talk, once)
+    if text is not None:
+        reply = _answer(talk, text)
         raise typer.Exit(130 if reply.finish == "interrupted" else 0)
     _converse(talk, model)
 
 
-def _asked(prompt: str | None) -> str | None:
-    """What is asked by -p, or by standard input where that is no terminal; None: there is a conversation."""
+def _single_prompt(prompt: str | None) -> str | None:
+    """The prompt given by -p, or by standard input where that is not a terminal; None: a conversation."""
     if prompt in (None, "-") and sys.stdin is None:
-        raise RecipeError("standard input is closed, so there is nobody to talk with: ask with -p")
+        raise RecipeError("standard input is closed: give the prompt with -p")
     if prompt is None and sys.stdin.isatty():
         return None
     try:
         text = sys.stdin.read().strip() if prompt in (None, "-") else str(prompt)
-        text.encode()  # what a shell handed over may be no text either
+        text.encode()  # a shell may pass invalid bytes, too
     except UnicodeError:
-        raise RecipeError("the prompt is not text in UTF-8: there is nothing to answer") from None
+        raise RecipeError("the prompt is not valid UTF-8 text") from None
     if not text.strip():
-        raise RecipeError("there is nothing to answer: the prompt is empty")
+        raise RecipeError("the prompt is empty: nothing to answer")
     return text
 
 
 def _converse(talk: Conversation, model: str) -> None:
     with suppress(ImportError):
-        import readline  # lines can be edited, and come back with the arrow keys
+        import readline  # line editing and history
 
-        readline.parse_and_bind("set enable-bracketed-paste on")  # what is pasted is one message, whatever its lines
+        readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines are one message
     print(f"{model}: {HELP}")
     if not talk.has_template:
-        print("Its tokenizer has no chat template: it goes on with your text, and does not know who said what")
+        print("The tokenizer has no chat template: the model continues your text, and roles are not marked")
     interrupted = False
     while (text := _message(interrupted)) not in (None, "/quit", "/exit"):
         assert text is not None
@@ -90,7 +90,7 @@ def _converse(talk: Conversation, model: str) -> None:
 
 
 def _message(interrupted: bool) -> str | None:
-    """The next thing said; None to leave. An interrupt right after an interrupt leaves too."""
+    """The next message; None to exit. A second interrupt in a row exits, too."""
     while True:
         try:
             return _read().strip()
@@ -98,21 +98,21 @@ def _message(interrupted: bool) -> str | None:
             print()
             return None
         except KeyboardInterrupt:
-            print("" if interrupted else "\n(Ctrl-C again or Ctrl-D leaves)")
+            print("" if interrupted else "\n(Ctrl-C again or Ctrl-D exits)")
             if interrupted:
                 return None
             interrupted = True
 
 
 def _turn(talk: Conversation, text: str) -> bool:
-    """Does what was said; True where it was interrupted."""
+    """Runs a command or answers a message; True where it was interrupted."""
     from outdo.rollout.chat import printable
 
     if text == "/reset":
         talk.reset()
-        print("(forgotten)")
+        print("(conversation cleared)")
     elif text.startswith("/") and text[1:].isascii() and text[1:].isalpha():
-        print(f"{text} is no command here. {HELP}")
+        print(f"{text} is not a command. {HELP}")
     elif text:
         try:
             return _answer(talk, text).finish == "interrupted"
@@ -125,7 +125,7 @@ def _turn(talk: Conversation, text: str) -> bool:
 
 
 def _answer(talk: Conversation, text: str) -> Reply:
-    """Shows the answer on standard output, and what there is to say of it on standard error."""
+    """Shows the answer on standard output, and remarks on standard error."""
 
     def show(piece: str) -> None:
         print(piece, end="", flush=True)
@@ -133,8 +133,8 @@ def _answer(talk: Conversation, text: str) -> Reply:
     reply = talk.ask(text, show)
     print(flush=True)
     if reply.forgotten:
-        oldest = "oldest turn is" if reply.forgotten == 1 else f"{reply.forgotten} oldest turns are"
-        print(f"(the context is full: the {oldest} forgotten)", file=sys.stderr)
+        turns = "turn was" if reply.forgotten == 1 else f"{reply.forgotten} turns were"
+        print(f"(the context is full: the oldest {turns} dropped)", file=sys.stderr)
     if reply.finish == "length":
         limit = talk.params.max_completion_length
         print(f"(cut at {limit} tokens: --max-completion-length allows more)", file=sys.stderr)
@@ -144,18 +144,18 @@ def _answer(talk: Conversation, text: str) -> Reply:
 
 
 def _read() -> str:
-    """A message: a line, or several that were pasted at once or end in a backslash."""
+    """A message: a line, or several that were pasted together or end in a backslash."""
     lines = [input("> ")]
     while True:
         if lines[-1].endswith("\\"):
             lines[-1] = lines[-1][:-1]
             lines.append(input("… "))
-        elif _waiting():
+        elif _has_input():
             lines.append(input())
         else:
             return "\n".join(lines)
 
 
-def _waiting() -> bool:
-    """Whether more lines are there already: nobody types so fast."""
+def _has_input() -> bool:
+    """Whether more lines are waiting: then they were pasted, not typed."""
     return bool(select.select([sys.stdin], [], [], 0.05)[0])

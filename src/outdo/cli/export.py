@@ -14,10 +14,10 @@ from outdo.cli.app import app
 def export(
     model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder, an adapter, a .gguf, a hub name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A new folder.")],
-    gguf: Annotated[Path | None, typer.Option(help="Also a GGUF file, by llama.cpp's own converter.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="Also write a GGUF file, with llama.cpp's converter.")] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
 ) -> None:
-    """Write any model as one Hugging Face folder, an adapter merged.
+    """Write any model as one Hugging Face folder, with its adapter merged.
 
     \b
       outdo export runs/NAME --out ./model

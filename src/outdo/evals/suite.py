@@ -158,7 +158,7 @@ def examine(
 
 
 def _that_fit(policy: Policy, quiz: Quiz, limit: int) -> list[Prompt]:
-    sizes = [len(ids) for ids in policy.encode_all(quiz.prompts)]
+    sizes = [len(ids) for ids in policy.renderer.encode_all(quiz.prompts)]
     found = [prompt for prompt, size in zip(quiz.prompts, sizes, strict=True) if size + limit <= policy.context]
     if quiz.prompts and not found:
         raise TaskError(
@@ -202,9 +202,10 @@ class Keepsake:
             return log_likelihoods(policy, self.texts, tell)
 
     def _encoded(self, policy: Policy) -> list[Text]:
-        ids = policy.tokenizer(self.text, add_special_tokens=False, verbose=False)["input_ids"]
-        first = policy.tokenizer("")["input_ids"][:1]  # what the tokenizer itself puts before a text, if anything
-        return windows(ids, tuple(first) if first == [policy.tokenizer.bos_token_id] else (), policy.context)
+        assert self.text is not None
+        tokenizer, (ids,) = policy.renderer.tokenizer, policy.renderer.encode_texts([self.text])
+        first = tokenizer("")["input_ids"][:1]  # what the tokenizer itself puts before a text, if anything
+        return windows(ids, tuple(first) if first == [tokenizer.bos_token_id] else (), policy.context)
 
     def _written(self, policy: Policy) -> list[Text]:
         params = SampleParams(min(TOKENS, policy.context // 2))
@@ -212,7 +213,7 @@ class Keepsake:
         return sorted((group.prompt_ids, group.trajectories[0].token_ids) for group in groups)
 
     def _decoded(self, policy: Policy) -> list[str]:
-        return policy.tokenizer.batch_decode([[*given, *scored] for given, scored in self.texts])
+        return policy.renderer.tokenizer.batch_decode([[*given, *scored] for given, scored in self.texts])
 
 
 def _read(path: Path) -> str:

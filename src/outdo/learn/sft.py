@@ -160,8 +160,8 @@ def encode(
 def _encoded(policy: Policy, examples: Sequence[Demonstration], longest: int, places: Iterator[int]) -> list[Example]:
     if not examples:
         return []
-    prompts = policy.encode_all([prompt for prompt, _ in examples])
-    answers = policy.tokenizer([text for _, text in examples], add_special_tokens=False)["input_ids"]
+    prompts = policy.renderer.encode_all([prompt for prompt, _ in examples])
+    answers = policy.renderer.encode_texts([text for _, text in examples])
     found = []
     for prompt_ids, answer, place in zip(prompts, answers, places, strict=False):  # the places go on
         answer_ids = (*answer, policy.eos_ids[0])[: max(0, longest - len(prompt_ids))]

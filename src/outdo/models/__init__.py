@@ -1,1 +1,1 @@
-"""Loading and saving models, and the attention that they all share."""
+"""Models: loading and saving, tokenizer and chat template, LoRA, the written-out decoder and its kernels."""

@@ -1,11 +1,11 @@
-"""Keys and values of what has been read and written, while answers are decoded.
+"""The KV cache: keys and values of prompts and answers, while answers are decoded.
 
 Two kinds with the same methods. `SlotCache` gives each row a slot of its own and copies the prompt into it: for the
-CPU, and for models that the kernels cannot serve. `PagedCache` cuts the memory into pages; a prompt's pages are shared
-by its group, rows take new ones as they grow, and running out of them pauses rows.
+CPU, and for models that the kernels do not support. `PagedCache` divides the memory into pages; the answers to a prompt
+share its pages, rows take new ones as they grow, and rows pause when none are free.
 
-A row reads its prompt but for the last token, which is the first that it is fed: `prompt` counts what was read ahead,
-`own` what the row has been fed since.
+A prompt is prefilled except for its last token, which is the first that its rows are fed: `prompt` counts what was
+prefilled, `own` what the row has been fed since.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outdo.models.attention import How, SharedPrompts, attend
+from outdo.models.attention import AttentionSpec, SharedPrompts, attend
 from outdo.models.ops import kernels, rotate, sent
 
 PAGE = 64  # tokens
@@ -27,13 +27,13 @@ PAGE = 64  # tokens
 class SlotCache:
     """Rows 0 to R - 1, each with room for the longest text."""
 
-    turns: ClassVar[bool] = False
+    applies_rope: ClassVar[bool] = False
 
     def __init__(self, rows: int, longest: int, device: torch.device) -> None:
         self.rows, self.longest, self.device = rows, longest, device
         self.prompt_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.own_B = torch.zeros(rows, dtype=torch.long, device=device)
-        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done or never begun
+        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done or not started
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._at: Tensor | None = None
@@ -42,33 +42,33 @@ class SlotCache:
         return True
 
     def place(self, prompt: int, rows: Sequence[int]) -> None:
-        """A prompt of that many tokens for these rows. It is stored when it is read, with `reading`."""
+        """Assigns a prompt of that many tokens to these rows. It is stored when it is prefilled, with `reading`."""
         index = torch.tensor(rows, device=self.device)
         self.prompt_B[index], self.own_B[index] = prompt, 0
 
     def reading(self, groups: Sequence[tuple[int, Sequence[int]]]) -> SlotPrompts:
-        """The layout to read prompts with that have been placed."""
+        """The layout to prefill placed prompts with."""
         return SlotPrompts(self, groups)
 
     def grow(self, rows: Sequence[int], tokens: int) -> list[int]:
-        """Rows that have no room for so many more tokens: none, here."""
+        """Reserves room for more tokens of each row. Returns the rows that got none: here always empty."""
         return []
 
     def release(self, rows: Sequence[int]) -> None:
-        """Rows that are done."""
+        """Frees rows that are done."""
 
-    def tell(self) -> None:
-        """Before steps are run: the device learns what has been placed, grown and released."""
+    def upload(self) -> None:
+        """Before steps run: copies to the device what has been placed, grown and released."""
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Forget all rows but these, which become 0, 1, 2, …"""
+        """Drops all rows but these, which become 0, 1, 2, …"""
         index = torch.tensor(rows, device=self.device)
         self.keys, self.values = [x[index] for x in self.keys], [x[index] for x in self.values]
         self.prompt_B, self.own_B, self.idle_B = self.prompt_B[index], self.own_B[index], self.idle_B[index]
         self.rows = len(rows)
 
     def begin(self, rows: int) -> None:
-        """Before the forward of one more token for the first so many rows."""
+        """Before the forward of one more token for the first `rows` rows."""
         self._at = (self.prompt_B + self.own_B)[:rows]
         self._end = int(self._at.max()) + 1
         first = int(self._at[0])
@@ -76,11 +76,11 @@ class SlotCache:
         self._row = torch.arange(rows, device=self.device)
         self._bias: dict[int | None, Tensor | None] = {}
 
-    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+    def attend(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> Tensor:
         assert self._at is not None
-        kv_heads, n = (qkv_NHD.shape[1] - how.heads) // 2, len(qkv_NHD)
-        q, k, v = qkv_NHD.split([how.heads, kv_heads, kv_heads], dim=1)
-        if layer == len(self.keys):  # prompts of one token only, so nothing was read ahead
+        kv_heads, n = (qkv_NHD.shape[1] - spec.heads) // 2, len(qkv_NHD)
+        q, k, v = qkv_NHD.split([spec.heads, kv_heads, kv_heads], dim=1)
+        if layer == len(self.keys):  # only prompts of one token, so nothing was prefilled
             self._add_layer(k)
         keys, values = self.keys[layer], self.values[layer]
         if self._even:
@@ -88,7 +88,7 @@ class SlotCache:
         else:
             keys[self._row, :, self._at], values[self._row, :, self._at] = k, v
         seen = keys[:n, :, : self._end], values[:n, :, : self._end]
-        return attend(q[:, :, None], *seen, how, self._seen(how.window))[:, :, 0]
+        return attend(q[:, :, None], *seen, spec, self._seen(spec.window))[:, :, 0]
 
     def _seen(self, window: int | None) -> Tensor | None:
         if window not in self._bias:
@@ -101,23 +101,23 @@ class SlotCache:
 
     def _add_layer(self, like_NKD: Tensor) -> None:
         shape = (self.rows, like_NKD.shape[1], self.longest, like_NKD.shape[2])
-        self.keys.append(like_NKD.new_zeros(shape))  # not empty: what nobody sees is still multiplied, by 0
+        self.keys.append(like_NKD.new_zeros(shape))  # zeroed: masked values are still multiplied, by 0
         self.values.append(like_NKD.new_zeros(shape))
 
 
 class SlotPrompts:
-    """Reads prompts, all at once, into the slots of their rows."""
+    """Prefills prompts, all at once, into the slots of their rows."""
 
-    turns: ClassVar[bool] = False
+    applies_rope: ClassVar[bool] = False
 
     def __init__(self, cache: SlotCache, groups: Sequence[tuple[int, Sequence[int]]]) -> None:
         self.cache, self.longest = cache, max((length for length, _ in groups), default=0)
         self.groups = [(length, torch.tensor(rows, device=cache.device)) for length, rows in groups]
         self.prompts = SharedPrompts([length for length, _ in groups], [], [], cache.device)
 
-    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
-        kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
-        k, v = qkv_NHD[:, how.heads :].split(kv_heads, dim=1)
+    def attend(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> Tensor:
+        kv_heads = (qkv_NHD.shape[1] - spec.heads) // 2
+        k, v = qkv_NHD[:, spec.heads :].split(kv_heads, dim=1)
         if layer == len(self.cache.keys):
             self.cache._add_layer(k)
         start = 0
@@ -126,39 +126,39 @@ class SlotPrompts:
             self.cache.keys[layer][rows, :, :length] = k[read].transpose(0, 1)
             self.cache.values[layer][rows, :, :length] = v[read].transpose(0, 1)
             start += length
-        return self.prompts.attend(layer, qkv_NHD, how)
+        return self.prompts.attend(layer, qkv_NHD, spec)
 
 
 class PagedCache:
-    """`num_pages` pages of 64 tokens for up to `rows` rows. Page 0 belongs to nobody: idle rows write there."""
+    """`num_pages` pages of 64 tokens for up to `rows` rows. Page 0 is a dummy that idle rows write to."""
 
-    turns: ClassVar[bool] = True
+    applies_rope: ClassVar[bool] = True
 
     def __init__(self, rows: int, longest: int, device: torch.device, num_pages: int) -> None:
         self.rows, self.longest, self.device, self.num_pages = rows, longest, device, num_pages
-        width = 2 + -(-longest // PAGE)  # a prompt's last page and a row's last page may be part empty
+        width = 2 + -(-longest // PAGE)  # a prompt's and a row's last pages may be partly empty
         self.table_RP = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.prompt_B = torch.zeros(rows, dtype=torch.int32, device=device)
         self.own_B = torch.zeros(rows, dtype=torch.int32, device=device)
-        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or never begun
+        self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or not started
         self.pages: list[Tensor] = []
         self.arrived_BK = torch.zeros(0, dtype=torch.int32, device=device)  # the kernel's own count
-        # The host's own account: what the device is told, it is told from here.
+        # The host's own copy, which is uploaded to the device.
         self.table = np.zeros((rows, width), dtype=np.int32)
-        # Copies of the table on their way to the device; by the third, the first has arrived.
+        # Copies of the table on their way to the device: when the third is sent, the first has arrived.
         pinned = device.type == "cuda"
-        self.shown = [torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned) for _ in range(3)]
+        self.uploads = [torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned) for _ in range(3)]
         self.prompt = np.zeros(rows, dtype=np.int32)
-        self.fed = np.zeros(rows, dtype=np.int32)  # tokens of its own that a row has been given pages for
-        self.held = np.zeros(rows, dtype=np.int32)  # pages of its own
+        self.fed = np.zeros(rows, dtype=np.int32)  # a row's own tokens that have pages
+        self.held = np.zeros(rows, dtype=np.int32)  # a row's own pages
         self.placed = np.zeros(rows, dtype=bool)
         self.reset()
 
     def reset(self) -> None:
-        """As if nothing had been placed; the memory is kept."""
+        """Removes everything; the memory stays allocated."""
         self.free = list(range(self.num_pages - 1, 0, -1))
-        self.group_of: list[list[int] | None] = [None] * self.rows  # the prompt's pages, one list for all siblings
-        self.sharers: dict[int, int] = {}  # id of that list: how many rows still need it
+        self.group_of: list[list[int] | None] = [None] * self.rows  # the prompt's pages, one list for all its answers
+        self.sharers: dict[int, int] = {}  # id of that list: how many rows still use it
         self._active = self.rows
         for array in (self.table, self.prompt, self.fed, self.held, self.placed):
             array[:] = 0
@@ -167,9 +167,9 @@ class PagedCache:
         self.idle_B.fill_(True)
 
     def has_room(self, prompt: int, rows: int, tokens: int) -> bool:
-        """Whether a group fits beside those that are there, if every row writes so many tokens."""
-        to_come = np.maximum(-(-tokens // PAGE) - self.held[self.placed], 0).sum()
-        return -(-prompt // PAGE) + rows * -(-tokens // PAGE) + int(to_come) <= len(self.free)
+        """Whether a group fits beside the placed ones, if every row writes that many tokens."""
+        reserved = np.maximum(-(-tokens // PAGE) - self.held[self.placed], 0).sum()
+        return -(-prompt // PAGE) + rows * -(-tokens // PAGE) + int(reserved) <= len(self.free)
 
     def place(self, prompt: int, rows: Sequence[int]) -> None:
         pages = [self.free.pop() for _ in range(-(-prompt // PAGE))]
@@ -189,7 +189,7 @@ class PagedCache:
         return PagedPrompts(self, lens, [self.group_of[rows[0]] or [] for _, rows in groups])
 
     def grow(self, rows: Sequence[int], tokens: int) -> list[int]:
-        """Pages for so many more tokens of each row; the rows for which there were none."""
+        """Takes pages for more tokens of each row. Returns the rows that got none."""
         index = np.asarray(rows, dtype=np.int64)
         need = -(-(self.fed[index] + tokens) // PAGE) - self.held[index]
         need = np.minimum(need, self.table.shape[1] - self.held[index] - -(-self.prompt[index] // PAGE))
@@ -204,10 +204,10 @@ class PagedCache:
         self.fed[index if not refused else np.setdiff1d(index, refused)] += tokens
         return refused
 
-    def tell(self) -> None:
-        self.shown.append(self.shown.pop(0))
-        self.shown[-1].copy_(torch.from_numpy(self.table))
-        self.table_RP.copy_(self.shown[-1], non_blocking=True)
+    def upload(self) -> None:
+        self.uploads.append(self.uploads.pop(0))
+        self.uploads[-1].copy_(torch.from_numpy(self.table))
+        self.table_RP.copy_(self.uploads[-1], non_blocking=True)
 
     def release(self, rows: Sequence[int]) -> None:
         for row in rows:
@@ -224,7 +224,7 @@ class PagedCache:
         self.table[index], self.prompt[index], self.held[index], self.placed[index] = 0, 0, 0, False
 
     def keep(self, rows: Sequence[int]) -> None:
-        """These rows become 0, 1, 2, …; the others have been released. Nothing but names is moved."""
+        """These rows become 0, 1, 2, …; the others have been released. No keys or values are moved."""
         index, n = np.asarray(rows, dtype=np.int64), len(rows)
         for own in (self.table, self.prompt, self.fed, self.held, self.placed):
             own[:n] = own[index]
@@ -239,30 +239,30 @@ class PagedCache:
     def begin(self, rows: int) -> None:
         self._active = rows
 
-    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+    def attend(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> Tensor:
         n = self._active
-        self._store_for(layer, qkv_NHD, how)
+        self._store_for(layer, qkv_NHD, spec)
         rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
         if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
             state = *rows, self.idle_B[:n], self.arrived_BK
-            asked = how.heads, how.scale, how.turn
-            return k.paged_attention(qkv_NHD, self.pages[layer], *state, *asked, overlaps=how.overlaps)
-        if how.turn:
-            qkv_NHD = rotate(qkv_NHD, *how.turn, (qkv_NHD.shape[1] + how.heads) // 2)
-        return paged_attention(qkv_NHD, self.pages[layer], *rows, how.heads, how.scale)
+            args = spec.heads, spec.scale, spec.rope
+            return k.paged_attention(qkv_NHD, self.pages[layer], *state, *args, overlaps=spec.overlaps)
+        if spec.rope:
+            qkv_NHD = rotate(qkv_NHD, *spec.rope, (qkv_NHD.shape[1] + spec.heads) // 2)
+        return paged_attention(qkv_NHD, self.pages[layer], *rows, spec.heads, spec.scale)
 
-    def _store_for(self, layer: int, qkv_NHD: Tensor, how: How) -> None:
+    def _store_for(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> None:
         if layer == len(self.pages):
-            kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
+            kv_heads = (qkv_NHD.shape[1] - spec.heads) // 2
             self.pages.append(qkv_NHD.new_zeros(self.num_pages, 2, kv_heads, PAGE, qkv_NHD.shape[-1]))
             if not layer:
                 self.arrived_BK = self.arrived_BK.new_zeros(self.rows, kv_heads)
 
 
 class PagedPrompts:
-    """Reads prompts into their pages."""
+    """Prefills prompts into their pages."""
 
-    turns: ClassVar[bool] = False
+    applies_rope: ClassVar[bool] = False
 
     def __init__(self, cache: PagedCache, lens: Sequence[int], taken: Sequence[Sequence[int]]) -> None:
         self.cache, self.longest = cache, max(lens, default=0)
@@ -271,19 +271,19 @@ class PagedPrompts:
         page = np.concatenate([np.repeat(pages, PAGE)[:length] for length, pages in zip(lens, taken, strict=True)])
         self.page_N, self.slot_N = sent(page.astype(np.int64), cache.device), sent(at % PAGE, cache.device)
 
-    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
-        self.cache._store_for(layer, qkv_NHD, how)
-        kv_heads = (qkv_NHD.shape[1] - how.heads) // 2
-        k, v = qkv_NHD[:, how.heads :].split(kv_heads, dim=1)
+    def attend(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> Tensor:
+        self.cache._store_for(layer, qkv_NHD, spec)
+        kv_heads = (qkv_NHD.shape[1] - spec.heads) // 2
+        k, v = qkv_NHD[:, spec.heads :].split(kv_heads, dim=1)
         pages = self.cache.pages[layer]
         pages[self.page_N, 0, :, self.slot_N], pages[self.page_N, 1, :, self.slot_N] = k, v
-        return self.prompts.attend(layer, qkv_NHD, how)
+        return self.prompts.attend(layer, qkv_NHD, spec)
 
 
 def paged_attention(
     qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, heads: int, scale: float
 ) -> Tensor:
-    """The kernel's work in plain torch."""
+    """The kernel in plain torch."""
     kv_heads, n = pages.shape[2], len(qkv_NHD)
     q, k, v = qkv_NHD.split([heads, kv_heads, kv_heads], dim=1)
     base = (prompt_N + PAGE - 1) // PAGE * PAGE
@@ -294,4 +294,4 @@ def paged_attention(
     slots = torch.arange(both.shape[3], device=at.device)
     seen = (slots < prompt_N[:, None]) | ((slots >= base[:, None]) & (slots <= at[:, None]))
     bias = torch.zeros(seen.shape, device=at.device).masked_fill_(~seen, -math.inf)[:, None]
-    return attend(q[:, :, None], both[0], both[1], How(heads, scale), bias)[:, :, 0]
+    return attend(q[:, :, None], both[0], both[1], AttentionSpec(heads, scale), bias)[:, :, 0]

@@ -1,4 +1,4 @@
-"""Loading and saving: whatever `sources.py` finds, as a policy; a policy, as a Hugging Face folder."""
+"""Loads a policy from any source that `sources.py` resolves; saves one as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -12,75 +12,51 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from outdo.errors import ModelError, TaskError
+from outdo.errors import ModelError
 from outdo.models import attention
-from outdo.models.gguf import kept_in, load_gguf
+from outdo.models.gguf import cache_folder, load_gguf
 from outdo.models.lora import Adapter, Lora, new_factors, read_factors
 from outdo.models.ops import head_logits
 from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
+from outdo.models.renderer import Renderer, keep_spaces
 from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
-from outdo.models.tokens import encoded, ending_ids, keep_spaces, set_padding, token_facts
-from outdo.types import Prompt
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A model with its tokenizer, on its device: the thing that is sampled from and trained."""
+    """A model with its renderer, on its device: what is sampled from and trained."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    renderer: Renderer
     device: torch.device
-    eos_ids: tuple[int, ...]
-    pad_id: int
-    context: int  # the most tokens that it can see
-    written_out: bool = True  # False: its layers look like those of `stack.py` and are not
-    plain: bool = False  # True: neither our attention nor our head gives its logits; only its own forward does
+    written_out: bool = True  # False: its layers look like those of `stack.py`, but give other numbers
+    plain: bool = False  # True: only its own forward gives its logits, neither our attention nor our head
     source: Source = SCRATCH
-    adapter: Adapter | None = None  # where only that is trained
-    stack: Stack | None = field(init=False)  # the model written out, where it is of the kind that can be
+    adapter: Adapter | None = None  # set where only an adapter is trained
+    stack: Stack | None = field(init=False)  # the model written out, where its architecture allows it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stack", find_stack(self.model) if self.written_out and not self.plain else None)
 
     def set_training(self, on: bool) -> None:
-        """Whether dropout is on, where there is any. It takes milliseconds to tell all modules: only on a change."""
+        """Switches dropout. Only on a change: visiting all modules takes milliseconds."""
         if self.model.training != on:
             self.model.train(on)
 
-    def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens, by the chat template where the tokenizer has one."""
-        return self.encode_all([prompt])[0]
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        return self.renderer.eos_ids
 
-    def encode_all(self, prompts: Sequence[Prompt], room: int = 0) -> list[tuple[int, ...]]:
-        """Many at once. Each must leave room for an answer of that length."""
-        found = encoded(self.tokenizer, prompts)
-        for prompt, ids in zip(prompts, found, strict=True):
-            if room and len(ids) + room > self.context:
-                raise TaskError(
-                    f"prompt {prompt.id!r} has {len(ids)} tokens; with max_completion_length={room} it does not fit "
-                    f"the model's {self.context}"
-                )
-        return found
+    @property
+    def pad_id(self) -> int:
+        return self.renderer.pad_id
 
-    def decode(self, token_ids: tuple[int, ...]) -> str:
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
-
-    def spell(self, token_ids: Sequence[int]) -> str:
-        """As `decode`, with the special tokens: what a stop text is looked for in."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
-
-    def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token alone, as a person reads it, the special ones too."""
-        return [self.tokenizer.decode([token]) for token in token_ids]
-
-    def decode_all(self, answers: Sequence[Sequence[int]]) -> list[str]:
-        """Many at once: in a tokenizer of Rust's, on all cores."""
-        rust = getattr(self.tokenizer, "backend_tokenizer", None)
-        if rust is None or self.tokenizer.clean_up_tokenization_spaces:
-            return [self.decode(tuple(ids)) for ids in answers]
-        return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)
+    @property
+    def context(self) -> int:
+        """The most tokens that it can see."""
+        return self.renderer.context
 
     def hidden(
         self,
@@ -90,8 +66,8 @@ class Policy:
         layers: Sequence[Layer] | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """The last hidden states [N, D] of a row of tokens, before the head. `layers` are the stack's weights as they
-        were fused before; `recompute` saves the memory of activations where gradients are wanted."""
+        """The last hidden states [N, D] of a row of tokens, before the head. `layers` are the stack's weights, fused
+        earlier; `recompute` trades time for the memory of activations where gradients are needed."""
         if self.stack:
             return self.stack.hidden(ids_N, positions_N, layout, layers, recompute)
         out = self.model.base_model(
@@ -100,7 +76,7 @@ class Policy:
         return out.last_hidden_state[0]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """In float32, where the weights are in less: rounded logits are what would tell a sampler from a learner."""
+        """In float32 whatever the weights are in: rounding would make sampler and learner disagree."""
         return head_logits(hidden_ND, self.head.weight, self.head.bias, self.cap)
 
     @property
@@ -114,7 +90,7 @@ class Policy:
 
     @property
     def window(self) -> int | None:
-        """The shortest of its layers' windows: a text that fits it needs none."""
+        """The shortest attention window of its layers: shorter texts need none."""
         config = self.model.config
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
         return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
@@ -125,12 +101,12 @@ class Policy:
 
     @property
     def cap(self) -> float | None:
-        """What its logits are bent to stay under, as Gemma's are."""
+        """The bound that its logits are softly capped at, as Gemma's are."""
         return getattr(self.model.config, "final_logit_softcapping", None)
 
     @property
     def cache_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Bytes of one token's keys and values."""
         config = self.model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         return 2 * config.num_hidden_layers * heads * self.head_size * self.model.dtype.itemsize
@@ -138,16 +114,13 @@ class Policy:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its model."""
-        found = {
-            "source": self.source.told,
+        facts = {
+            "source": self.source.description,
             "device": str(self.device),
             "num_parameters": self.num_parameters,
-            **token_facts(self.tokenizer, self.eos_ids, self.pad_id),
-            "context": self.context,
+            **self.renderer.facts,
         }
-        if self.adapter:
-            found["adapter"] = self.adapter.facts
-        return found
+        return facts | {"adapter": self.adapter.facts} if self.adapter else facts
 
     @property
     def num_parameters(self) -> int:
@@ -155,7 +128,7 @@ class Policy:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """By its name. A GPU becomes the current one, which is where kernels and streams go."""
+    """The device of that name. A GPU becomes the current one, where kernels and streams run."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -163,10 +136,10 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ModelError(f"device={name}: there is no such device; use auto, cpu, cuda or cuda:1") from None
+        raise ModelError(f"device={name}: no such device; use auto, cpu, cuda or cuda:1") from None
     if device.type == "cuda" and device.index is not None:
-        if device.index >= (there := torch.cuda.device_count()):
-            raise ModelError(f"device={name}: there are {there} GPUs here, and the first is cuda:0")
+        if device.index >= (count := torch.cuda.device_count()):
+            raise ModelError(f"device={name}: this machine has {count} GPUs; the first is cuda:0")
         torch.cuda.set_device(device)
     return device
 
@@ -174,30 +147,27 @@ def pick_device(name: str = "auto") -> torch.device:
 def load_policy(
     name: str = SCRATCH.name, *, dtype: str = "float32", device: str = "auto", seed: int = 0, lora: Lora | None = None
 ) -> Policy:
-    """The policy by any name that `find_source` knows. Raises ModelError where it cannot be had or trained here.
+    """The policy by any name that `find_source` resolves. Raises ModelError where it cannot be loaded or trained.
 
     With `lora` only an adapter is trained: the one that `name` is, or a new one. Without, an adapter is merged.
     """
     target = pick_device(device)
     source = find_source(name)
     if lora and source.kind == "tiny":
-        raise ModelError(f"use_peft=true adapts a model that knows something, and {name} starts from nothing")
+        raise ModelError(f"use_peft=true needs a pretrained model, and {name} has random weights")
     if lora and lora.four_bit:
         model, tokenizer = load_quantized(source.base or source, getattr(torch, dtype), target), load_tokenizer(source)
     else:
         model, tokenizer = _read(source, seed)
         model = model.to(target, getattr(torch, dtype))
-    eos_ids = ending_ids(name, tokenizer, model.generation_config)
-    pad_id = set_padding(tokenizer, eos_ids)
-    _tell(model, eos_ids, pad_id)
+    renderer = Renderer.of(name, tokenizer, model.generation_config, context_of(model.config))
+    _set_tokens(model, renderer)
     adapter = _adapted(model, source, lora)
-    return _faithful(
-        Policy(model, tokenizer, target, eos_ids, pad_id, context_of(model.config), source=source, adapter=adapter)
-    )
+    return _fastest_exact(Policy(model, renderer, target, source=source, adapter=adapter))
 
 
 def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapter | None:
-    """Puts the adapter on the model that there is or is asked for. The one that is to be trained, if any."""
+    """Applies the source's adapter or a new one to the model. Returns it where it is to be trained."""
     if source.kind == "adapter" and source.path:
         factors = read_factors(model, source.path)
     elif lora:
@@ -213,7 +183,7 @@ def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapt
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
-    """As the model's maker left it. Raises ModelError."""
+    """The source's tokenizer as published. Raises ModelError."""
     if source.kind == "tiny":
         return tiny_tokenizer()
     if source.kind == "adapter" and source.path and source.base:
@@ -221,12 +191,12 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         return load_tokenizer(replace(source, kind="folder") if own else source.base)
     more, where = {}, source.where
     if source.kind == "gguf" and source.path:
-        kept = kept_in(source.path)
-        more = {} if kept.is_dir() else {"gguf_file": str(source.path)}
-        where = str(kept if kept.is_dir() else source.path.parent)
+        cached = cache_folder(source.path)
+        more = {} if cached.is_dir() else {"gguf_file": str(source.path)}
+        where = str(cached if cached.is_dir() else source.path.parent)
     try:
         return keep_spaces(AutoTokenizer.from_pretrained(where, **source.options, **more))
-    except Exception as error:  # as below
+    except Exception as error:  # many kinds, as in `_read`
         raise ModelError(f"the tokenizer of {source.name} {why_not(source, error)}") from error
 
 
@@ -245,30 +215,30 @@ def context_of(config: Any) -> int:
 
 
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """An ordinary Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads.
+    """Writes a Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads.
 
-    `weights` are copies of what a learner trained (`Updates.weights`); where that was an adapter, it alone is written.
+    `weights` are copies of what a learner trained (`Updates.weights`). Of an adapter, only the adapter is written.
     """
     if weights is not None and policy.adapter:
         save_adapter(policy, folder, weights)
         return
-    disable_progress_bar()  # of transformers: a bar for one file, in the middle of ours
+    disable_progress_bar()  # of transformers: it would break into our own output
     if isinstance(policy.adapter, LiveAdapter):
         policy.adapter.save_merged(folder)
     else:
         policy.model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
-    policy.tokenizer.save_pretrained(folder)
+    policy.renderer.tokenizer.save_pretrained(folder)
 
 
 def save_adapter(policy: Policy, folder: Path, factors: Mapping[str, Tensor] | None = None) -> None:
-    """In PEFT's format, with the tokenizer beside it."""
+    """Writes the adapter in PEFT's format, with the tokenizer."""
     assert policy.adapter
     policy.adapter.save(folder, (policy.source.base or policy.source).lasting, factors)
-    policy.tokenizer.save_pretrained(folder)
+    policy.renderer.tokenizer.save_pretrained(folder)
 
 
 def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer as they are in their files."""
+    """Model and tokenizer, unchanged from their files."""
     if source.kind == "tiny":
         tokenizer = tiny_tokenizer()
         return tiny_model(tokenizer, seed), tokenizer
@@ -285,30 +255,30 @@ def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokeniz
             model = AutoModelForCausalLM.from_pretrained(
                 source.where, dtype="auto", use_safetensors=True, **source.options
             )
-        except Exception as error:  # transformers raises many kinds; all mean that the user must choose another model
+        except Exception as error:  # transformers raises many kinds; all mean that this model cannot be used
             raise ModelError(f"model {source.name} {why_not(source, error)}") from error
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ModelError(
-            f"model {source.name} is an adapter on the hub: get it into a folder first, with "
-            f"`hf download {source.name} --local-dir FOLDER`, and give that"
+            f"model {source.name} is an adapter on the hub: download it first, with "
+            f"`hf download {source.name} --local-dir FOLDER`, and give that folder"
         )
-    for param in model.parameters():  # out of the file, into memory of its own: where it lies decides its last bits
+    for param in model.parameters():  # out of the mapped file: alignment changes the last bits of results
         param.data = param.data.clone(memory_format=torch.contiguous_format)
     return model, tokenizer
 
 
-def _tell(model: PreTrainedModel, eos_ids: Sequence[int], pad_id: int) -> None:
-    """The model's own configs are told what was found, so that its folder says so too."""
-    model.config.pad_token_id = pad_id
+def _set_tokens(model: PreTrainedModel, renderer: Renderer) -> None:
+    """Writes the special tokens to the model's own configs, so that its saved folder has them too."""
+    model.config.pad_token_id = renderer.pad_id
     if generation := model.generation_config:
-        generation.pad_token_id = pad_id
-        generation.eos_token_id = list(eos_ids) if len(eos_ids) > 1 else eos_ids[0]
+        generation.pad_token_id = renderer.pad_id
+        generation.eos_token_id = list(renderer.eos_ids) if len(renderer.eos_ids) > 1 else renderer.eos_ids[0]
 
 
 @torch.no_grad()
-def _faithful(policy: Policy) -> Policy:
+def _fastest_exact(policy: Policy) -> Policy:
     """The policy by the fastest way that gives the model's own logits: written out, by its modules with our attention,
-    or by nothing of ours. Classes that scale their logits, or attend in ways of their own, are found out here."""
+    or plain. Detects classes that scale their logits, or attend in ways that ours does not."""
     model, device, n = policy.model, policy.device, min(32, policy.context) // 2
     own = model.config._attn_implementation
     prompt_N, *answers = (torch.arange(n, device=device) * step % policy.head.weight.shape[0] for step in (7, 5, 3))
@@ -320,12 +290,12 @@ def _faithful(policy: Policy) -> Policy:
     at_N = torch.arange(2 * n, device=device)
     allowed = 1e-3 if model.dtype == torch.float32 else 0.05
     for way in (policy, replace(policy, written_out=False)):
-        # A prompt and two answers that must not see each other: a class that ignores the layout gives itself away.
+        # A prompt and two answers that must not see each other: a class that ignores the layout gives other logits.
         layout = attention.SharedPrompts([n], [0, 0], [n, n], device)
         try:
             hidden = way.hidden(torch.cat([prompt_N, *answers]), torch.cat([at_N, at_N[n:]]), layout)
             ours = way.logits(hidden[n:])
-        except Exception:  # one that knows no attention but its own may fail in any way
+        except Exception:  # a class that supports no other attention may raise anything
             continue
         if float((ours - theirs).norm() / theirs.norm().clamp(min=1e-6)) < allowed:
             return way

@@ -1,10 +1,10 @@
-"""LoRA: a low-rank change of some weights, W = W0 + (alpha / r) B A, that the optimizer moves instead of them.
+"""LoRA: a low-rank change of some weights, W = W0 + (alpha / r) B A, that the optimizer trains instead of them.
 
-The model always holds the sum, in place: sampling and training read one set of ordinary weights, at full speed, and
-nothing of it is known elsewhere. W0 is kept beside, for the weights that are adapted only. The gradient of W, which the
-engine computes as ever, is turned into those of A and B as soon as it is there, and dropped.
+The model always holds the sum, in place: sampling and training read one set of ordinary weights, at full speed, and no
+other module needs to know. A copy of W0 is stored, for the adapted weights only. The gradient of W, computed as usual,
+is projected to those of A and B as soon as it exists, and dropped.
 
-In files it is PEFT's own format: `peft.PeftModel.from_pretrained(base, folder)` reads what is written here.
+Files are in PEFT's format: `peft.PeftModel.from_pretrained(base, folder)` loads them.
 
 Not covered: dropout, biases, DoRA, ranks that differ by layer, layers that are not `nn.Linear`.
 """
@@ -35,7 +35,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class Lora:
-    """What a recipe asks for."""
+    """The adapter that a recipe describes."""
 
     r: int = 16
     alpha: float = 32.0
@@ -45,17 +45,17 @@ class Lora:
 
 
 class Factors(NamedTuple):
-    """A and B of each adapted layer, by its name, and what their product is multiplied by."""
+    """A and B of each adapted layer, by its name, and the scale of their product."""
 
     pairs: dict[str, tuple[Tensor, Tensor]]
     scale: float
 
 
 class Adapter:
-    """The factors of some of a model's weights, and those weights as they were. `pairs` is A, B, A, B, …"""
+    """The factors of some of a model's weights, and the original weights. `pairs` is A, B, A, B, …"""
 
     def __init__(self, model: nn.Module, factors: Factors) -> None:
-        self.names = [name for name, _ in model.named_modules() if name in factors.pairs]  # whatever order a file has
+        self.names = [name for name, _ in model.named_modules() if name in factors.pairs]  # in the model's order
         self.scale = factors.scale
         self.own = [_weight(model, name) for name in self.names]
         self.base = [weight.detach().clone() for weight in self.own]
@@ -73,7 +73,7 @@ class Adapter:
         return [f"{_PREFIX}{name}.lora_{part}.weight" for name in self.names for part in "AB"]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{sum(p.numel() for p in self.pairs):,} (rank {self.r}, {len(self.names)} layers)"
 
     @property
@@ -83,29 +83,29 @@ class Adapter:
 
     @property
     def base_bytes(self) -> int:
-        """Of the weights as they were."""
+        """Of the original weights."""
         return sum(weight.numel() * weight.element_size() for weight in self.base)
 
     def train_only_this(self, model: nn.Module) -> None:
-        """Freezes the rest of the model. From here on a backward leaves its gradients in `gradients`."""
+        """Freezes the rest of the model. From here on a backward puts its gradients in `gradients`."""
         model.requires_grad_(False)
-        me = weakref.proxy(self)  # Python sees no circle through a hook, and would never free its weights
+        me = weakref.proxy(self)  # Python cannot collect a cycle through a hook: the weights would never be freed
         for i, weight in enumerate(self.own):
             weight.requires_grad_(True)
             weight.register_post_accumulate_grad_hook(lambda w, i=i: me._project(i, w))
 
     @torch.no_grad()
     def _project(self, i: int, weight: Tensor) -> None:
-        """dA = s Bᵀ dW, dB = s dW Aᵀ; and dW is dropped before that of the next layer comes."""
+        """dA = s Bᵀ dW, dB = s dW Aᵀ; and dW is freed before the next layer's is computed."""
         assert weight.grad is not None
         grad, weight.grad = weight.grad.float(), None
         a, b = self.pairs[2 * i], self.pairs[2 * i + 1]
         for at, value in ((2 * i, b.T @ grad), (2 * i + 1, grad @ a.T)):
-            had = self.gradients[at]
-            self.gradients[at] = value * self.scale if had is None else had.add_(value, alpha=self.scale)
+            total = self.gradients[at]
+            self.gradients[at] = value * self.scale if total is None else total.add_(value, alpha=self.scale)
 
     def drop(self) -> None:
-        """Also of a weight whose gradient was there and not yet turned into those of its factors."""
+        """Drops all gradients, also those of weights that were not projected yet."""
         self.gradients = [None] * len(self.pairs)
         for weight in self.own:
             weight.grad = None
@@ -116,7 +116,7 @@ class Adapter:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """The model gets what the factors are now."""
+        """Writes the current sum to the model's weights."""
         for weight, base, a, b in zip(self.own, self.base, self.pairs[::2], self.pairs[1::2], strict=True):
             weight.data.copy_(self._sum(base, a, b))
 
@@ -130,21 +130,21 @@ class Adapter:
     @contextmanager
     def instead(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """The model with other weights in the adapted places, such as `base`: the adapter switched off."""
-        had = [weight.data for weight in self.own]
+        current = [weight.data for weight in self.own]
         try:
             for weight, other in zip(self.own, weights, strict=True):
                 weight.data = other
             yield
         finally:
-            for weight, data in zip(self.own, had, strict=True):
+            for weight, data in zip(self.own, current, strict=True):
                 weight.data = data
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The factors themselves, by PEFT's names."""
+        """The factors, by PEFT's names."""
         return {key: p.detach() for key, p in zip(self.keys, self.pairs, strict=True)}
 
     def save(self, folder: Path, base: str, state: Mapping[str, Tensor] | None = None) -> None:
-        """As PEFT does it; of `state` where given."""
+        """Writes PEFT's files; of `state` where given."""
         folder.mkdir(parents=True, exist_ok=True)
         config = {
             "peft_type": "LORA",
@@ -165,7 +165,7 @@ class Adapter:
 
 
 def new_factors(model: Any, lora: Lora) -> Factors:
-    """They change nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
+    """New factors that change nothing yet: A is random, by a hash of the seed and the layer's name; B is 0."""
     pairs = {}
     for name, module in targets(model, lora.targets).items():
         generator = torch.Generator().manual_seed(seed_of("lora", lora.seed, name) % 2**63)
@@ -176,14 +176,14 @@ def new_factors(model: Any, lora: Lora) -> Factors:
 
 
 def read_factors(model: nn.Module, folder: Path) -> Factors:
-    """Those of an adapter's folder, for its base model. Raises ModelError where they do not fit or cannot be had."""
+    """The factors in an adapter's folder. Raises ModelError where they cannot be read or do not fit the model."""
     try:
         config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
         tensors = load_file(folder / WEIGHTS)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
         raise ModelError(
-            f"{folder}: no adapter that can be read ({error!r:.200}); it needs {CONFIG} and {WEIGHTS}"
+            f"{folder}: not a readable adapter ({error!r:.200}); it needs {CONFIG} and {WEIGHTS}"
         ) from None
     _refuse_other_kinds(folder, config)
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
@@ -193,7 +193,7 @@ def read_factors(model: nn.Module, folder: Path) -> Factors:
             b = tensors.get(key.replace(".lora_A.", ".lora_B."))
             pairs[name] = _fitting(model, folder, name, a, b)
     if not pairs or 2 * len(pairs) != len(tensors):
-        raise ModelError(f"{folder}: {WEIGHTS} holds something else than pairs of lora_A and lora_B")
+        raise ModelError(f"{folder}: {WEIGHTS} holds tensors other than pairs of lora_A and lora_B")
     return Factors(pairs, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
@@ -218,41 +218,43 @@ def _weight(model: nn.Module, name: str) -> nn.Parameter:
 
 
 def _refuse_other_kinds(folder: Path, config: Mapping[str, Any]) -> None:
-    strange = [
+    unsupported = [
         key
         for key in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
         if config.get(key)
     ]
     if config.get("peft_type") != "LORA":
-        strange.append(f"peft_type={config.get('peft_type')}")
+        unsupported.append(f"peft_type={config.get('peft_type')}")
     if config.get("bias", "none") != "none":
-        strange.append(f"bias={config['bias']}")
-    if strange:
+        unsupported.append(f"bias={config['bias']}")
+    if unsupported:
         raise ModelError(
-            f"{folder}: an adapter with {', '.join(strange)}, and only plain LoRA is read here: merge it with PEFT "
+            f"{folder}: an adapter with {', '.join(unsupported)}; only plain LoRA is supported: merge it with PEFT "
             "(merge_and_unload) and give the merged folder"
         )
 
 
 def targets(model: Any, wanted: Sequence[str]) -> dict[str, nn.Linear]:
-    """The linear layers that are meant: by the ends of their names, as PEFT does; all but the head by `all-linear`."""
+    """The linear layers to adapt: by the ends of their names, as in PEFT; `all-linear` means all but the head."""
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     head = model.get_output_embeddings()
     inner = {name: module for name, module in linear.items() if module is not head}
     if tuple(wanted) == (ALL,):
-        found = inner
+        chosen = inner
     else:
         ends = {word: {n: m for n, m in linear.items() if n == word or n.endswith("." + word)} for word in wanted}
         for word, matches in ends.items():
             if not matches:
-                known = sorted({name.rpartition(".")[2] for name in inner})
-                raise ModelError(f"lora_target_modules: no linear layer is named {word}; there are {', '.join(known)}")
-        names = set().union(*ends.values())
-        found = {name: module for name, module in linear.items() if name in names}
-        if any(m.weight is model.get_input_embeddings().weight for m in found.values()):
+                names = sorted({name.rpartition(".")[2] for name in inner})
+                raise ModelError(f"lora_target_modules: no linear layer is named {word}; there are {', '.join(names)}")
+        matched = set().union(*ends.values())
+        chosen = {name: module for name, module in linear.items() if name in matched}
+        if any(m.weight is model.get_input_embeddings().weight for m in chosen.values()):
             raise ModelError(
                 "lora_target_modules: this model's head shares its weight with the embedding: leave it out"
             )
-    if not found:
-        raise ModelError(f"use_peft=true: {type(model).__name__} has no linear layer to adapt: train it whole")
-    return found
+    if not chosen:
+        raise ModelError(
+            f"use_peft=true: {type(model).__name__} has no linear layer to adapt: use_peft=false trains it"
+        )
+    return chosen

@@ -1,7 +1,7 @@
-"""The pieces of a Llama-like layer that are not matrix products, each with its own backward.
+"""The parts of a Llama-like layer that are not matrix products, each with its own backward.
 
-On a GPU they are one kernel each (`kernels.py`); elsewhere a few operations of torch. The residual stream may be in a
-higher precision than the weights: sums are kept in its type, products are made in the weights'.
+On a GPU each is one kernel (`kernels/`); elsewhere a few torch operations. The residual stream may be in a
+higher precision than the weights: sums are in its type, products in the weights'.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 
 try:
     from outdo.models import kernels as _kernels
-except ImportError:  # no Triton: a machine without a GPU, as a rule
+except ImportError:  # no Triton: usually a machine without a GPU
     _kernels = None  # type: ignore[assignment]
 
 
 def kernels(x: Tensor, head_size: int = 16) -> ModuleType | None:
-    """The kernels, where they can take this tensor (and heads of that size)."""
+    """The kernels, where they support this tensor (and heads of that size)."""
     return _kernels if x.is_cuda and head_size in (16, 32, 64, 128, 256) else None
 
 
 def sent(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
-    """On its device, without waiting for what the device is at."""
+    """Copies values to the device without waiting for the work under way there."""
     x = torch.from_numpy(np.asarray(values))
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
@@ -55,7 +55,7 @@ class _AddNorm(torch.autograd.Function):
 
 
 def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x + delta, its RMS norm times the weight, and what the rows were multiplied by."""
+    """x + delta, its RMS norm times the weight, and the reciprocal RMS of each row."""
     if k := kernels(x_ND):
         return k.add_norm(x_ND, delta_ND, weight_D, eps)
     total = x_ND if delta_ND is None else x_ND + delta_ND
@@ -68,7 +68,7 @@ def norm_backward(
     dy_ND: Tensor, dsum_ND: Tensor | None, x_ND: Tensor, rstd_N: Tensor, weight_D: Tensor, low: torch.dtype | None
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Gradients of x, of delta in its own type `low` (None: there is none), and of the weight; and the norm's output
-    once more, for the product that it went into."""
+    recomputed, for the gradient of the product after it."""
     if k := kernels(x_ND):
         return k.norm_backward(dy_ND, dsum_ND, x_ND, rstd_N, weight_D, low)
     unit = x_ND.float() * rstd_N[:, None]
@@ -83,23 +83,23 @@ def norm_backward(
 
 
 def rotate(
-    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
+    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, rotated: int, sign: float = 1.0, inplace: bool = False
 ) -> Tensor:
-    """The first `turned` heads of each token, turned by its position (in halves, as Llama does); the rest as it is.
+    """RoPE: rotates the first `rotated` heads of each token by its position (in halves, as Llama does).
 
-    `sin_ND` carries the signs: minus in the first half. `inplace` allows the result to take the place of `x_NHD`.
+    `sin_ND` carries the signs: minus in the first half. `inplace` allows it to overwrite `x_NHD`.
     """
     if k := kernels(x_NHD, x_NHD.shape[-1]):
-        return k.rotate(x_NHD, cos_ND, sin_ND, turned, sign, inplace)
+        return k.rotate(x_NHD, cos_ND, sin_ND, rotated, sign, inplace)
     out = x_NHD if inplace else x_NHD.clone()
-    heads = out[:, :turned]
+    heads = out[:, :rotated]
     swapped = heads.roll(x_NHD.shape[-1] // 2, dims=-1)
     heads.copy_((heads * cos_ND[:, None]).addcmul_(swapped, sin_ND[:, None], value=sign))
     return out
 
 
 def swiglu(x_N2F: Tensor) -> Tensor:
-    """silu(gate) * up, of the two side by side."""
+    """silu(gate) * up, of a tensor with both side by side."""
     if k := kernels(x_N2F):
         return k.swiglu(x_N2F)
     gate, up = x_N2F.chunk(2, dim=-1)
@@ -107,22 +107,22 @@ def swiglu(x_N2F: Tensor) -> Tensor:
 
 
 def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient, and the output once more."""
+    """The gradient, and the output recomputed."""
     if k := kernels(x_N2F):
         return k.swiglu_backward(dy_NF, x_N2F)
     gate, up = x_N2F.chunk(2, dim=-1)
     dx = torch.empty_like(x_N2F)
     dgate, dup = dx.chunk(2, dim=-1)
-    bent = F.silu(gate)
-    torch.mul(bent, dy_NF, out=dup)
+    activated = F.silu(gate)
+    torch.mul(activated, dy_NF, out=dup)
     dgate.copy_(torch.ops.aten.silu_backward(dy_NF * up, gate))
-    return dx, bent.mul_(up)
+    return dx, activated.mul_(up)
 
 
 def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap: float | None = None) -> Tensor:
     """hidden @ weight.T in float32: on a GPU products in the weights' own type, summed and kept in float32.
 
-    `cap` is Gemma's: logits are bent so that none is larger.
+    `cap` is Gemma's: logits are softly capped at it.
     """
     if weight_VD.dtype == torch.float32 or not hidden_ND.is_cuda:
         logits = F.linear(hidden_ND, weight_VD, bias_V).float()

@@ -1,8 +1,8 @@
-"""QLoRA: frozen weights in four bits (bitsandbytes), and an adapter of PEFT's modules that lives beside them.
+"""QLoRA: frozen weights in four bits (bitsandbytes), and an adapter made of PEFT's modules beside them.
 
-A weight of four bits cannot hold a sum, so here the factors are layers of their own, and the model is run by its own
-modules. Sampling is slower for it, and the adapted weights take a quarter or an eighth of the memory. The merged model
-is made of the weights as they were rounded.
+A four-bit weight cannot hold the sum, so here the factors are layers of their own, and the model runs by its own
+modules. Sampling is slower, and the adapted weights take a quarter or an eighth of the memory. The merged model is made
+of the rounded weights.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _NAME = "default"  # PEFT's name of the one adapter
 
 
 def load_quantized(source: Source, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The model with its linear layers in four bits. Raises ModelError where that cannot be had."""
+    """The model with its linear layers in four bits. Raises ModelError where that is not possible."""
     missing = [name for name in ("bitsandbytes", "peft", "accelerate") if find_spec(name) is None]
     if missing:
         raise ModelError(f"load_in_4bit=true needs the package {' and '.join(missing)}: pip install 'outdo[qlora]'")
     if source.kind not in ("folder", "hub"):
         raise ModelError(
-            f"load_in_4bit=true: {source.name} is a {source.kind}, and four bits are made of a folder or a hub name "
-            "only; `outdo export` makes a folder of it"
+            f"load_in_4bit=true: {source.name} is a {source.kind}, and only a folder or a hub name can be quantized; "
+            "`outdo export` makes a folder of it"
         )
     from transformers import BitsAndBytesConfig
 
-    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
     try:
         return AutoModelForCausalLM.from_pretrained(
             source.where,
             dtype=dtype,
             use_safetensors=True,
-            quantization_config=how,
+            quantization_config=quantization,
             device_map={"": str(device)},
             **source.options,
         )
-    except Exception as error:  # transformers and bitsandbytes raise many kinds
+    except Exception as error:  # of many kinds, by transformers and bitsandbytes
         raise ModelError(f"model {source.name}, in four bits, {why_not(source, error)}") from error
 
 
 class LiveAdapter(Adapter):
-    """Factors as modules of the model, whose gradients are autograd's own: ordinary weights to an optimizer."""
+    """Factors as modules of the model, with autograd's own gradients: to an optimizer, ordinary weights."""
 
     def __init__(self, model: Any, factors: Factors) -> None:
         self.model, self.scale = model, factors.scale
@@ -65,7 +65,7 @@ class LiveAdapter(Adapter):
 
     @property
     def base_bytes(self) -> int:
-        return 0  # other factors are all that other weights take
+        return 0  # switching to other weights only takes other factors
 
     def drop(self) -> None: ...
 
@@ -77,19 +77,19 @@ class LiveAdapter(Adapter):
     @contextmanager
     def instead(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """The model with other factors."""
-        had = [factor.data for factor in self.pairs]
+        current = [factor.data for factor in self.pairs]
         try:
             for factor, other in zip(self.pairs, weights, strict=True):
                 factor.data = other
             yield
         finally:
-            for factor, data in zip(self.pairs, had, strict=True):
+            for factor, data in zip(self.pairs, current, strict=True):
                 factor.data = data
 
     @torch.no_grad()
     def merged_state(self) -> dict[str, Tensor]:
-        """The whole model in its computing type, by the names that it has without an adapter; not on the device, which
-        it need not fit."""
+        """The full model in its compute type, by its names without an adapter; on the CPU, as it may not fit the
+        device."""
         from bitsandbytes.functional import dequantize_4bit
 
         factors = dict(zip(self.names, zip(self.pairs[::2], self.pairs[1::2], strict=True), strict=True))
@@ -107,20 +107,20 @@ class LiveAdapter(Adapter):
         return state
 
     def save_merged(self, folder: Path) -> None:
-        """As the model would be without four bits and without an adapter."""
+        """Writes the model without quantization and with the adapter merged."""
         config = type(self.model.config).from_dict(self.model.config.to_dict())
         if hasattr(config, "quantization_config"):
             del config.quantization_config
         with torch.device("meta"):
-            whole: Any = type(self.model)(config)
-        whole.load_state_dict(self.merged_state(), assign=True)
-        whole.tie_weights()
-        whole.generation_config = self.model.generation_config
-        whole.save_pretrained(folder)
+            merged: Any = type(self.model)(config)
+        merged.load_state_dict(self.merged_state(), assign=True)
+        merged.tie_weights()
+        merged.generation_config = self.model.generation_config
+        merged.save_pretrained(folder)
 
 
 def live_adapter(model: Any, factors: Factors) -> LiveAdapter:
-    """The factors put into the model as PEFT's modules. The rest of it is frozen."""
+    """Injects the factors into the model as PEFT's modules, and freezes the rest."""
     import peft
 
     rank = len(next(iter(factors.pairs.values()))[0])

@@ -1,9 +1,9 @@
-"""The Llama-like decoder, written out: Llama, Mistral, Qwen2, Qwen3, SmolLM and their kin, in training and decoding.
+"""The Llama-like decoder, written out: Llama, Mistral, Qwen2, Qwen3, SmolLM and similar, in training and decoding.
 
-The same weights as transformers' modules hold, in fewer and larger steps: the three projections of attention are one
-product, so are the two of the gate; adding to the residual and norming it is one operation (`ops.py`). The backward is
-written out too: it keeps what is dear to compute and makes the rest again, and it costs the host a third of the calls
-that autograd would make. The residual stream is float32, so that bfloat16 weights lose precision in the products only,
+The weights of transformers' modules, in fewer and larger steps: attention's three projections are one product, the
+gate's two are another; adding to the residual and normalizing it is one operation (`ops.py`). The backward is written
+out too: it saves what is expensive to compute and recomputes the rest, with a third of the host calls that autograd
+would make. The residual stream is float32, so that bfloat16 weights lose precision in the products only,
 and a sampler and a learner that compute the same thing in a different order stay close.
 """
 
@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outdo.models import ops
-from outdo.models.attention import How, Layout
+from outdo.models.attention import AttentionSpec, Layout
 
 
 class Layer(NamedTuple):
-    """One layer's weights as they are multiplied."""
+    """One layer's weights, fused as they are multiplied."""
 
     norm: Tensor
     qkv: Tensor
@@ -35,22 +35,22 @@ class Layer(NamedTuple):
     down: Tensor
 
 
-class Kept(NamedTuple):
-    """What a layer's backward needs beside its weights and its output."""
+class Activations(NamedTuple):
+    """What a layer's backward needs besides its weights and its output."""
 
     x: Tensor  # the residual before attention
     rstd: Tensor
-    raw: Tensor  # queries, keys and values before their norms and positions, where there are such norms
+    raw: Tensor  # queries, keys and values before their norms and RoPE, where there are such norms
     rstd_q: Tensor | None
     rstd_k: Tensor | None
-    turned: Tensor  # after
-    seen: Tensor  # what attention made of them; carries its own graph
+    rotated: Tensor  # after them
+    attended: Tensor  # the output of attention; carries its own graph
     rstd_mlp: Tensor
     gate_up: Tensor
 
 
 class Stack:
-    """`hidden` of a model that `find_stack` knows."""
+    """Computes the hidden states of a model that `find_stack` accepts."""
 
     def __init__(self, model: Any) -> None:
         base, config = model.base_model, model.config
@@ -63,7 +63,7 @@ class Stack:
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def fused(self) -> list[Layer]:
-        """The weights as they are now. Where gradients are on, they flow back to the modules' own."""
+        """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
         return [_fuse(layer) for layer in self.base.layers]
 
     def hidden(
@@ -74,11 +74,11 @@ class Stack:
         layers: Sequence[Layer] | None = None,
         recompute: bool = False,
     ) -> Tensor:
-        """Last hidden states [N, D]. `recompute` keeps only each layer's input for the backward."""
+        """Last hidden states [N, D]. `recompute` saves only each layer's input for the backward."""
         x = F.embedding(ids_N, self.base.embed_tokens.weight).float()
-        cos, sin = (table[positions_N] for table in self._turns(x.device))
-        if layers and layout.turns and self._is_for_few(len(ids_N), layers[0]):
-            return self._hidden_of_few(x, cos, sin, layout, layers)
+        cos, sin = (table[positions_N] for table in self._rope_tables(x.device))
+        if layers and layout.applies_rope and self._use_few(len(ids_N), layers[0]):
+            return self._hidden_few(x, cos, sin, layout, layers)
         delta: Tensor | None = None
         for i, layer in enumerate(layers or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
@@ -88,25 +88,25 @@ class Stack:
                 x, delta, _ = one.forward(x, delta, layer)
         return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
 
-    def _is_for_few(self, rows: int, layer: Layer) -> bool:
+    def _use_few(self, rows: int, layer: Layer) -> bool:
         k = ops.kernels(layer.norm, self.head_size)
-        return bool(k and layer.q_norm is None and k.few.serves(rows, layer.qkv, layer.out, layer.down))
+        return bool(k and layer.q_norm is None and k.few.supports(rows, layer.qkv, layer.out, layer.down))
 
-    def _hidden_of_few(self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[Layer]) -> Tensor:
-        """`hidden` of few rows that are being decoded, in five kernels a layer."""
+    def _hidden_few(self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[Layer]) -> Tensor:
+        """`hidden` for decoding few rows, in five kernels a layer."""
         k = ops.kernels(x_ND)
         assert k
-        how = How(self.heads, self.scale, turn=(cos, sin), overlaps=True)
+        spec = AttentionSpec(self.heads, self.scale, rope=(cos, sin), overlaps=True)
         for i, w in enumerate(layers):
             qkv = k.few.norm_product(x_ND, w.norm, self.eps, w.qkv, w.qkv_bias)
-            seen = layout.attend(i, qkv.unflatten(1, (-1, self.head_size)), how)
-            k.few.add_product(x_ND, seen.flatten(1), w.out)
+            attended = layout.attend(i, qkv.unflatten(1, (-1, self.head_size)), spec)
+            k.few.add_product(x_ND, attended.flatten(1), w.out)
             gated = k.few.norm_product(x_ND, w.norm_mlp, self.eps, w.gate_up, gate=True)
             k.few.add_product(x_ND, gated, w.down)
         return ops.add_norm(x_ND, None, self.base.norm.weight, self.eps)[1]
 
     @torch.no_grad()
-    def _turns(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _rope_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of every position, computed once."""
         if self._tables is None or self._tables[0].device != device:
             positions = torch.arange(self.positions, device=device)[None]
@@ -118,7 +118,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One layer in one forward. Its input is the residual and what is to be added to it, and so is its output."""
+    """One layer in one forward. Input and output are the residual and what is still to be added to it."""
 
     stack: Stack
     index: int
@@ -126,7 +126,7 @@ class _Pass:
     cos: Tensor
     sin: Tensor
 
-    def forward(self, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Kept]:
+    def forward(self, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Activations]:
         s = self.stack
         x, y, rstd = ops.add_norm(x, delta, w.norm, s.eps)
         raw = F.linear(y, w.qkv, w.qkv_bias).unflatten(1, (-1, s.head_size))
@@ -136,48 +136,48 @@ class _Pass:
             q, rstd_q = self._norm_heads(q, w.q_norm)
             k, rstd_k = self._norm_heads(k, w.k_norm)
             qkv = torch.cat([q, k, v], dim=1)
-        turned = qkv
-        if not self.layout.turns:
-            turned = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
-        seen = self._attend(turned)
-        x_mlp, y, rstd_mlp = ops.add_norm(x, F.linear(seen.detach().flatten(1), w.out), w.norm_mlp, s.eps)
+        rotated = qkv
+        if not self.layout.applies_rope:
+            rotated = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
+        attended = self._attend(rotated)
+        x_mlp, y, rstd_mlp = ops.add_norm(x, F.linear(attended.detach().flatten(1), w.out), w.norm_mlp, s.eps)
         gate_up = F.linear(y, w.gate_up)
         out = F.linear(ops.swiglu(gate_up), w.down)
-        return x_mlp, out, Kept(x, rstd, raw, rstd_q, rstd_k, turned, seen, rstd_mlp, gate_up)
+        return x_mlp, out, Activations(x, rstd, raw, rstd_q, rstd_k, rotated, attended, rstd_mlp, gate_up)
 
     def backward(
         self,
         w: Layer,
-        kept: Kept,
+        saved: Activations,
         x_mlp: Tensor,
         dx: Tensor,
         dout: Tensor,
         low: torch.dtype | None,
         needs: Sequence[bool],
     ) -> tuple[Tensor, Tensor | None, list[Tensor | None]]:
-        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), of the weights
-        that need one."""
+        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), and of the
+        weights that need one."""
         need = dict(zip(Layer._fields, needs, strict=True))
-        dgate_up, bent = ops.swiglu_backward(dout @ w.down, kept.gate_up)
-        dw_down = dout.T @ bent if need["down"] else None
+        dgate_up, activated = ops.swiglu_backward(dout @ w.down, saved.gate_up)
+        dw_down = dout.T @ activated if need["down"] else None
         dx, dattn, dw_norm_mlp, y = ops.norm_backward(
-            dgate_up @ w.gate_up, dx, x_mlp, kept.rstd_mlp, w.norm_mlp, dout.dtype
+            dgate_up @ w.gate_up, dx, x_mlp, saved.rstd_mlp, w.norm_mlp, dout.dtype
         )
         dw_gate_up = dgate_up.T @ y if need["gate_up"] else None
         assert dattn is not None
-        dw_out = dattn.T @ kept.seen.detach().flatten(1) if need["out"] else None
-        (dqkv,) = torch.autograd.grad(kept.seen, kept.turned, (dattn @ w.out).view_as(kept.seen))
-        turned_heads = self.stack.heads + self.stack.kv_heads
-        dqkv = ops.rotate(dqkv, self.cos, self.sin, turned_heads, sign=-1.0, inplace=True)
+        dw_out = dattn.T @ saved.attended.detach().flatten(1) if need["out"] else None
+        (dqkv,) = torch.autograd.grad(saved.attended, saved.rotated, (dattn @ w.out).view_as(saved.attended))
+        rotated_heads = self.stack.heads + self.stack.kv_heads
+        dqkv = ops.rotate(dqkv, self.cos, self.sin, rotated_heads, sign=-1.0, inplace=True)
         dq_norm = dk_norm = None
-        if kept.rstd_q is not None and kept.rstd_k is not None and w.q_norm is not None and w.k_norm is not None:
-            (dq, dk, dv), (q, k, _) = self.split(dqkv), self.split(kept.raw)
-            dq, dq_norm = self._norm_heads_backward(dq, q, kept.rstd_q, w.q_norm)
-            dk, dk_norm = self._norm_heads_backward(dk, k, kept.rstd_k, w.k_norm)
+        if saved.rstd_q is not None and saved.rstd_k is not None and w.q_norm is not None and w.k_norm is not None:
+            (dq, dk, dv), (q, k, _) = self.split(dqkv), self.split(saved.raw)
+            dq, dq_norm = self._norm_heads_backward(dq, q, saved.rstd_q, w.q_norm)
+            dk, dk_norm = self._norm_heads_backward(dk, k, saved.rstd_k, w.k_norm)
             dqkv = torch.cat([dq, dk, dv], dim=1)
         flat = dqkv.flatten(1)
         dbias = None if w.qkv_bias is None else flat.sum(0)
-        dx, ddelta, dw_norm, y = ops.norm_backward(flat @ w.qkv, dx, kept.x, kept.rstd, w.norm, low)
+        dx, ddelta, dw_norm, y = ops.norm_backward(flat @ w.qkv, dx, saved.x, saved.rstd, w.norm, low)
         dw_qkv = flat.T @ y if need["qkv"] else None
         weights = [dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down]
         return dx, ddelta, weights
@@ -185,11 +185,12 @@ class _Pass:
     def split(self, qkv_NHD: Tensor) -> tuple[Tensor, ...]:
         return qkv_NHD.split([self.stack.heads, self.stack.kv_heads, self.stack.kv_heads], dim=1)
 
-    def _attend(self, turned_NHD: Tensor) -> Tensor:
+    def _attend(self, rotated_NHD: Tensor) -> Tensor:
         window = self.stack.windows[self.index]
         window = window if window and window < self.layout.longest else None
-        turn = (self.cos, self.sin) if self.layout.turns else None
-        return self.layout.attend(self.index, turned_NHD, How(self.stack.heads, self.stack.scale, window, turn=turn))
+        rope = (self.cos, self.sin) if self.layout.applies_rope else None
+        spec = AttentionSpec(self.stack.heads, self.stack.scale, window, rope=rope)
+        return self.layout.attend(self.index, rotated_NHD, spec)
 
     def _norm_heads(self, x_NHD: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         _, y, rstd = ops.add_norm(x_NHD.reshape(-1, x_NHD.shape[-1]), None, weight, self.stack.eps)
@@ -202,15 +203,15 @@ class _Pass:
 
 
 class _LayerFunction(torch.autograd.Function):
-    """A layer for autograd. Attention, which every layout does its own way, keeps a small graph of its own."""
+    """A layer for autograd. Attention, which differs by layout, keeps a small graph of its own."""
 
     @staticmethod
     def forward(
         ctx: Any, one: _Pass, recompute: bool, x: Tensor, delta: Tensor | None, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        x_out, out, kept = _with_graph(one, x, delta, Layer(*weights))
+        x_out, out, saved = _with_graph(one, x, delta, Layer(*weights))
         ctx.one, ctx.low = one, None if delta is None else delta.dtype
-        ctx.kept = None if recompute else kept
+        ctx.saved = None if recompute else saved
         ctx.save_for_backward(x_out, *((x, delta) if recompute else (None, None)), *weights)
         return x_out, out
 
@@ -218,51 +219,51 @@ class _LayerFunction(torch.autograd.Function):
     def backward(ctx: Any, dx: Tensor, dout: Tensor) -> tuple[Tensor | None, ...]:
         x_out, x, delta, *weights = ctx.saved_tensors
         w = Layer(*weights)
-        kept = ctx.kept or _with_graph(ctx.one, x, delta, w)[2]
-        ctx.kept = None
-        dx, ddelta, dw = ctx.one.backward(w, kept, x_out, dx, dout, ctx.low, ctx.needs_input_grad[4:])
+        saved = ctx.saved or _with_graph(ctx.one, x, delta, w)[2]
+        ctx.saved = None
+        dx, ddelta, dw = ctx.one.backward(w, saved, x_out, dx, dout, ctx.low, ctx.needs_input_grad[4:])
         return None, None, dx, ddelta, *dw
 
 
 @dataclass(frozen=True)
 class _Tracked:
-    """A layout whose attention keeps its graph, in a forward that keeps none."""
+    """A layout whose attention records a graph inside a forward without gradients."""
 
     layout: Layout
-    turns: ClassVar[bool] = False
+    applies_rope: ClassVar[bool] = False
 
     @property
     def longest(self) -> int:
         return self.layout.longest
 
-    def attend(self, layer: int, qkv_NHD: Tensor, how: How) -> Tensor:
+    def attend(self, layer: int, qkv_NHD: Tensor, spec: AttentionSpec) -> Tensor:
         with torch.enable_grad():
-            return self.layout.attend(layer, qkv_NHD.requires_grad_(True), how)
+            return self.layout.attend(layer, qkv_NHD.requires_grad_(True), spec)
 
 
-def _with_graph(one: _Pass, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Kept]:
+def _with_graph(one: _Pass, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[Tensor, Tensor, Activations]:
     with torch.no_grad():
         return replace(one, layout=_Tracked(one.layout)).forward(x, delta, w)
 
 
 def find_stack(model: Any) -> Stack | None:
-    """The stack of a model whose layers are made of the parts that are written out here and no others."""
+    """The stack of a model whose layers consist only of the parts that are written out here; else None."""
     base, config = model.base_model, model.config
     layers = getattr(base, "layers", None)
     if not layers or not all(hasattr(base, name) for name in ("embed_tokens", "norm", "rotary_emb")):
         return None
-    known = (
+    supported = (
         getattr(config, "hidden_act", None) == "silu"
         and _is_norm(base.norm)
-        and all(_is_known(layer) for layer in layers)
+        and all(_is_supported(layer) for layer in layers)
     )
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     fixed = isinstance(rope, dict) and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
     full = rope.get("partial_rotary_factor", 1.0) == 1.0 and getattr(config, "partial_rotary_factor", 1.0) == 1.0
-    return Stack(model) if known and fixed and full else None
+    return Stack(model) if supported and fixed and full else None
 
 
-def _is_known(layer: nn.Module) -> bool:
+def _is_supported(layer: nn.Module) -> bool:
     parts = dict(layer.named_children())
     if set(parts) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
         return False
@@ -274,9 +275,9 @@ def _is_known(layer: nn.Module) -> bool:
     plain = all(type(module) is nn.Linear for module in linear)
     unbiased = plain and all(module.bias is None for module in linear[3:])  # type: ignore[union-attr]
     normed = norms == [None, None] or all(n is not None and _is_norm(n) and n.weight.ndim == 1 for n in norms)
-    whole = hasattr(parts["self_attn"], "head_dim") and hasattr(parts["self_attn"], "scaling")
+    complete = hasattr(parts["self_attn"], "head_dim") and hasattr(parts["self_attn"], "scaling")
     outer = _is_norm(parts["input_layernorm"]) and _is_norm(parts["post_attention_layernorm"])
-    return plain and unbiased and normed and whole and outer and not attn and not mlp
+    return plain and unbiased and normed and complete and outer and not attn and not mlp
 
 
 def _is_norm(module: nn.Module) -> bool:

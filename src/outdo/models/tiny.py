@@ -1,7 +1,6 @@
-"""The embedded default: a Llama of about a million parameters with a character tokenizer, made from scratch.
+"""The built-in default: a Llama of about a million parameters with random weights and a character tokenizer.
 
-It starts knowing nothing; the supervised warm-up gives it the form of an answer, GRPO the rest. Saved, it is an
-ordinary Hugging Face folder.
+The SFT warm-up trains the format of an answer, GRPO the rest. It is saved as an ordinary Hugging Face folder.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SPECIAL = ("<pad>", "<unk>", "<|user|>", "<|assistant|>", "<|end|>")
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")  # one token each, shown in the text
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")  # one token each, kept in the decoded text
 TEMPLATE = (
     "{% for m in messages %}"
     "{{ ('<|assistant|>' if m['role'] == 'assistant' else '<|user|>') + m['content'] }}"
@@ -53,7 +52,7 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaForCau
         num_key_value_heads=4,
         max_position_embeddings=512,
         tie_word_embeddings=True,
-        initializer_range=0.05,  # of 0.02 it takes thrice as many steps to get going at this width
+        initializer_range=0.05,  # with 0.02, learning takes three times as many steps to start at this width
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,

@@ -1,32 +1,56 @@
-"""Engines and what stands before them: prompts in, groups of answers out."""
+"""Engines: token ids in, sampled token ids out (`outdo.types.Engine`). `make_sampler` chooses one for a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
+Watch = Callable[[list[int]], None]  # is called with an answer's tokens so far
+
 if TYPE_CHECKING:
     from outdo.models.load import Policy
     from outdo.recipe.schema import Recipe
-    from outdo.types import Sampler
+    from outdo.rollout.groups import Sampler
+    from outdo.types import Engine
 
-SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
+
+def _local(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+    from outdo.rollout.local import LocalEngine
+
+    return LocalEngine(policy, rows, memory, watch)
+
+
+def _hf(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+    from outdo.rollout.hf import HFEngine
+
+    return HFEngine(policy, watch)
+
+
+ENGINES: dict[str, Callable[[Policy, int | None, int | None, Watch | None], Engine]] = {"local": _local, "hf": _hf}
 
 
 def make_sampler(
     policy: Policy,
     recipe: Recipe | None = None,
-    learns: bool = False,
-    notify: Callable[[str], None] = lambda line: None,
+    learns: bool = True,
+    notify: Callable[[str], None] | None = None,
+    *,
+    rows: int | None = None,
+    watch: Watch | None = None,
 ) -> Sampler:
-    """The sampler that the recipe asks for and the policy can have. Where it `learns`, memory is left for that."""
+    """The engine that the recipe names, or the fastest that gives the policy's logits. Where a learner runs beside it
+    (`learns`), memory is reserved for that."""
     from outdo.learn.memory import cache_budget
-    from outdo.rollout.hf import HFSampler
-    from outdo.rollout.local import LocalSampler
+    from outdo.rollout.groups import Sampler
 
-    wanted = recipe.sampler if recipe else "local"
-    if policy.plain and wanted != "hf":
-        notify(SLOW.format(type(policy.model).__name__))
-    if policy.plain or wanted == "hf":
-        return HFSampler(policy)
-    return LocalSampler(policy, recipe.rollout_rows if recipe else None, cache_budget(policy, recipe, learns))
+    name = recipe.sampler if recipe else "local"
+    if policy.plain and name != "hf":
+        name = "hf"
+        if notify:
+            notify(SLOW.format(type(policy.model).__name__))
+    if recipe:
+        rows = recipe.rollout_rows
+    unbounded = name == "hf" or (recipe is None and rows is not None)  # a few rows need no budget
+    memory = None if unbounded else cache_budget(policy, recipe, learns)
+    return Sampler(ENGINES[name](policy, rows, memory, watch), policy.renderer)

@@ -1,10 +1,10 @@
-"""The slow reference: transformers' own `generate`, one prompt at a time. For checking, and for models that the local
-sampler cannot serve. Its draws come from torch's generator, so they differ from the local sampler's.
+"""The slow reference engine: transformers' own `generate`, one request at a time. For checking, and for models that the
+local engine cannot serve. It draws from torch's generator, so its answers differ from the local engine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,47 +13,60 @@ from transformers import GenerationConfig
 
 from outdo.models import attention
 from outdo.models.load import Policy
-from outdo.rollout.sampling import MOST_KEPT, stop_at
-from outdo.seeds import seed_of
-from outdo.types import Finish, Group, Prompt, SampleParams, Support, Trajectory, WeightSource
+from outdo.rollout import Watch
+from outdo.rollout.sampling import MAX_SUPPORT, stop_at
+from outdo.types import Finish, Generation, Request, SampleParams, Segment, Support, WeightSource
 
 
-class HFSampler:
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.version = policy, 0
-        self.watch: Callable[[list[int]], None] | None = None  # is shown an answer's tokens as they come; n must be 1
+class HFEngine:
+    """All answers to a request are drawn by `request.seed`. `watch` is called with an answer's tokens as they come; a
+    request must then have one seed."""
+
+    capacity = 1  # one request at a time
+
+    def __init__(self, policy: Policy, watch: Watch | None = None) -> None:
+        self.policy, self.watch, self.version, self.num_aborts = policy, watch, 0, 0
 
     def update(self, source: WeightSource, version: int) -> None:
+        """The weights are the learner's own and already new: only their version is noted."""
         self.version = version
 
-    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
-        encoded = self.policy.encode_all(prompts, params.max_completion_length)
-        for prompt, ids in zip(prompts, encoded, strict=True):
+    def abort(self) -> None:
+        """Every running `generate` ends after the request in hand."""
+        self.num_aborts += 1
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Generation]:
+        num_aborts = self.num_aborts
+        for request in requests:
             with torch.random.fork_rng():
-                torch.manual_seed(seed_of(seed, prompt.id))
-                group = self._group(prompt, ids, n, params)
-            yield group
+                torch.manual_seed(request.seed)
+                generation = self._generation(request)
+            if self.num_aborts != num_aborts:
+                return
+            yield generation
 
     @torch.no_grad()
-    def _group(self, prompt: Prompt, ids: tuple[int, ...], n: int, params: SampleParams) -> Group:
-        out = self._generate(ids, n, params)
-        chosen_BT = out.sequences[:, len(ids) :]
+    def _generation(self, request: Request) -> Generation:
+        params, n = request.params, len(request.seeds)
+        out = self._generate(request.prompt_ids, n, params)
+        chosen_BT = out.sequences[:, len(request.prompt_ids) :]
         # Scores are logits after temperature and cuts: what was cut off is -inf. Greedy ones are at temperature 1.
         scores_BTV = torch.stack(out.scores if params.temperature > 0 else out.logits, dim=1).float()
         logprobs_BT = scores_BTV.log_softmax(-1).gather(-1, chosen_BT[..., None])[..., 0]
-        kept = [_support(scores_TV) for scores_TV in scores_BTV] if params.truncates else [()] * n
-        rows = zip(chosen_BT.tolist(), logprobs_BT.tolist(), kept, strict=True)
-        return Group(prompt, ids, tuple(self._completion(*row, params.stop) for row in rows))
+        support = [_support(scores_TV) for scores_TV in scores_BTV] if params.truncates else [()] * n
+        answers = zip(chosen_BT.tolist(), logprobs_BT.tolist(), support, strict=True)
+        segments, finishes = zip(*(self._segment(*answer, params.stop) for answer in answers), strict=True)
+        return Generation(request, segments, finishes)
 
-    def _generate(self, ids: Sequence[int], n: int, params: SampleParams) -> Any:
+    def _generate(self, ids: tuple[int, ...], n: int, params: SampleParams) -> Any:
         policy, model = self.policy, self.policy.model
         how: dict[str, Any] = {"do_sample": False}
         if params.temperature > 0:
             how = {"do_sample": True, "temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
-            if params.truncates:  # as the local sampler does: what is left to choose from has an end
-                how |= {"top_k": params.top_k or MOST_KEPT, "min_p": params.min_p or None}
+            if params.truncates:  # bounded, as the local engine's support is
+                how |= {"top_k": params.top_k or MAX_SUPPORT, "min_p": params.min_p or None}
         model.eval()
-        own, model.generation_config = model.generation_config, GenerationConfig()  # else its penalties would hold too
+        own, model.generation_config = model.generation_config, GenerationConfig()  # else its penalties would apply
         if not policy.plain:
             model.set_attn_implementation("sdpa" if policy.softcap is None else "eager")  # SDPA cannot cap scores
         try:
@@ -66,7 +79,7 @@ class HFSampler:
                 return_dict_in_generate=True,
                 output_scores=True,
                 output_logits=True,
-                streamer=_Watched(self.watch) if self.watch else None,
+                streamer=_Streamer(self.watch) if self.watch else None,
                 **how,
             )
         finally:
@@ -74,33 +87,33 @@ class HFSampler:
             if not policy.plain:
                 model.set_attn_implementation(attention.NAME)
 
-    def _completion(self, ids: list[int], logprobs: list[float], kept: Support, stop: Sequence[str]) -> Trajectory:
+    def _segment(
+        self, ids: list[int], logprobs: list[float], support: Support, stop: tuple[str, ...]
+    ) -> tuple[Segment, Finish]:
         policy = self.policy
         length = next((i for i, token in enumerate(ids, 1) if token in policy.eos_ids), len(ids))
-        cut = stop_at(policy.spell, ids[:length], stop)
+        cut = stop_at(policy.renderer.spell, ids[:length], stop)
         own = tuple(ids[: cut or length])
-        closed = own[-1] in policy.eos_ids
-        finish: Finish = "stop" if cut or closed else "length"
-        text = policy.decode(own[:-1] if closed else own)
-        return Trajectory.single(own, tuple(logprobs[: len(own)]), text, finish, self.version, kept[: len(own)])
+        finish: Finish = "stop" if cut or own[-1] in policy.eos_ids else "length"
+        return Segment(own, tuple(logprobs[: len(own)]), self.version, support[: len(own)]), finish
 
 
-class _Watched:
-    """What transformers calls a streamer: it is put the prompt first, then token by token."""
+class _Streamer:
+    """By transformers' protocol: `put` gets the prompt first, then token by token."""
 
-    def __init__(self, watch: Callable[[list[int]], None]) -> None:
+    def __init__(self, watch: Watch) -> None:
         self.watch, self.ids = watch, list[int]()
-        self.begun = False
+        self.has_prompt = False
 
     def put(self, value: Tensor) -> None:
-        if self.begun:
+        if self.has_prompt:
             self.ids += value.flatten().tolist()
             self.watch(list(self.ids))
-        self.begun = True
+        self.has_prompt = True
 
     def end(self) -> None: ...
 
 
 def _support(scores_TV: Tensor) -> Support:
-    """The tokens that the cuts left, likeliest first."""
+    """The tokens that the cuts kept, likeliest first."""
     return tuple(tuple(row.topk(int(row.isfinite().sum())).indices.tolist()) for row in scores_TV)

@@ -11,7 +11,7 @@ from torch import Tensor
 from outdo.models.ops import kernels
 from outdo.types import SampleParams
 
-MOST_KEPT = 256  # tokens that top_p or min_p alone leave at most: what was left to choose from travels with the answer
+MAX_SUPPORT = 256  # tokens that top_p or min_p alone leave at most: the support travels with the answer
 
 
 def _signed(value: int) -> int:
@@ -23,7 +23,7 @@ SPLITMIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x9
 
 
 def uniforms(seeds_B: Tensor, positions_B: Tensor | int) -> Tensor:
-    """One number in (0, 1) for each seed at its position: splitmix64, the same on every device."""
+    """A number in (0, 1) for each seed and position: splitmix64, the same on every device."""
     step, first, second = SPLITMIX
     z = seeds_B + (torch.as_tensor(positions_B, device=seeds_B.device).long() + 1) * step  # int64 wraps around
     z = (z ^ _shift(z, 30)) * first
@@ -39,7 +39,7 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def stop_at(decode: Callable[[tuple[int, ...]], str], ids: Sequence[int], stop: Sequence[str]) -> int | None:
-    """How many of the tokens it takes until their text holds one of the stop texts; None: all do not."""
+    """How many of the tokens complete the first stop text; None where their text holds none."""
 
     def stops(count: int) -> bool:
         text = decode(tuple(ids[:count]))
@@ -52,11 +52,11 @@ def stop_at(decode: Callable[[tuple[int, ...]], str], ids: Sequence[int], stop: 
 
 class Picked(NamedTuple):
     """The next token of each row, its log-probability under the distribution that it was drawn from, and, where that
-    was truncated, the tokens that were left to choose from."""
+    was truncated, its support: the tokens left to choose from."""
 
     tokens_B: Tensor
     logprobs_B: Tensor
-    support_BK: Tensor | None = None  # likeliest first, -1 where fewer were left
+    support_BK: Tensor | None = None  # likeliest first, padded with -1
 
 
 def choose(logits_BV: Tensor, seeds_B: Tensor, positions_B: Tensor, params: SampleParams) -> Picked:
@@ -80,20 +80,20 @@ def pick(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
 
 
 def _draw(weights_BV: Tensor, noise_B: Tensor) -> Tensor:
-    """[B, 1]: the first token whose cumulated weight exceeds the draw; one of weight 0 never is the first to."""
+    """[B, 1]: the first token whose cumulated weight exceeds the draw; never one of weight 0."""
     cdf_BV = weights_BV.cumsum(-1)
     total_B1 = cdf_BV[:, -1:].contiguous()
-    below_B1 = total_B1.nextafter(torch.zeros_like(total_B1))  # rounding may take the draw to the very end
+    below_B1 = total_B1.nextafter(torch.zeros_like(total_B1))  # rounding may move the draw to the very end
     return torch.searchsorted(cdf_BV, torch.minimum(noise_B[:, None] * total_B1, below_B1), right=True)
 
 
 def _pick_among(logits_BV: Tensor, noise_B: Tensor, params: SampleParams) -> Picked:
-    """From the top_k likeliest, of those the fewest that make up top_p, of those the ones that min_p leaves."""
-    count = min(params.top_k or MOST_KEPT, logits_BV.shape[-1])
-    whole_B1 = logits_BV.logsumexp(-1, keepdim=True)
-    found_BK, ids_BK = logits_BV.topk(count, dim=-1)
-    probs_BK = (found_BK - whole_B1).exp()
-    if params.top_k:  # top_p is a share of what top_k left
+    """Draws from the top_k likeliest, of those the fewest that make up top_p, of those the ones that min_p keeps."""
+    count = min(params.top_k or MAX_SUPPORT, logits_BV.shape[-1])
+    total_B1 = logits_BV.logsumexp(-1, keepdim=True)
+    top_BK, ids_BK = logits_BV.topk(count, dim=-1)
+    probs_BK = (top_BK - total_B1).exp()
+    if params.top_k:  # top_p is a share of what top_k kept
         probs_BK = probs_BK / probs_BK.sum(-1, keepdim=True)
     kept_BK = probs_BK.cumsum(-1) - probs_BK < params.top_p
     kept_BK = kept_BK & (probs_BK >= params.min_p * probs_BK[:, :1])

@@ -1,4 +1,4 @@
-"""Rollouts on the disk, so that a run that was stopped between sampling and learning need not sample again."""
+"""Rollouts on disk, so that a run that stopped between sampling and learning does not sample them again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outdo.types import Group, Prompt, Segment, Trajectory
 
 
 def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
-    """A line a group. Of the prompt only the name is kept; floats come back bit for bit."""
+    """Writes a line per group. Of the prompt only the id is stored; floats are restored bit for bit."""
     with path.open("w", encoding="utf-8") as file:
         for number, groups in enumerate(rounds):
             for group in groups:
@@ -19,7 +19,7 @@ def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
 
 
 def read_rounds(path: Path) -> list[list[Group]]:
-    """The rounds again, with prompts that are names only."""
+    """The rounds, with prompts that have only an id."""
     rounds: list[list[Group]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

@@ -8,9 +8,9 @@ from itertools import islice
 from outdo.doctor.difficulty import describe_difficulty
 from outdo.evals.estimate import mean_interval
 from outdo.models.load import load_tokenizer
+from outdo.models.renderer import encode_prompts
 from outdo.models.shape import shape_of
 from outdo.models.sources import find_source
-from outdo.models.tokens import encoded
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import dense_rewards, refuse_unfit_rewards
 from outdo.rewards.compose import grade_all
@@ -59,7 +59,7 @@ def _long_prompts(recipe: Recipe, task: Task) -> list[str]:
     lines: list[str] = []
     context = shape_of(source).context
     short = fit_to_context(
-        recipe, task, context, lambda prompts: [len(ids) for ids in encoded(tokenizer, prompts)], lines.append
+        recipe, task, context, lambda prompts: [len(ids) for ids in encode_prompts(tokenizer, prompts)], lines.append
     )
     next(short.prompts("train", recipe.seed))  # an endless task is measured as it comes
     return lines

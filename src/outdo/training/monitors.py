@@ -197,7 +197,7 @@ def logged_tokens(run: TrainingRun[Any], groups: Sequence[Group]) -> list[Tokens
             ratios = (torch.tensor(now, dtype=torch.float32) - before_T).exp().tolist()
             numbers = iter(zip(trajectory.logprobs, ratios, strict=True))
             mask = trajectory.mask or (True,) * len(trajectory.token_ids)
-            pieces = zip(run.policy.pieces(trajectory.token_ids), mask, strict=True)
+            pieces = zip(run.policy.renderer.pieces(trajectory.token_ids), mask, strict=True)
             answers.append([(piece, *(next(numbers) if trained else (None, None))) for piece, trained in pieces])
         logged.append(answers)
     return logged

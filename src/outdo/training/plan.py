@@ -12,9 +12,9 @@ from outdo.errors import ModelError, PlaceError
 from outdo.learn.memory import BYTES, free_memory, held_bytes, planned_bytes
 from outdo.models.load import Policy, load_policy, load_tokenizer, pick_device
 from outdo.models.lora import Lora
+from outdo.models.renderer import Renderer
 from outdo.models.shape import ModelShape, shape_of
 from outdo.models.sources import Source, find_source
-from outdo.models.tokens import ending_ids, set_padding, token_facts
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import default_folder
 
@@ -114,8 +114,7 @@ def token_lines(source: Source) -> str:
         generation = GenerationConfig.from_pretrained((source.base or source).where, local_files_only=source.offline)
     except Exception:  # most have none, and then the tokenizer's word counts
         generation = None
-    eos_ids = ending_ids(source.name, tokenizer, generation)
-    facts = token_facts(tokenizer, eos_ids, set_padding(tokenizer, eos_ids))
+    facts = Renderer.of(source.name, tokenizer, generation, context=0).facts
     ends = ", ".join(f"{text!r} ({i})" for i, text in zip(facts["eos_ids"], facts["eos_tokens"], strict=True))
     chat = "a chat template" if facts["chat_template"] else "no chat template: prompts are plain text"
     return f"{chat}; an answer ends with {ends}; padding is {facts['pad_token']!r} ({facts['pad_id']})"
@@ -136,7 +135,7 @@ def describe(recipe: Recipe) -> list[str]:
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
     own = "their own verifiers" if r.dataset_mixture else "its own verifier"
     lines = [
-        f"model     {source.told}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {device}, "
+        f"model     {source.description}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {device}, "
         f"sees {shape.context:,} tokens",
         f"tokens    {token_lines(source)}",
         f"task      {_tasks(r)}, rewarded by {', '.join(r.reward_funcs) or own}",

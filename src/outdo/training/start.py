@@ -86,7 +86,7 @@ def _start(context: RunContext) -> Opened:
         "overlap": overlap.row() if overlap else None,
     }
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
-    adapter = f", training an adapter of {policy.adapter.told}" if policy.adapter else ""
+    adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     return Opened(replace(context, task=task), policy, writer, None, demonstrations)
 
@@ -157,5 +157,5 @@ def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> R
 
 def without_long_prompts(recipe: Recipe, task: Task, policy: Policy, notify: Callable[[str], None]) -> Task:
     return fit_to_context(
-        recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.encode_all(prompts)], notify
+        recipe, task, policy.context, lambda prompts: [len(ids) for ids in policy.renderer.encode_all(prompts)], notify
     )

@@ -1,7 +1,7 @@
-"""Triton kernels of the fast path on a GPU. Each has its plain form elsewhere, which is what runs on other machines and
-what the tests compare with.
+"""Triton kernels for the GPU. Each has a version in plain torch elsewhere, which runs on other machines and which the
+tests compare with.
 
-Numbers come in and go out in the type of their tensors; everything between is float32.
+Inputs and outputs have the type of their tensors; everything between is float32.
 """
 
 from outdo.models.kernels import few

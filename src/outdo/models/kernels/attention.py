@@ -1,4 +1,4 @@
-"""Attention over pages (plain in `cache.py`), and two attentions made one."""
+"""Paged attention (in plain torch: `cache.py`), and the merge of two attentions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outdo.models.kernels.overlap import ahead, launch, wait
+from outdo.models.kernels.overlap import launch, start_next, wait
 
-# --- attention over pages, one new token in each row
+# --- paged attention, one new token in each row
 
 
 @triton.jit
-def _turned(ptr, at, mask, cos, sin, D: tl.constexpr, TURN: tl.constexpr):
-    """A head, turned by its token's position: as `ops.rotate`."""
+def _rotated(ptr, at, mask, cos, sin, D: tl.constexpr, ROPE: tl.constexpr):
+    """A head, rotated by its token's position: as `ops.rotate`."""
     x = tl.load(ptr + at, mask=mask, other=0.0)
-    if TURN:
+    if ROPE:
         swapped = tl.load(ptr + (at - at % D) + (at + D // 2) % D, mask=mask, other=0.0)
         x = (x.to(tl.float32) * cos + swapped.to(tl.float32) * sin).to(x.dtype)
     return x
@@ -24,15 +24,15 @@ def _turned(ptr, at, mask, cos, sin, D: tl.constexpr, TURN: tl.constexpr):
 
 @triton.jit
 def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """One attention of all splits' maxima, sums and outputs, as other programs left them in memory."""
+    """Combines all splits' maxima, sums and outputs, which other programs stored."""
     top = tl.full([BLOCK_Q], -1e30, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     out = tl.zeros([BLOCK_Q, D], tl.float32)
     for i in range(SPLITS):
         part = parts + i * BLOCK_Q * (D + 2)
-        its_top = tl.load(part + query, cache_modifier=".cg")
-        higher = tl.maximum(top, its_top)
-        shrink, grow = tl.exp(top - higher), tl.exp(its_top - higher)
+        split_top = tl.load(part + query, cache_modifier=".cg")
+        higher = tl.maximum(top, split_top)
+        shrink, grow = tl.exp(top - higher), tl.exp(split_top - higher)
         total = total * shrink + tl.load(part + BLOCK_Q + query, cache_modifier=".cg") * grow
         out = out * shrink[:, None] + tl.load(part + spot, cache_modifier=".cg") * grow[:, None]
         top = higher
@@ -41,7 +41,7 @@ def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: 
 
 @triton.jit
 def _seen(idx, prompt, base, stop):
-    """Which places hold a token: the prompt's last page may be part empty. An idle row has `stop` 0 and sees none."""
+    """Which slots hold a token: the prompt's last page may be partly empty. An idle row has `stop` 0 and sees none."""
     return (idx < stop) & ((idx < prompt) | (idx >= base))
 
 
@@ -55,7 +55,7 @@ def _keys_and_values(pages, table, idx, seen, at, K, PAGE: tl.constexpr, D: tl.c
 
 @triton.jit
 def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
-    """Some more keys and values taken into the running maximum, sum and output."""
+    """Adds more keys and values to the running maximum, sum and output."""
     precision: tl.constexpr = "ieee" if EXACT else "tf32"
     scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
     scores = tl.where(seen[None, :], scores, float("-inf"))
@@ -71,7 +71,7 @@ def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
 def _paged(  # noqa: PLR0915 one kernel
     qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, part_ptr, arrived_ptr,
     scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK: tl.constexpr, TURN: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -79,34 +79,34 @@ def _paged(  # noqa: PLR0915 one kernel
     at = tl.arange(0, D)
     slot = tl.arange(0, BLOCK)
     query = tl.arange(0, BLOCK_Q)
-    ahead(PDL)
+    start_next(PDL)
     prompt = tl.load(prompt_ptr + row)
     own = tl.load(own_ptr + row)
     base = (prompt + PAGE - 1) // PAGE * PAGE  # where the row's own pages begin
     end = base + own  # before the new token
-    stop = tl.where(tl.load(idle_ptr + row) != 0, 0, end)  # nobody reads what an idle row makes
+    stop = tl.where(tl.load(idle_ptr + row) != 0, 0, end)  # an idle row's output is never read
     table = table_ptr + row * table_stride
     page_size: tl.constexpr = PAGE * D
     pages = pages_ptr + head * page_size
     first = split * BLOCK
-    if PDL:  # what was written in earlier steps need not be waited for
+    if PDL:  # keys of earlier steps can be loaded before the wait
         seen = _seen(first + slot, prompt, base, stop)
         k, v = _keys_and_values(pages, table, first + slot, seen, at, K, PAGE, D)
         first += SPLITS * BLOCK
 
     wait(PDL)
     token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
-    cos = tl.load(cos_ptr + row * D + at) if TURN else 1.0
-    sin = tl.load(sin_ptr + row * D + at) if TURN else 0.0
-    q = _turned(token, (head * REP + query[:, None]) * D + at[None, :], query[:, None] < REP, cos, sin, D, TURN)
+    cos = tl.load(cos_ptr + row * D + at) if ROPE else 1.0
+    sin = tl.load(sin_ptr + row * D + at) if ROPE else 0.0
+    q = _rotated(token, (head * REP + query[:, None]) * D + at[None, :], query[:, None] < REP, cos, sin, D, ROPE)
 
-    # The first split takes the new token, whose score begins the running maximum. Elsewhere that begins finite and
-    # tiny, so that nothing is ever -inf minus -inf.
+    # The first split takes the new token, whose score starts the running maximum. Elsewhere that starts at a finite
+    # minimum, to avoid -inf minus -inf.
     top = tl.full([BLOCK_Q], -1e30, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     out = tl.zeros([BLOCK_Q, D], tl.float32)
     if split == 0:
-        k_new = _turned(token, (H + head) * D + at, at < D, cos, sin, D, TURN)
+        k_new = _rotated(token, (H + head) * D + at, at < D, cos, sin, D, ROPE)
         v_new = tl.load(token + (H + K + head) * D + at)
         write = pages + tl.load(table + end // PAGE).to(tl.int64) * (2 * K * page_size) + (end % PAGE) * D
         tl.store(write + at, k_new)
@@ -123,7 +123,7 @@ def _paged(  # noqa: PLR0915 one kernel
 
     place = out_ptr + (row.to(tl.int64) * H + head * REP + query[:, None]) * D + at[None, :]
     if SPLITS > 1:
-        # Each leaves its part. The last to arrive, whoever it is, puts them together in the order of the splits.
+        # Each program stores its part. The last one to arrive combines them, in the order of the splits.
         part_size: tl.constexpr = BLOCK_Q * (D + 2)
         spot = 2 * BLOCK_Q + query[:, None] * D + at[None, :]
         parts = part_ptr + (row * K + head).to(tl.int64) * SPLITS * part_size
@@ -141,16 +141,15 @@ def _paged(  # noqa: PLR0915 one kernel
 
 def paged_attention(
     qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor,
-    arrived: Tensor, heads: int, scale: float, turn: tuple[Tensor, Tensor] | None = None, splits: int | None = None,
+    arrived: Tensor, heads: int, scale: float, rope: tuple[Tensor, Tensor] | None = None, splits: int | None = None,
     overlaps: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Writes the new token's key and value into its row's page, and attends over the prompt and what the row wrote.
+    """Writes the new token's key and value into its row's page, and attends over the prompt and the row's own tokens.
 
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
-    own tokens before this one. `turn` are the cosines and signed sines of queries and keys that come without their
-    positions. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
-    before and after. `overlaps` says that the kernels before and after it are those of `few.py`; elsewhere it is
-    slower.
+    own tokens before this one. `rope` are the cosines and signed sines for queries and keys that are not rotated
+    yet. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
+    before and after the call. `overlaps`: the kernels before and after are those of `few.py`; elsewhere it is slower.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
@@ -161,9 +160,9 @@ def paged_attention(
     out = qkv_NHD.new_empty(rows, heads, size)
     parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
     _paged[(rows, kv_heads, splits)](
-        qkv_NHD, *(turn or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
+        qkv_NHD, *(rope or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
         table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q,
-        BLOCK=block, TURN=turn is not None, SPLITS=splits,
+        BLOCK=block, ROPE=rope is not None, SPLITS=splits,
         EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps, num_warps=warps, num_stages=2, **launch(overlaps),
     )  # fmt: skip
     return out
@@ -180,7 +179,7 @@ def _shape(programs: int, size: int, overlaps: bool) -> tuple[int, int, int]:
     return splits, 64, 2 if size <= 64 and (programs <= 1056 or programs > 2640) else 4
 
 
-# --- two attentions over different keys, made one
+# --- the merge of two attentions over different keys
 
 
 @triton.jit

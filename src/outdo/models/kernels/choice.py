@@ -1,4 +1,4 @@
-"""Choosing a token (plain in `rollout/sampling.py`) and writing it down (plain in `rollout/deck.py`)."""
+"""Drawing a token (in plain torch: `rollout/sampling.py`) and storing it (`rollout/decode.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# --- choosing a token
+# --- drawing a token
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def _draw(
 def draw(
     logits_BV: Tensor, seed_B: Tensor, at_B: Tensor, temperature: float, constants: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
-    """As `sampling.pick` without truncation: one pass over the logits, and a second look at one chunk of each row."""
+    """As `sampling.pick` without truncation: one pass over the logits, and a second over one chunk of each row."""
     rows, vocabulary = logits_BV.shape
     block = 4096
     chunks = triton.cdiv(vocabulary, block)
@@ -79,7 +79,7 @@ def draw(
 @triton.jit
 def _advance(
     chosen_ptr, logprob_ptr, token_ptr, own_ptr, idle_ptr, ended_ptr, answer_ptr, tokens_ptr, logprobs_ptr, length_ptr,
-    eos_ptr, B, T, NOBODY, NUM_EOS: tl.constexpr, BLOCK: tl.constexpr,
+    eos_ptr, B, T, DUMMY, NUM_EOS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < B
@@ -87,7 +87,7 @@ def _advance(
     idle = tl.load(idle_ptr + row, mask=inside, other=1) != 0
     own = tl.load(own_ptr + row, mask=inside, other=0)
     at = tl.minimum(own, T - 1)
-    answer = tl.where(idle, NOBODY, tl.load(answer_ptr + row, mask=inside, other=0))
+    answer = tl.where(idle, DUMMY, tl.load(answer_ptr + row, mask=inside, other=0))
     tl.store(tokens_ptr + answer * T + at, chosen, mask=inside)
     tl.store(logprobs_ptr + answer * T + at, tl.load(logprob_ptr + row, mask=inside, other=0.0), mask=inside)
     tl.store(length_ptr + answer, (at + 1).to(tl.int64), mask=inside)
@@ -106,7 +106,7 @@ def advance(
     chosen_B: Tensor, logprob_B: Tensor, token_B: Tensor, own_B: Tensor, idle_B: Tensor, ended_B: Tensor,
     answer_B: Tensor, tokens_AT: Tensor, logprobs_AT: Tensor, lengths_A: Tensor, eos: Tensor,
 ) -> None:  # fmt: skip
-    """As `Deck.advance`."""
+    """As `DecodeState.advance`."""
     rows, block = len(chosen_B), 128
     _advance[(triton.cdiv(rows, block),)](
         chosen_B, logprob_B, token_B, own_B, idle_B, ended_B, answer_B, tokens_AT, logprobs_AT, lengths_A, eos, rows,

@@ -1,4 +1,4 @@
-"""The pieces of a layer that are no matrix products; plain in `ops.py`."""
+"""The parts of a layer that are not matrix products (in plain torch: `ops.py`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _add_norm(x_ptr, delta_ptr, w_ptr, sum_ptr, y_ptr, rstd_ptr, eps, D, ADD: tl
 
 
 def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x + delta, its RMS norm in the weight's type, and what the rows were divided by."""
+    """x + delta, its RMS norm in the weight's type, and the reciprocal RMS of each row."""
     rows, width = x_ND.shape
     total = x_ND if delta_ND is None else torch.empty_like(x_ND)
     y = torch.empty_like(x_ND, dtype=weight_D.dtype)
@@ -47,7 +47,7 @@ def add_norm(x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
 @triton.jit
 def _norm_backward(
     dy_ptr, dsum_ptr, x_ptr, rstd_ptr, w_ptr, dx_ptr, dlow_ptr, y_ptr, dw_ptr, N, D,
-    TAKES: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -64,7 +64,7 @@ def _norm_backward(
         dw += dy * unit
         g = dy * w
         dx = rstd * (g - unit * (tl.sum(g * unit, 0) / D))
-        if TAKES:
+        if ADD:
             dx += tl.load(dsum_ptr + base + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(dx_ptr + base + at, dx, mask=inside)
         if LOW:
@@ -86,16 +86,16 @@ def norm_backward(
     block = triton.next_power_of_2(width)
     out = (dx, dx if dlow is None else dlow, y, dw)
     args = (dy_ND, dy_ND if dsum_ND is None else dsum_ND, x_ND, rstd_N, weight_D, *out)
-    options = {"TAKES": dsum_ND is not None, "LOW": dlow is not None, "BLOCK": block, "num_warps": _warps(block)}
+    options = {"ADD": dsum_ND is not None, "LOW": dlow is not None, "BLOCK": block, "num_warps": _warps(block)}
     _norm_backward[(programs,)](*args, rows, width, **options)
     return dx, (dx if low == x_ND.dtype else dlow), dw.sum(0).to(weight_D.dtype), y
 
 
-# --- rotary positions
+# --- rotary position embedding
 
 
 @triton.jit
-def _rotate(x_ptr, out_ptr, cos_ptr, sin_ptr, TURNED, HEADS, D: tl.constexpr, SIGN: tl.constexpr, BLOCK: tl.constexpr):
+def _rotate(x_ptr, out_ptr, cos_ptr, sin_ptr, ROTATED, HEADS, D: tl.constexpr, SIGN: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     half: tl.constexpr = D // 2
     head = tl.arange(0, BLOCK)[:, None]
@@ -106,20 +106,20 @@ def _rotate(x_ptr, out_ptr, cos_ptr, sin_ptr, TURNED, HEADS, D: tl.constexpr, SI
     second = tl.load(x_ptr + base + half, mask=inside, other=0.0).to(tl.float32)
     cos = tl.load(cos_ptr + row * D + at)
     sin = tl.load(sin_ptr + row * D + half + at) * SIGN
-    turned = head < TURNED
-    tl.store(out_ptr + base, tl.where(turned, first * cos - second * sin, first), mask=inside)
-    tl.store(out_ptr + base + half, tl.where(turned, second * cos + first * sin, second), mask=inside)
+    rotated = head < ROTATED
+    tl.store(out_ptr + base, tl.where(rotated, first * cos - second * sin, first), mask=inside)
+    tl.store(out_ptr + base + half, tl.where(rotated, second * cos + first * sin, second), mask=inside)
 
 
 def rotate(
-    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, turned: int, sign: float = 1.0, inplace: bool = False
+    x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, rotated: int, sign: float = 1.0, inplace: bool = False
 ) -> Tensor:
     """As `ops.rotate`."""
     rows, heads, size = x_NHD.shape
     x_NHD = x_NHD.contiguous()
     out = x_NHD if inplace else torch.empty_like(x_NHD)
     _rotate[(rows,)](
-        x_NHD, out, cos_ND, sin_ND, turned, heads, D=size, SIGN=sign, BLOCK=triton.next_power_of_2(heads), num_warps=2
+        x_NHD, out, cos_ND, sin_ND, rotated, heads, D=size, SIGN=sign, BLOCK=triton.next_power_of_2(heads), num_warps=2
     )
     return out
 
@@ -160,7 +160,7 @@ def _swiglu_backward(dy_ptr, x_ptr, dx_ptr, y_ptr, F, BLOCK: tl.constexpr):
 
 
 def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient, and the output once more."""
+    """The gradient, and the output recomputed."""
     rows, width = dy_NF.shape
     dx, y = torch.empty_like(x_N2F), torch.empty_like(dy_NF)
     block = min(1024, triton.next_power_of_2(width))

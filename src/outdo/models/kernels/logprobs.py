@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens and their gradient; plain in `learn/logprobs.py`."""
+"""Log-probabilities of given tokens and their gradient (in plain torch: `learn/logprobs.py`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that start while the one before them is still at work (programmatic dependent launch, from Hopper on)."""
+"""Kernels that start while the one before them still runs (programmatic dependent launch, from Hopper on)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 
 @triton.jit
-def ahead(PDL: tl.constexpr):
-    """The kernel after this one may start: it will wait before it reads what this one makes."""
+def start_next(PDL: tl.constexpr):
+    """Lets the kernel after this one start: it waits before it reads this one's output."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
 def wait(PDL: tl.constexpr):
-    """Until the kernel before this one is done. Nothing that it makes is read, and nothing is written, before this."""
+    """Waits until the kernel before this one is done. Before this, its output must not be read and nothing written."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 
@@ -34,5 +34,5 @@ def _capability(device: int) -> tuple[int, int]:
 
 
 def launch(overlaps: bool) -> dict[str, bool]:
-    """The options of such a kernel's launch."""
+    """Launch options of an overlapping kernel."""
     return {"launch_pdl": True} if overlaps else {}

@@ -1,6 +1,6 @@
-"""The rows that are being decoded: their state on the device, and the step that moves all of them on by a token.
+"""The rows that are being decoded: their state on the device, and the step that adds a token to each.
 
-Nothing in a step asks the host anything, so on a GPU it is captured once for each number of rows and replayed.
+A step never waits for the host, so on a GPU it is captured once for each number of rows and replayed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outdo.models.cache import PagedCache, SlotCache
 from outdo.models.load import Policy
 from outdo.models.ops import kernels, sent
 from outdo.models.stack import Layer
-from outdo.rollout.sampling import MOST_KEPT, Picked, choose
+from outdo.rollout.sampling import MAX_SUPPORT, Picked, choose
 from outdo.types import SampleParams
 
 SIZES = (
@@ -22,7 +22,7 @@ SIZES = (
 )  # fmt: skip
 
 
-class Deck:
+class DecodeState:
     """`rows` rows at once, writing into `answers` answers. Row r is fed `token_B[r]` next."""
 
     def __init__(self, policy: Policy, cache: SlotCache | PagedCache, answers: int, params: SampleParams) -> None:
@@ -31,41 +31,41 @@ class Deck:
         self.answers = answers
         self.token_B = torch.zeros(rows, dtype=torch.long, device=device)
         self.seed_B = torch.zeros(rows, dtype=torch.long, device=device)
-        self.answer_B = torch.full((rows,), answers, dtype=torch.long, device=device)  # the last one is nobody's
+        self.answer_B = torch.full((rows,), answers, dtype=torch.long, device=device)  # the last one is a dummy
         self.ended_B = torch.zeros(rows, dtype=torch.bool, device=device)
         self.tokens_AT = torch.full((answers + 1, limit), policy.pad_id, device=device)
         self.logprobs_AT = torch.zeros(answers + 1, limit, device=device)
         self.lengths_A = torch.zeros(answers + 1, dtype=torch.long, device=device)
         self.support_ATK: Tensor | None = None
         if params.truncates:
-            kept = min(params.top_k or MOST_KEPT, policy.head.weight.shape[0])
-            self.support_ATK = torch.full((answers + 1, limit, kept), -1, dtype=torch.int32, device=device)
+            width = min(params.top_k or MAX_SUPPORT, policy.head.weight.shape[0])
+            self.support_ATK = torch.full((answers + 1, limit, width), -1, dtype=torch.int32, device=device)
         self.eos = torch.tensor(policy.eos_ids, device=device)
 
     def fits(self, answers: int, params: SampleParams) -> bool:
-        """Whether these buffers, and what was captured over them, serve again."""
+        """Whether these buffers, and the graphs captured over them, can be reused."""
         return answers <= self.answers and params == self.params
 
     def begin(self, rows: Sequence[int], tokens: Sequence[int], seeds: Sequence[int], answers: Sequence[int]) -> None:
-        """Rows that start: what each is fed first, its seed, and which answer it writes."""
+        """Starts rows: the first token each is fed, its seed, and the answer that it writes."""
         index = sent(rows, self.token_B.device)
         for tensor, values in ((self.token_B, tokens), (self.seed_B, seeds), (self.answer_B, answers)):
             tensor[index] = sent(values, tensor.device)
         self.cache.idle_B[index] = self.ended_B[index] = False
 
-    def hold(self, rows: Collection[int]) -> None:
-        """They stand still from here on."""
+    def pause(self, rows: Collection[int]) -> None:
+        """These rows write nothing from here on."""
         if rows:
             self.cache.idle_B[sent(list(rows), self.token_B.device)] = True
 
-    def let_go(self, rows: Collection[int]) -> None:
-        """They go on, but for those that have ended, which the host may not know of yet."""
+    def release(self, rows: Collection[int]) -> None:
+        """Paused rows continue, except those that have ended, which the host may not know yet."""
         if rows:
             index = sent(list(rows), self.token_B.device)
             self.cache.idle_B[index] = self.ended_B[index]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """These rows become 0, 1, 2, …, and the others idle."""
+        """These rows become 0, 1, 2, …; the others write to the dummy answer."""
         index, n = sent(rows, self.token_B.device), len(rows)
         for tensor in (self.token_B, self.seed_B, self.answer_B, self.ended_B):
             tensor[:n] = tensor[index]
@@ -80,7 +80,7 @@ class Deck:
         self.advance(choose(self.policy.logits(hidden_BD), self.seed_B[:rows], own_B, self.params))
 
     def advance(self, picked: Picked) -> None:
-        """Writes down what was picked, sees who has come to an end, and counts the rest on."""
+        """Stores the picked tokens, marks the rows that end with them, and advances the others."""
         rows, limit = len(picked.tokens_B), self.params.max_completion_length
         token_B, own_B, idle_B = self.token_B[:rows], self.cache.own_B[:rows], self.cache.idle_B[:rows]
         if (k := kernels(token_B)) and self.support_ATK is None:
@@ -101,7 +101,7 @@ class Deck:
 
 
 class Graphs:
-    """Steps captured as CUDA graphs, one for each number of rows. They read and write the same memory each time."""
+    """Steps captured as CUDA graphs, one for each number of rows. Each replay reads and writes the same memory."""
 
     def __init__(self) -> None:
         self.captured: dict[int, torch.cuda.CUDAGraph] = {}
@@ -111,18 +111,18 @@ class Graphs:
         if rows in self.captured:
             self.captured[rows].replay()
             return
-        # The first step of a size is run plainly: it compiles what there is to compile, and counts.
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        # The first step of a size runs uncaptured, so that kernels are compiled. It is a step like the others.
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
             step()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             step()
         self.captured[rows] = graph
 
 
-def size_for(rows: int, most: int) -> int:
-    """The number of rows to run for so many that are needed: few different ones, so that few graphs are captured."""
-    return next((size for size in SIZES if rows <= size <= most), most)
+def size_for(rows: int, max_rows: int) -> int:
+    """The number of rows to run where `rows` are needed: one of few sizes, so that few graphs are captured."""
+    return next((size for size in SIZES if rows <= size <= max_rows), max_rows)

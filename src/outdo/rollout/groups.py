@@ -1,0 +1,46 @@
+"""Prompts in, groups of answers out: renders prompts, runs an engine, decodes what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outdo.seeds import seed_of
+from outdo.types import Engine, Group, Prompt, Request, SampleParams, Trajectory, WeightSource
+
+if TYPE_CHECKING:
+    from outdo.models.renderer import Renderer
+
+
+def sample_groups(
+    engine: Engine, renderer: Renderer, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int
+) -> Iterator[Group]:
+    """Groups of `n` answers, each as soon as its last answer is done, in any order, so that grading overlaps sampling.
+
+    The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
+    """
+    encoded = renderer.encode_all(prompts, params.max_completion_length)
+    requests = [
+        Request(str(place), ids, tuple(seed_of(seed, prompt.id, i) for i in range(n)), params, seed_of(seed, prompt.id))
+        for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True))
+    ]
+    for generation in engine.generate(requests):
+        texts = renderer.decode_answers([segment.token_ids for segment in generation.segments])
+        answers = zip(generation.segments, texts, generation.finishes, strict=True)
+        trajectories = tuple(Trajectory((segment,), text, finish) for segment, text, finish in answers)
+        yield Group(prompts[int(generation.request.id)], generation.request.prompt_ids, trajectories)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """An engine with the renderer of its model."""
+
+    engine: Engine
+    renderer: Renderer
+
+    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
+        return sample_groups(self.engine, self.renderer, prompts, n, params, seed)
+
+    def update(self, source: WeightSource, version: int) -> None:
+        self.engine.update(source, version)
