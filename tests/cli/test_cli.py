@@ -20,7 +20,7 @@ from rich.console import Console
 
 from outdo.cli import main
 from outdo.cli.app import app
-from outdo.cli.asking import eval_commands
+from outdo.cli.eval_command import eval_commands
 from outdo.cli.train import _tell
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from outdo.cli.evaluate import _show
-from outdo.evals.held_out import Answers, Evaluation
-from outdo.evals.report import Result, short_names
+from outdo.evals.held_out import Evaluation, GradedAnswers
+from outdo.evals.report import EvalResult, short_names
 from outdo.models.load import load_policy, save_policy
 from outdo.recipe.schema import Recipe
 from support.basics import group_of, prompt_of
@@ -49,7 +49,7 @@ def test_two_models_two_tasks_and_what_was_forgotten(outdo: Outdo, models: Path)
     for part in ("arithmetic test, 5 problems, 3 samples at temperature 1", "pass@2 [95%]", "against m1"):
         assert part in done.stdout, done.stdout
     assert "within noise" in done.stdout and "p.jsonl test" in done.stdout
-    assert "tokens of p.jsonl" in done.stdout and "nats a token against the base" in done.stdout
+    assert "tokens of p.jsonl" in done.stdout and "nats per token against the base" in done.stdout
     rows = [json.loads(line) for line in (models / "answers.jsonl").read_text().splitlines()]
     problems = {(row["task"], row["id"]) for row in rows}
     assert len(rows) == 2 * len(problems) * 4 and {row["kind"] for row in rows} == {"greedy", "sampled"}
@@ -90,7 +90,7 @@ def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> No
         words = (
             f"{name} --task arithmetic --task-arg digits=1 --task-arg ops=+ --max-completion-length 6 --temperature 0.5"
         )
-        assert f"asked as the run was: outdo eval {words}\n" in done.stderr
+        assert f"evaluated as the run was: outdo eval {words}\n" in done.stderr
         rows = [json.loads(line) for line in (models / "a.jsonl").read_text().splitlines()]
         assert {len(row["prompt"]) for row in rows} == {3} and all(row["tokens"] <= 6 for row in rows)
     (models / "runs").mkdir()
@@ -100,7 +100,7 @@ def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> No
     done = outdo("eval", "m2", "run", "--temperature", "0.7", "-n", "2", "--samples", "1")  # what is given goes first
     assert "at temperature 0.7" in done.stdout and "--task-arg digits=1" in done.stderr
     done = outdo("eval", "run", "--task", "countdown", "-n", "2", "--samples", "0", "--max-completion-length", "4")
-    assert "countdown test" in done.stdout and "asked as" not in done.stderr
+    assert "countdown test" in done.stdout and "evaluated as" not in done.stderr
 
 
 def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, models: Path) -> None:
@@ -119,12 +119,12 @@ def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, m
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("m1", "--k", "11"), "k from 1 to samples=10"),
-        (("m1", "--k", "one"), "whole number"),
+        (("m1", "--k", "11"), "k from 1 to eval_samples=10"),
+        (("m1", "--k", "one"), "expected an integer"),
         (("m1", "-n", "many"), "--size many"),
         (("m1", "--retention"), "--base"),
         (("m1", "--text", "x"), "--retention"),
-        (("m1", "--dtype", "int8"), "float32 or bfloat16"),
+        (("m1", "--dtype", "int8"), "bfloat16"),
         (("m1", "--top-p", "0"), "top_p"),
         (("m1", "--split", "tset"), "no split 'tset'"),
         (("m1", "--size", "all"), "without end"),
@@ -157,7 +157,7 @@ def test_problems_that_do_not_fit_are_left_out_and_said(outdo: Outdo, models: Pa
     words = ("eval", "m1", "--task", "p.jsonl", "--reward", "numeric", "--samples", "0", *SHORT[2:], "--size", "all")
     done = outdo(*words)
     assert done.returncode == 0 and "p.jsonl test, 6 problems" in done.stdout, done.stderr
-    assert "m1: 2 problems are too long for it, and were not asked" in done.stdout
+    assert "m1: skipped 2 problems that are too long" in done.stdout
     assert json.loads(outdo(*words, "--json").stdout)["results"][0]["too_long"] == 2
     (models / "p.jsonl").write_text(json.dumps(rows[0]) + "\n" + json.dumps(rows[-1]) + "\n")
     done = outdo(*words)
@@ -179,8 +179,13 @@ def test_no_number_is_cut_in_a_narrow_window(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.3, 8: 0.9}, pass_interval={1: (0.1, 0.5), 8: (0.6, 1.0)})
-    answers = Answers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
-    _show([Result("one", "sums", found, answers), Result("[two]", "sums", found, answers)], [], "greedy only", None)
+    answers = GradedAnswers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
+    _show(
+        [EvalResult("one", "sums", found, answers), EvalResult("[two]", "sums", found, answers)],
+        [],
+        "greedy only",
+        None,
+    )
     said = capsys.readouterr().out
     for line in (
         "one    success  0.200 [0.036, 0.624]",
@@ -191,10 +196,10 @@ def test_no_number_is_cut_in_a_narrow_window(
 
 
 def test_answers_that_could_not_be_judged_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    answers = Answers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
-    for lost, words in ((0, ""), (53, "one: 53 sampled answers could not be judged, and are left out")):
+    answers = GradedAnswers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
+    for lost, words in ((0, ""), (53, "one: 53 sampled answers could not be judged and are left out")):
         found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.8}, pass_interval={1: (0.1, 0.9)}, broken_sampled=lost)
-        _show([Result("one", "sums", found, answers)], [], "2 samples at temperature 1", None)
+        _show([EvalResult("one", "sums", found, answers)], [], "2 samples at temperature 1", None)
         said = capsys.readouterr().out
         assert words in said and ("judged" in said) == bool(lost), said
 

@@ -16,9 +16,9 @@ def test_lines_are_rare_and_not_on_standard_output(
 ) -> None:
     clock = iter(range(0, 1000, 4))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
-    with progress.counting("m on t", 2000) as tell:
+    with progress.progress_bar("m on t", 2000) as advance:
         for _ in range(8):
-            tell(250)
+            advance(250)
     shown = capsys.readouterr()
     lines = shown.err.splitlines()
     assert not shown.out and 1 <= len(lines) < 8 and lines[0].startswith("m on t: ") and lines[0].endswith("of 2,000")

@@ -15,7 +15,7 @@ from rich.console import Console
 import outdo
 from outdo.api import train
 from outdo.errors import RecipeError, TaskError
-from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompts, measure
+from outdo.evals.held_out import Evaluation, default_ks, evaluate_prompts, sample_and_grade, summarize
 from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
 from outdo.training.console import PlainLines, summary
@@ -73,7 +73,7 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
     found = evaluate_prompts(PROBLEMS, "test", Known({"a": 0, "b": 1, "c": 2, "d": 4}), rewards, SampleParams(4), 4, 0)
     assert (found.n, found.broken, found.broken_sampled) == (3, 1, 4 + 3 + 2)
     assert found.pass_at == {1: 1.0, 4: 1.0}  # of b, c and d; of d alone
-    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged, and are left out"
+    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged and are left out"
     row = found.row(0)
     assert (row["broken"], row["broken_sampled"]) == (1, 9) and Evaluation.of(row).broken_sampled == 9
     old = Evaluation.of({key: value for key, value in row.items() if key != "broken_sampled"})
@@ -83,9 +83,9 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
 
 def test_every_answer_is_told_of_and_cut_ones_are_asked_for_in_parts() -> None:
     sampler, told = Known(dict.fromkeys("abcd", 1)), list[int]()
-    answers = answer(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
+    answers = sample_and_grade(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
     assert sum(told) == 4 * 1025 and sampler.calls == [4, 2, 2]
-    assert measure(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
+    assert summarize(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_run_says_how_many_sampled_answers_could_not_be_judged(tmp_path: Path)
     result = train(**quick(tmp_path, **keys, task=task, max_steps=1, eval_split="test", broken_limit=1))
     (row, *_) = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
     assert (row["n"], row["broken"], row["broken_sampled"]) == (8, 0, 16)
-    assert "16 sampled answers could not be judged, and are left out" in said.getvalue()
+    assert "16 sampled answers could not be judged and are left out" in said.getvalue()
 
 
 def test_splits_and_ks_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:

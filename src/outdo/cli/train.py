@@ -79,7 +79,7 @@ def train(
 
 def _tell(result: Result, recipe: Recipe, out: Console) -> None:
     """What came of it, where it is, and what to do next."""
-    from outdo.cli.asking import eval_commands
+    from outdo.cli.eval_command import eval_commands
     from outdo.training.console import by_stage, print_whole, summary
 
     if result.stages:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.evals.estimate import Difference
-from outdo.evals.report import change
+from outdo.evals.report import format_difference
 from outdo.sweeps.analysis import Setting, difference
 
 
@@ -75,7 +75,7 @@ def _against(
         return f"the next, {following.name}, has less by {_positive(gaps[following.name])}"
     rival = taken if taken is not best else tied[1]
     others = f" and that to {len(tied) - 2} more" if len(tied) > 2 else ""
-    gap = change(gaps[rival.name])
+    gap = format_difference(gaps[rival.name])
     return f"the difference between {best.name} and {rival.name} ({gap}){others} is noise, so {reason}"
 
 

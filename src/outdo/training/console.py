@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import as_share
+from outdo.evals.estimate import format_share
 from outdo.evals.held_out import Evaluation
 
 SIGNALS = {  # metric -> how it is called and written in the table
@@ -149,11 +149,11 @@ def by_stage(first: Sequence[Evaluation], stages: Sequence[tuple[str, Sequence[E
 
 
 def _change(old: float | None, new: float | None) -> str:
-    return as_share(new) if old is None or new is None else f"{as_share(old)} → {as_share(new)}"
+    return format_share(new) if old is None or new is None else f"{format_share(old)} → {format_share(new)}"
 
 
 def interval(e: Evaluation) -> str:
-    return f"{as_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
+    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
 
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:

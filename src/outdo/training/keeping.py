@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from outdo.errors import Halted, OutdoError, RunError
-from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
+from outdo.evals.held_out import Evaluation, describe_limits, evaluate_prompts, problems_of
 from outdo.learn.sft import Imitator
 from outdo.learn.update import Updates
 from outdo.models.load import Policy, save_adapter, save_policy
@@ -175,6 +175,7 @@ class Keeper(Generic[L]):
                 self.trackers.evaluated(result.row(step))
         for result in found:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in result.pass_at.items())
+            passes += describe_limits(result) if passes else ""
             lost = f"  {result.unjudged}" if result.unjudged else ""
             self.reporter.note(f"  {result.split}: success {interval(result)}{passes}{lost}")
         if carried and self.known:
@@ -191,7 +192,8 @@ class Keeper(Generic[L]):
         recipe, rewards = self.recipe, self.rewards
         if rewards is None:
             return []
-        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
+        limits = (recipe.top_p, recipe.top_k, recipe.min_p) if recipe.eval_sampling == "rollout" else ()
+        params = SampleParams(recipe.max_completion_length, recipe.temperature, *limits, stop=tuple(recipe.stop))
         seed = seed_of("evaluation", recipe.seed, step)
         looked_at = self.splits | (self.final_splits if step == self.total else {})
         how = params, recipe.eval_samples, seed, recipe.eval_ks

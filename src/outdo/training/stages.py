@@ -46,7 +46,7 @@ ITS_TASK = ("dataset_name", "task_args", "columns")  # keys that mean the same e
 MEASURING = (
     *("dtype", "device", "load_in_4bit", "sampler", "seed", "max_completion_length", "temperature", "stop"),
     *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
-    *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks"),
+    *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks", "eval_sampling"),
     *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout"),
 )
 
@@ -208,7 +208,8 @@ def known_of(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Path]) -> K
     for folder in reversed(earlier):
         manifest = read_manifest(folder)
         had, result = manifest.recipe, finished(folder)
-        if any(had.get(key) != recipe.get(key) for key in MEASURING):
+        limits = ("top_p", "top_k", "min_p") if recipe.get("eval_sampling") == "rollout" else ()
+        if any(had.get(key) != recipe.get(key) for key in (*MEASURING, *limits)):
             continue
         found: Sequence[Evaluation] = ()
         if Path(recipe["model_name_or_path"]).resolve() == result.model.resolve():
