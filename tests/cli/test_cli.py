@@ -21,10 +21,11 @@ from rich.console import Console
 from outdo.cli import main
 from outdo.cli.app import app
 from outdo.cli.eval_command import eval_commands
-from outdo.cli.train import _tell
+from outdo.cli.train import _print_result
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.runs.writer import RunWriter
 from outdo.training.launch import Result
 from support.basics import QUICK
 
@@ -169,7 +170,9 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     run = tmp_path / "run"
     manifest = json.loads((run / "run.json").read_text())
     assert (
-        manifest["status"] == "done" and manifest["recipe"]["num_generations"] == 8 and manifest["parameters"] > 10**6
+        manifest["status"] == "done"
+        and manifest["recipe"]["num_generations"] == 8
+        and manifest["num_parameters"] > 10**6
     )
     metrics = rows(run / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [0, 1]
@@ -272,9 +275,33 @@ def test_another_pipe_that_breaks_is_a_failure(
 def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/two words")
     found = [Evaluation("test", 1, 1.0, 0.2, 1.0)]
-    _tell(Result(folder, folder / "model", [], found), load_recipe(), Console())
+    _print_result(Result(folder, folder / "model", [], found), load_recipe(), Console())
     said = capsys.readouterr().out
     assert "outdo eval 'runs/two words/model' " in said and "outdo plot 'runs/two words'\n" in said
+
+
+def test_stages_of_different_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each stage is listed with its own task, and the next command is of the last one that was evaluated."""
+    stages = []
+    for name, task, rates in (
+        ("01-sft", "arithmetic", (0.1, 0.2)),
+        ("02-grpo", "countdown", (0.3, 0.4)),
+        ("03-harvest", "gsm8k", ()),
+    ):
+        run = RunWriter.create(tmp_path / name, load_recipe(None, {"task": task}).model_dump(mode="json"), {})
+        evals = [Evaluation("test", 4, rate, 0.0, 1.0) for rate in rates]
+        for step, evaluation in enumerate(evals):
+            run.record_eval(evaluation.row(step))
+        run.close()
+        stages.append((name, evals[-1:]))
+    result = Result(tmp_path, tmp_path / "model", [], stages[1][1], tuple(stages))
+    _print_result(result, load_recipe(), Console(width=300))
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["01-sft", "arithmetic", "test", "(4)", "0.100", "[0.00,", "1.00]", "0.200", "[0.00,", "1.00]"] in rows
+    assert ["02-grpo", "countdown", "test", "(4)", "0.300", "[0.00,", "1.00]", "0.400", "[0.00,", "1.00]"] in rows
+    assert ["03-harvest", "gsm8k", "–", "–", "–"] in rows
+    assert f"outdo eval {tmp_path}/model --task countdown" in shown and "--task arithmetic" not in shown
 
 
 def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:

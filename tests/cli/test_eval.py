@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from outdo.cli.evaluate import _show
+from outdo.evals.from_recipe import KEYS, EvalPlan, override_plan, plans_from_recipe
 from outdo.evals.held_out import Evaluation, GradedAnswers
 from outdo.evals.report import EvalResult, short_names
 from outdo.models.load import load_policy, save_policy
 from outdo.recipe.schema import Recipe
+from outdo.tasks.sources import SOURCE_KEYS
 from support.basics import group_of, prompt_of
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -116,9 +118,70 @@ def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, m
     assert "outdo eval run --task arithmetic" in done.stderr and "outdo eval run --task p.jsonl" in done.stderr
 
 
+def test_user_can_name_the_code(outdo: Outdo, models: Path) -> None:
+    """A reward given by the user replaces the run's own code, which is then not executed."""
+    (models / "mine.py").write_text("open('ran', 'w')\ndef score(): ...\n")
+    (models / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{i}", "answer": i}) + "\n" for i in range(40)))
+    of_a_run(models, dataset_name="p.jsonl", reward_funcs=["mine.py:score"])
+    done = outdo("eval", "run", "--reward", "numeric", "-n", "2", "--samples", "0")
+    assert done.returncode == 0 and "p.jsonl test" in done.stdout and not (models / "ran").exists(), done.stderr
+
+
+def test_run_in_stages(outdo: Outdo, models: Path) -> None:
+    """The task is that of the stage that the model is from."""
+    of_a_run(models, dataset_name="countdown")
+    (models / "run").rename(models / "02-grpo")
+    (models / "run").mkdir()
+    (models / "02-grpo").rename(models / "run" / "02-grpo")
+    (models / "run" / "model").symlink_to("02-grpo/model")
+    recipe = Recipe(stages=[{"stage": "grpo"}]).model_dump()
+    (models / "run" / "run.json").write_text(json.dumps({"status": "done", "kind": "stages", "recipe": recipe}))
+    for name in ("run", "run/model"):
+        assert "countdown test" in outdo("eval", name, "-n", "2", "--samples", "0").stdout
+
+
+def test_rollout_sampling_of_a_run(outdo: Outdo, models: Path) -> None:
+    """top_p and top_k of the rollouts are used by eval_sampling=rollout alone."""
+    keys = ("-n", "2", "--samples", "1", "--device", "cpu")
+    of_a_run(models, top_p=0.9, top_k=7)
+    assert "1 samples at temperature 1\n" in outdo("eval", "run", *keys).stdout
+    done = outdo("eval", "run", *keys, "eval_sampling=rollout")
+    assert "at temperature 1, top_p 0.9, top_k 7\n" in done.stdout and "--top-p 0.9 --top-k 7" in done.stderr
+    of_a_run(models, top_p=0.9, eval_sampling="rollout")
+    done = outdo("eval", "run", *keys, "top_p=0.8", "--min-p", "0.1", "--json")
+    found = json.loads(done.stdout)
+    assert (found["settings"]["top_p"], found["settings"]["min_p"]) == (0.8, 0.1)
+    assert (found["results"][0]["top_p"], found["results"][0]["min_p"]) == (0.8, 0.1)
+
+
+def test_keys_of_a_recipe(outdo: Outdo, models: Path) -> None:
+    of_a_run(models, task_args={"digits": 1, "ops": "+"})
+    keys = ("eval_size=3", "eval_samples=2", "eval_ks=2", "max_new_tokens=5", "device=cpu", "task_args.ops=-")
+    done = outdo("eval", "eval_split=ood", "run", *keys, "--json", "--out", "a.jsonl")
+    assert done.returncode == 0 and "max_new_tokens is max_completion_length" in done.stderr, done.stderr
+    (row,) = json.loads(done.stdout)["results"]
+    assert (row["n"], row["split"]) == (3, "ood") and "pass@2" in row and "pass@1" not in row
+    rows = [json.loads(line) for line in (models / "a.jsonl").read_text().splitlines()]
+    assert all("-" in row["prompt"] and row["tokens"] <= 5 for row in rows)
+    (models / "lr=2").mkdir()  # a folder, since it exists and lr is no key of ours
+    assert "lr=2" in outdo("eval", "lr=2").stderr
+
+
+def test_recipe_and_command_agree() -> None:
+    """The plan of the default recipe is the command's default."""
+    plan = override_plan(EvalPlan(), Recipe(), set(KEYS) - set(SOURCE_KEYS))
+    assert plan == EvalPlan() == plans_from_recipe(Recipe(), ["test", "ood"])[0]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (("eval_size=3",), "name a model"),
+        (("m1", "eval_sise=3"), "did you mean 'eval_size'"),
+        (("m1", "learning_rate=3"), "learning_rate= has no effect"),
+        (("m1", "temperature=0.5", "--temperature", "0.5"), "--temperature and temperature="),
+        (("m1", "eval_ks=2", "--k", "2"), "--k and eval_ks="),
+        (("m1", "task_args.digits=2", "--task-arg", "digits=2"), "--task-arg digits"),
         (("m1", "--k", "11"), "k from 1 to eval_samples=10"),
         (("m1", "--k", "one"), "expected an integer"),
         (("m1", "-n", "many"), "--size many"),

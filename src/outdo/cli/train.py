@@ -74,30 +74,35 @@ def train(
             result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
         else:
             result = api.train(recipe, force=force, reporter=make_reporter(out))
-    _tell(result, recipe, out)
+    _print_result(result, recipe, out)
 
 
-def _tell(result: Result, recipe: Recipe, out: Console) -> None:
-    """What came of it, where it is, and what to do next."""
+def _print_result(result: Result, recipe: Recipe, out: Console) -> None:
+    """What the run achieved, where it is, and what to do next."""
     from outdo.cli.eval_command import eval_commands
-    from outdo.training.console import by_stage, print_whole, summary
+    from outdo.evals.stages import read_stage, stages_table
+    from outdo.runs.layout import METRICS, SFT, report_path
+    from outdo.training.console import print_whole, summary
 
+    splits = [evaluation.split for evaluation in result.after]
     if result.stages:
+        stages = [read_stage(result.folder / name) for name, _ in result.stages]
+        recipe, splits = next(((s.recipe, list(s.after)) for s in reversed(stages) if s.after), (recipe, splits))
         out.print()
-        print_whole(out, by_stage(result.before, result.stages))
+        print_whole(out, stages_table(stages))
     elif result.after:
         out.print()
         print_whole(out, summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    files = (result.folder / "metrics.jsonl", result.folder / "sft.jsonl")  # of a run that only imitated, the second
+    files = (result.folder / METRICS, result.folder / SFT)  # a supervised run has the second alone
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    following = eval_commands(recipe, result.model, [found.split for found in result.after])
+    commands = eval_commands(recipe, result.model, splits)
     if not result.stages:
-        following.append(shlex.join(["outdo", "plot", str(result.folder)]))
-    for number, words in enumerate(following):
-        out.print(f"{'next' if not number else '':<10}{words}", markup=False, soft_wrap=True)
-    page = result.folder / "report.html"
+        commands.append(shlex.join(["outdo", "plot", str(result.folder)]))
+    for number, command in enumerate(commands):
+        out.print(f"{'next' if not number else '':<10}{command}", markup=False, soft_wrap=True)
+    page = report_path(result.folder)
     if page.exists():
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 

@@ -131,7 +131,7 @@ class Recipe(BaseModel):
     eval_size: int = Field(200, ge=0)  # problems in a split; 0: all of them
     eval_samples: int = Field(10, ge=0)  # answers to each, for pass@1 and pass@k; 0: greedy only
     eval_ks: list[int] = []  # the k's of pass@k; empty: 1, and 8 or 10, or eval_samples where that is less
-    eval_sampling: Literal["temperature", "rollout"] = "temperature"  # rollout: also by top_p, top_k and min_p
+    eval_sampling: Literal["temperature", "rollout"] = "temperature"  # of pass@k; rollout: top_p, top_k and min_p too
     eval_split: list[str] = []  # where to look before, during and after; empty: test and ood, where the task has them
     final_eval_split: list[str] = []  # looked at after the last step only: settings are chosen on eval_split
     # --- the run

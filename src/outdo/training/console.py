@@ -137,17 +137,6 @@ def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     return table
 
 
-def by_stage(first: Sequence[Evaluation], stages: Sequence[tuple[str, Sequence[Evaluation]]]) -> Table:
-    """Held-out success after each stage. One that measures nothing, as a harvest, leaves the model as it was."""
-    rows = [("as it came", first), *stages]
-    splits = list(dict.fromkeys(e.split for _, found in rows for e in found))
-    table = Table("after", *(f"{split} [95%]" for split in splits), box=None, padding=(0, 1))
-    for name, found in rows:
-        had = {e.split: interval(e) for e in found}
-        table.add_row(name, *(had.get(split, "–") for split in splits))
-    return table
-
-
 def _change(old: float | None, new: float | None) -> str:
     return format_share(new) if old is None or new is None else f"{format_share(old)} → {format_share(new)}"
 
