@@ -325,7 +325,7 @@ def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130 and "Traceback" not in errors and "what was done is kept" in errors
+    assert process.returncode == 130 and "Traceback" not in errors and "finished work is saved" in errors
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["status"] == "stopped" and "SIGINT after step" in manifest["why"]
     assert len(rows(metrics)) >= 3 and (tmp_path / "run" / "model" / "model.safetensors").stat().st_size > 10**6

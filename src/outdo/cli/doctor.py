@@ -70,10 +70,10 @@ def doctor(
 
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal answered."""
-    from outdo.cli.train import told_to_stop
+    from outdo.cli.train import exit_on_signal
     from outdo.training.treating import treat
 
-    with told_to_stop():
+    with exit_on_signal():
         done = treat(run, out, steps, into)
     if as_json:
         print(json.dumps(done.row(), indent=2))

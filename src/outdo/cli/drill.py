@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import told_to_stop
+from outdo.cli.train import exit_on_signal
 from outdo.parallel.host import one_thread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def drill(
     from outdo.drills.perform import perform
 
     done: list[Performed] = []
-    with told_to_stop():
+    with exit_on_signal():
         for each in perform(chosen, out, seed, say):
             done.append(each)
             _show(each, console)

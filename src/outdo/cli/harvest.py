@@ -10,7 +10,7 @@ from rich.console import Console
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
-from outdo.cli.train import told_to_stop
+from outdo.cli.train import exit_on_signal
 from outdo.errors import RecipeError
 from outdo.runs.outputs import refuse_file
 
@@ -82,5 +82,5 @@ def harvest(
     if not recipe.harvest_size and not source.finite:
         raise RecipeError(f"--size 0: task {recipe.dataset_name} generates problems endlessly; give a number")
     rewards, reporter = rewards_of(recipe, source, {}), make_reporter(Console(highlight=False))
-    with told_to_stop("run the same command to resume"):
+    with exit_on_signal("run the same command to resume"):
         harvesting(recipe, source, rewards, reporter, None, out, split)

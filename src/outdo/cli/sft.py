@@ -1,4 +1,4 @@
-"""`outdo sft`: supervised training alone."""
+"""`outdo sft`: supervised fine-tuning."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import split_words, told_to_stop
+from outdo.cli.train import exit_on_signal, split_words
 from outdo.errors import RecipeError
 
 
 @app.command()
 def sft(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume although something changed, or restart.")] = False,
 ) -> None:
-    """Train a model to imitate demonstrations: a task's own, or data with completions.
+    """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
 
-    A key may leave its sft_ out: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
+    Keys may omit the prefix sft_: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
 
     \b
       outdo sft
@@ -32,17 +32,18 @@ def sft(
     from outdo import api
     from outdo.recipe.load import load_recipe
     from outdo.recipe.parse import parse_overrides
+    from outdo.runs.layout import row_path
     from outdo.training.console import make_reporter, print_whole, summary
     from outdo.training.stages import prefixed
     from outdo.training.supervised import held_out_losses
 
     path, pairs = split_words(words or [])
     if resume and path:
-        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
+        raise RecipeError(f"--resume uses the run's own recipe: leave {path} out; keys may override it")
     out = Console(highlight=False)
     reporter = make_reporter(out)
     keys: dict[str, Any] = prefixed("sft", parse_overrides(pairs))
-    with told_to_stop():
+    with exit_on_signal():
         if resume:
             result = api.sft(resume=resume, force=force, reporter=reporter, **keys)
         else:
@@ -54,4 +55,4 @@ def sft(
         first, last = losses[min(losses)], losses[max(losses)]
         out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    out.print(f"numbers   {result.folder / 'sft.jsonl'}", markup=False, soft_wrap=True)
+    out.print(f"numbers   {row_path(result.folder, 'sft')}", markup=False, soft_wrap=True)

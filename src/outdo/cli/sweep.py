@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import split_words, told_to_stop
+from outdo.cli.train import exit_on_signal, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.runs.outputs import refuse_folder
 
@@ -65,7 +65,7 @@ def sweep(
         return
     drive = open_folder(found, folder, start)
     say(f"{len(found.cells)} cells in {folder}")
-    with told_to_stop(f"the same command goes on with {folder}"):
+    with exit_on_signal(f"the same command goes on with {folder}"):
         run_cells(drive, parallel, say, only or [])
     _say_passed([line for lines in drive.passed.values() for line in lines])
     if report:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 @app.command()
 def train(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Go on though something changed; or begin again.")] = False,
-    dash: Annotated[bool, typer.Option("--dash", help="Show it in a browser as it goes; see outdo dash.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    check: Annotated[bool, typer.Option("--preflight", help="With --dry-run: also load the model and try it.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume although something changed, or restart.")] = False,
+    dash: Annotated[bool, typer.Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
-    """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
+    """Train a model on rewards with GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
-    Every key, with its default, is in docs/recipes.md; a recipe is a YAML file of them.
+    A recipe is a YAML file of keys; docs/recipes.md lists them with their defaults.
 
     \b
       outdo train
@@ -44,12 +44,12 @@ def train(
     from outdo.recipe.parse import parse_overrides
     from outdo.runs.manifest import read_manifest
 
-    if look and not dry_run:
-        raise RecipeError("--preflight goes with --dry-run; a run looks first by itself")
+    if check and not dry_run:
+        raise RecipeError("--preflight needs --dry-run; a run does the preflight checks itself")
     out = Console(highlight=False)
     keys: dict[str, Any] = {}
     if resume and path:
-        raise RecipeError(f"--resume goes on by the run's own recipe: leave {path} out, or set keys over it")
+        raise RecipeError(f"--resume uses the run's own recipe: leave {path} out; keys may override it")
     if resume:
         keys = parse_overrides(pairs)
         recipe = load_recipe(None, keys, base_of=read_manifest(resume).recipe)
@@ -60,7 +60,7 @@ def train(
 
         for line in plan_of(recipe):
             out.print(line, markup=False, soft_wrap=True)
-        if look:
+        if check:
             from outdo.training.console import PlainLines
             from outdo.training.preflight import preflight
 
@@ -69,7 +69,7 @@ def train(
     from outdo import api
     from outdo.training.console import make_reporter
 
-    with told_to_stop(), _dashboard(dash, resume or recipe.output_dir, out):
+    with exit_on_signal(), _dashboard(dash, resume or recipe.output_dir, out):
         if resume:
             result = api.train(resume=resume, force=force, reporter=make_reporter(out), **keys)
         else:
@@ -81,7 +81,7 @@ def _print_result(result: Result, recipe: Recipe, out: Console) -> None:
     """What the run achieved, where it is, and what to do next."""
     from outdo.cli.eval_command import eval_commands
     from outdo.evals.stages import read_stage, stages_table
-    from outdo.runs.layout import METRICS, SFT, report_path
+    from outdo.runs.layout import report_path, row_path
     from outdo.training.console import print_whole, summary
 
     splits = [evaluation.split for evaluation in result.after]
@@ -94,7 +94,7 @@ def _print_result(result: Result, recipe: Recipe, out: Console) -> None:
         out.print()
         print_whole(out, summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
-    files = (result.folder / METRICS, result.folder / SFT)  # a supervised run has the second alone
+    files = [row_path(result.folder, kind) for kind in ("grpo", "sft")]  # a supervised run has the second alone
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
     commands = eval_commands(recipe, result.model, splits)
@@ -107,9 +107,9 @@ def _print_result(result: Result, recipe: Recipe, out: Console) -> None:
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
-def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
-    """A server beside the run, as long as it goes on, that shows the runs it is among."""
-    if not wanted:
+def _dashboard(requested: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
+    """Serves the dashboard of the run's parent folder while the run lasts."""
+    if not requested:
         return nullcontext()
     from outdo.dash.serve import beside
 
@@ -119,17 +119,17 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:
-    """The recipe, if the first word is one, and the key=value pairs."""
+    """The recipe's path, if the first word is one, and the key=value pairs."""
     if words and "=" not in words[0]:
         return words[0], words[1:]
     return None, words
 
 
 @contextmanager
-def told_to_stop(more: str = "what was done is kept") -> Iterator[None]:
-    """A signal ends the command with its own status, and a word."""
+def exit_on_signal(hint: str = "finished work is saved") -> Iterator[None]:
+    """Ends the command on Ctrl-C or SIGTERM with that signal's exit status and a message."""
     try:
         yield
     except KeyboardInterrupt as error:
-        print(f"outdo: told to stop; {more}", file=sys.stderr)
+        print(f"outdo: stopped; {hint}", file=sys.stderr)
         raise typer.Exit(128 + getattr(error, "number", 2)) from None

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from outdo.evals.estimate import Difference, format_share, paired_difference
 from outdo.evals.held_out import Evaluation, GradedAnswers
+from outdo.runs.layout import MODEL
 from outdo.types import Group
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
 
 def _parts(name: str) -> tuple[str, ...]:
     parts = Path(name).parts
-    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
+    return parts[:-1] if len(parts) > 1 and parts[-1] == MODEL else parts
 
 
 def _cut(text: str) -> str:
