@@ -36,7 +36,7 @@ def rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_bad_keys_end_with_2_and_name_the_right_ones(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_keys(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "num_generatoins=8")
     assert done.returncode == 2 and "did you mean 'num_generations'" in done.stderr
     done = outdo("train", "num_generations=7")
@@ -44,7 +44,7 @@ def test_bad_keys_end_with_2_and_name_the_right_ones(outdo: Outdo, tmp_path: Pat
     assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path) -> None:
+def test_dry_run(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "--dry-run", "num_generations=4", "kl_coef=0.2")
     assert done.returncode == 0, done.stderr
     assert "kl_coef is beta here" in done.stdout
@@ -53,7 +53,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
+def test_dry_run_refuses_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "answer": {2 * i}}}\n' for i in range(20)))
     (tmp_path / "b.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "result": {2 * i}}}\n' for i in range(20)))
     numeric = ("reward_funcs=numeric", "sft_steps=0")
@@ -87,7 +87,7 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
     assert "runs/mixture-" in done.stdout, "as the run will call it"
 
 
-def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -> None:
+def test_help(outdo: Outdo) -> None:
     done = outdo("--help")
     assert done.returncode == 0 and "outdo train recipes/arithmetic.yaml seed=1" in done.stdout
     for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_next_command_can_be_typed_as_it_is() -> None:
+def test_eval_command_is_quoted() -> None:
     recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
     words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
     assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
@@ -110,7 +110,7 @@ def test_the_next_command_can_be_typed_as_it_is() -> None:
     assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
 
 
-def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments() -> None:
+def test_eval_commands_of_a_mixture() -> None:
     sums: dict[str, Any] = {"dataset_name": "arithmetic", "task_args": {"ops": "+", "digits": 3}, "name": "sums"}
     long = {"max_completion_length": 256}
     both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}], **long})
@@ -127,7 +127,7 @@ def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments(
     ]
 
 
-def test_the_next_command_asks_as_the_run_did() -> None:
+def test_eval_command_has_the_run_s_settings() -> None:
     keys: dict[str, Any] = {
         "dataset_name": "p.jsonl",
         "reward_funcs": ["format", "mine.py:plain"],
@@ -151,7 +151,7 @@ def test_the_next_command_asks_as_the_run_did() -> None:
     ]
 
 
-def test_where_nothing_is_held_out_no_evaluation_is_announced(outdo: Outdo, tmp_path: Path) -> None:
+def test_nothing_held_out(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"prompt": f"{i} + 1", "answer": str(i + 1), "completion": str(i + 1), "split": "train"} for i in (1, 2)]
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = (*QUICK, "dataset_name=two.jsonl", "reward_funcs=exact", "device=cpu")
@@ -162,7 +162,7 @@ def test_where_nothing_is_held_out_no_evaluation_is_announced(outdo: Outdo, tmp_
         assert next_ in done.stdout
 
 
-def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
+def test_run_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", *QUICK, "output_dir=run")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "held out" in done.stdout
@@ -219,7 +219,7 @@ print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.deco
 """
 
 
-def test_an_interrupt_while_it_starts_ends_it_quietly() -> None:
+def test_interrupt_at_startup() -> None:
     code = """
 import sys
 stop, sys.argv[1:] = sys.argv[1], ["tasks"]
@@ -246,7 +246,7 @@ main()
         ("train nonsense=1", subprocess.STDOUT, 2),
     ],
 )
-def test_a_reader_that_went_away_ends_it_quietly(tmp_path: Path, words: str, errors: int, status: int) -> None:
+def test_reader_gone(tmp_path: Path, words: str, errors: int, status: int) -> None:
     log = "".join(json.dumps({"step": i, "reward": 0.4, "kl": 0.02 * i}) + "\n" for i in range(40))
     (tmp_path / "log.jsonl").write_text(log)
     reads, writes = os.pipe()
@@ -257,9 +257,7 @@ def test_a_reader_that_went_away_ends_it_quietly(tmp_path: Path, words: str, err
     assert done.returncode == status and not done.stderr
 
 
-def test_another_pipe_that_breaks_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_broken_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def breaks() -> None:
         try:
             raise BrokenPipeError(32, "a worker's pipe")
@@ -272,7 +270,7 @@ def test_another_pipe_that_breaks_is_a_failure(
     assert end.value.code == 1 and "failed: BrokenPipeError: [Errno 32] a worker's pipe" in capsys.readouterr().err
 
 
-def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_commands_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/two words")
     found = [Evaluation("test", 1, 1.0, 0.2, 1.0)]
     _print_result(Result(folder, folder / "model", [], found), load_recipe(), Console())
@@ -304,7 +302,7 @@ def test_stages_of_different_tasks(capsys: pytest.CaptureFixture[str], tmp_path:
     assert f"outdo eval {tmp_path}/model --task countdown" in shown and "--task arithmetic" not in shown
 
 
-def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
+def test_interrupt_saves_the_run(tmp_path: Path) -> None:
     keys = [*QUICK, "max_steps=100000", "output_dir=run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "outdo", "train", *keys],
@@ -331,7 +329,7 @@ def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     assert len(rows(metrics)) >= 3 and (tmp_path / "run" / "model" / "model.safetensors").stat().st_size > 10**6
 
 
-def test_a_full_disk_ends_with_1_and_says_so(outdo: Outdo, tmp_path: Path) -> None:
+def test_full_disk(outdo: Outdo, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "metrics.jsonl").symlink_to("/dev/full")
@@ -341,7 +339,7 @@ def test_a_full_disk_ends_with_1_and_says_so(outdo: Outdo, tmp_path: Path) -> No
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
 
 
-def test_an_output_dir_that_cannot_be(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_output_dir(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = outdo("train", *QUICK, "output_dir=file/run")
     assert done.returncode == 2 and "cannot write file/run: Not a directory; set output_dir elsewhere" in done.stderr
@@ -357,9 +355,7 @@ def test_an_output_dir_that_cannot_be(outdo: Outdo, tmp_path: Path) -> None:
         ("return 1.0", "returned a float"),
     ],
 )
-def test_a_bad_reward_function_ends_with_2_before_anything_is_loaded(
-    outdo: Outdo, tmp_path: Path, body: str, part: str
-) -> None:
+def test_bad_reward_function(outdo: Outdo, tmp_path: Path, body: str, part: str) -> None:
     (tmp_path / "mine.py").write_text(f"def mine(completions, **columns):\n    {body}\n")
     done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=run")
     assert done.returncode == 2 and part in done.stderr and "mine" in done.stderr and "Traceback" not in done.stderr

@@ -31,7 +31,7 @@ def models(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_models_two_tasks_and_what_was_forgotten(outdo: Outdo, models: Path) -> None:
+def test_two_models_two_tasks_and_retention(outdo: Outdo, models: Path) -> None:
     (models / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{i}", "answer": i}) + "\n" for i in range(40)))
     words = (
         "--task",
@@ -60,7 +60,7 @@ def test_two_models_two_tasks_and_what_was_forgotten(outdo: Outdo, models: Path)
     assert same
 
 
-def test_a_run_stands_for_its_model_and_json_is_alone_on_standard_output(outdo: Outdo, models: Path) -> None:
+def test_run_as_model_and_json(outdo: Outdo, models: Path) -> None:
     (models / "run").mkdir()
     (models / "m1").rename(models / "run" / "model")
     (models / "run" / "run.json").write_text("{}")
@@ -76,7 +76,7 @@ def test_a_run_stands_for_its_model_and_json_is_alone_on_standard_output(outdo: 
     assert done.returncode == 2 and "no model and no checkpoint yet" in done.stderr
 
 
-def of_a_run(models: Path, **keys: Any) -> None:
+def make_run(models: Path, **keys: Any) -> None:
     """m1 becomes the model of a run with these keys."""
     recipe = Recipe(max_completion_length=6, **keys).model_dump()
     (models / "run").mkdir(exist_ok=True)
@@ -84,8 +84,8 @@ def of_a_run(models: Path, **keys: Any) -> None:
     (models / "run" / "run.json").write_text(json.dumps({"status": "done", "recipe": recipe}))
 
 
-def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> None:
-    of_a_run(models, task_args={"digits": 1, "ops": "+"}, temperature=0.5)
+def test_run_is_evaluated_as_trained(outdo: Outdo, models: Path) -> None:
+    make_run(models, task_args={"digits": 1, "ops": "+"}, temperature=0.5)
     for name in ("run", "run/model"):
         done = outdo("eval", name, "--out", "a.jsonl", "--force", "-n", "5", "--samples", "1")
         assert done.returncode == 0 and "at temperature 0.5" in done.stdout, done.stderr
@@ -105,14 +105,14 @@ def test_a_run_is_asked_what_it_was_trained_on(outdo: Outdo, models: Path) -> No
     assert "countdown test" in done.stdout and "evaluated as" not in done.stderr
 
 
-def test_a_run_s_own_code_is_not_run_and_several_tasks_are_named(outdo: Outdo, models: Path) -> None:
+def test_code_and_several_tasks_are_refused(outdo: Outdo, models: Path) -> None:
     (models / "mine.py").write_text("open('ran', 'w')\ndef task(): ...\n")
     for keys in ({"dataset_name": "mine.py:task"}, {"reward_funcs": ["mine.py:task"]}):
-        of_a_run(models, **keys)
+        make_run(models, **keys)
         done = outdo("eval", "run")
         assert done.returncode == 2 and "trained with code, mine.py:task: if you trust it" in done.stderr, done.stderr
         assert not (models / "ran").exists()
-    of_a_run(models, dataset_mixture=[{"dataset_name": "arithmetic"}, {"dataset_name": "p.jsonl"}])
+    make_run(models, dataset_mixture=[{"dataset_name": "arithmetic"}, {"dataset_name": "p.jsonl"}])
     done = outdo("eval", "run")
     assert done.returncode == 2 and "several tasks" in done.stderr
     assert "outdo eval run --task arithmetic" in done.stderr and "outdo eval run --task p.jsonl" in done.stderr
@@ -122,14 +122,14 @@ def test_user_can_name_the_code(outdo: Outdo, models: Path) -> None:
     """A reward given by the user replaces the run's own code, which is then not executed."""
     (models / "mine.py").write_text("open('ran', 'w')\ndef score(): ...\n")
     (models / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{i}", "answer": i}) + "\n" for i in range(40)))
-    of_a_run(models, dataset_name="p.jsonl", reward_funcs=["mine.py:score"])
+    make_run(models, dataset_name="p.jsonl", reward_funcs=["mine.py:score"])
     done = outdo("eval", "run", "--reward", "numeric", "-n", "2", "--samples", "0")
     assert done.returncode == 0 and "p.jsonl test" in done.stdout and not (models / "ran").exists(), done.stderr
 
 
 def test_run_in_stages(outdo: Outdo, models: Path) -> None:
     """The task is that of the stage that the model is from."""
-    of_a_run(models, dataset_name="countdown")
+    make_run(models, dataset_name="countdown")
     (models / "run").rename(models / "02-grpo")
     (models / "run").mkdir()
     (models / "02-grpo").rename(models / "run" / "02-grpo")
@@ -143,11 +143,11 @@ def test_run_in_stages(outdo: Outdo, models: Path) -> None:
 def test_rollout_sampling_of_a_run(outdo: Outdo, models: Path) -> None:
     """top_p and top_k of the rollouts are used by eval_sampling=rollout alone."""
     keys = ("-n", "2", "--samples", "1", "--device", "cpu")
-    of_a_run(models, top_p=0.9, top_k=7)
+    make_run(models, top_p=0.9, top_k=7)
     assert "1 samples at temperature 1\n" in outdo("eval", "run", *keys).stdout
     done = outdo("eval", "run", *keys, "eval_sampling=rollout")
     assert "at temperature 1, top_p 0.9, top_k 7\n" in done.stdout and "--top-p 0.9 --top-k 7" in done.stderr
-    of_a_run(models, top_p=0.9, eval_sampling="rollout")
+    make_run(models, top_p=0.9, eval_sampling="rollout")
     done = outdo("eval", "run", *keys, "top_p=0.8", "--min-p", "0.1", "--json")
     found = json.loads(done.stdout)
     assert (found["settings"]["top_p"], found["settings"]["min_p"]) == (0.8, 0.1)
@@ -155,7 +155,7 @@ def test_rollout_sampling_of_a_run(outdo: Outdo, models: Path) -> None:
 
 
 def test_keys_of_a_recipe(outdo: Outdo, models: Path) -> None:
-    of_a_run(models, task_args={"digits": 1, "ops": "+"})
+    make_run(models, task_args={"digits": 1, "ops": "+"})
     keys = ("eval_size=3", "eval_samples=2", "eval_ks=2", "max_new_tokens=5", "device=cpu", "task_args.ops=-")
     done = outdo("eval", "eval_split=ood", "run", *keys, "--json", "--out", "a.jsonl")
     assert done.returncode == 0 and "max_new_tokens is max_completion_length" in done.stderr, done.stderr
@@ -198,13 +198,13 @@ def test_recipe_and_command_agree() -> None:
         (("nowhere/at/all",), "does not exist"),
     ],
 )
-def test_what_cannot_be_is_refused(outdo: Outdo, words: tuple[str, ...], part: str) -> None:
+def test_bad_input(outdo: Outdo, words: tuple[str, ...], part: str) -> None:
     done = outdo("eval", *words)
     assert done.returncode == 2 and part in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, models: Path) -> None:
+def test_bad_input_before_the_first_model(outdo: Outdo, models: Path) -> None:
     (models / "kept.jsonl").write_text("answers of yesterday\n")
     wrong = ((("nowhere/at/all",), "does not exist"), ((), "kept.jsonl: is there already"))
     for words, part in (*wrong, (("--out", "no/such.jsonl"), "there is no folder no")):
@@ -213,7 +213,7 @@ def test_what_cannot_be_is_said_before_the_first_model_is_asked(outdo: Outdo, mo
     assert (models / "kept.jsonl").read_text() == "answers of yesterday\n"
 
 
-def test_problems_that_do_not_fit_are_left_out_and_said(outdo: Outdo, models: Path) -> None:
+def test_problems_too_long(outdo: Outdo, models: Path) -> None:
     rows = [{"prompt": "1" * (600 if i % 4 == 0 else 3) + f"+{i}", "answer": "2", "split": "test"} for i in range(8)]
     rows.append({"prompt": "1+1", "answer": "2", "split": "train"})
     (models / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -227,7 +227,7 @@ def test_problems_that_do_not_fit_are_left_out_and_said(outdo: Outdo, models: Pa
     assert done.returncode == 2 and "none of 1 test problems fits the model's 512 tokens" in done.stderr
 
 
-def test_a_name_that_is_long_is_shortened_in_the_table(outdo: Outdo, models: Path) -> None:
+def test_long_names_in_the_table(outdo: Outdo, models: Path) -> None:
     far = models / "a" / "folder" / "that is [rather] far" / "run-of-monday" / "model"
     shutil.copytree(models / "m1", far)
     done = outdo("eval", "m1", str(far), "--samples", "0", *SHORT)
@@ -237,9 +237,7 @@ def test_a_name_that_is_long_is_shortened_in_the_table(outdo: Outdo, models: Pat
     assert ["run-of-monday", "success", "+0.000", "[-0.434,", "+0.434]", "within", "noise"] in lines
 
 
-def test_no_number_is_cut_in_a_narrow_window(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.3, 8: 0.9}, pass_interval={1: (0.1, 0.5), 8: (0.6, 1.0)})
     answers = GradedAnswers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
@@ -258,7 +256,7 @@ def test_no_number_is_cut_in_a_narrow_window(
         assert line in said, said
 
 
-def test_answers_that_could_not_be_judged_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unjudged_answers_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     answers = GradedAnswers((group_of(prompt_of("1"), (1,), [(2,)], [0.0]),))
     for lost, words in ((0, ""), (53, "one: 53 sampled answers could not be judged and are left out")):
         found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.8}, pass_interval={1: (0.1, 0.9)}, broken_sampled=lost)
@@ -267,7 +265,7 @@ def test_answers_that_could_not_be_judged_are_said(capsys: pytest.CaptureFixture
         assert words in said and ("judged" in said) == bool(lost), said
 
 
-def test_names_tell_models_apart() -> None:
+def test_short_names_are_distinct() -> None:
     long = "/somewhere/on/this/machine/runs"
     names = short_names(["m1", f"{long}/first/model", f"{long}/second/model", f"{long}/old/first", "x" * 30 + "-0412"])
     assert list(names.values()) == ["m1", "runs/first", "second", "old/first", "xxxxxxxxxxx…xxxxxxx-0412"]
@@ -275,7 +273,7 @@ def test_names_tell_models_apart() -> None:
     assert list(short_names(alike).values()) == alike
 
 
-def test_arguments_for_one_of_the_tasks(outdo: Outdo, models: Path) -> None:
+def test_arguments_for_one_task(outdo: Outdo, models: Path) -> None:
     words = ("--task", "arithmetic,countdown", "--task-arg", "arithmetic.digits=1", "--json", "--samples", "0")
     done = outdo("eval", "m1", *words, *SHORT, "--out", "a.jsonl")
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ TEXTS = [((9, 8), (20, 21, 22)), ((5,), (6,)), (tuple(range(5, 30)), tuple(range
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_likelihood_is_that_of_the_models_own_forward(policy: Policy, plain: bool) -> None:
+def test_likelihood_against_forward(policy: Policy, plain: bool) -> None:
     if plain:
         policy.model.set_attn_implementation("eager")
     found = log_likelihoods(replace(policy, plain=plain), TEXTS)
@@ -39,7 +39,7 @@ def test_a_likelihood_is_that_of_the_models_own_forward(policy: Policy, plain: b
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_windows_hold_every_token_once() -> None:
+def test_windows() -> None:
     ids = list(range(1000))
     parts = windows(ids, (), 512)
     assert len(parts) >= 16 and [token for given, scored in parts for token in (*given, *scored)] == ids
@@ -57,7 +57,7 @@ def changed(policy: Policy, by: float) -> Policy:
     return other
 
 
-def test_the_base_has_lost_nothing_and_the_more_a_model_changed_the_more_it_lost(policy: Policy) -> None:
+def test_retention_by_size_of_change(policy: Policy) -> None:
     texts = RetentionTexts()
     texts.set_base("base", policy)
     assert len(texts.texts) == len(QUESTIONS)
@@ -70,7 +70,7 @@ def test_the_base_has_lost_nothing_and_the_more_a_model_changed_the_more_it_lost
     assert again.texts == texts.texts  # by a fixed seed
 
 
-def test_a_text_of_ones_own(policy: Policy, tmp_path: Path) -> None:
+def test_user_text(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("It was a dark and stormy night.\n" * 40)
     texts = RetentionTexts(path)
@@ -84,7 +84,7 @@ def test_a_text_of_ones_own(policy: Policy, tmp_path: Path) -> None:
         RetentionTexts(tmp_path / "nowhere")
 
 
-def test_another_tokenizer_is_refused(policy: Policy, tmp_path: Path) -> None:
+def test_other_tokenizer_is_refused(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("<think>some text</think>" * 9)
     for texts in (RetentionTexts(), RetentionTexts(path)):

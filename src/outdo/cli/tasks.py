@@ -31,7 +31,7 @@ def tasks() -> None:
     out.print("\nreasoning_gym/NAME, the generators of reasoning-gym (pip install 'outdo[gym]'):", markup=False)
     out.print(f"  {', '.join(_generators()) or 'not installed'}", markup=False)
     out.print(
-        "\nAlso: data (a .jsonl file with `prompt` and `answer` on each line, a folder, a hub name), a weighted mixture "
+        "\nAlso: data (a .jsonl file with `prompt` and `answer` on each line, a folder, a hub name), a mixture "
         "(dataset_mixture), or your own function: path/to/file.py:function",
         markup=False,
     )
