@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[str], list[str]]:
-    """Models, and key=value words. A path with a `=` is a model where it exists and does not start with a known key.
+    """Models, and key=value words. A path that contains `=` is a model where it exists and does not start with a key.
 
     Raises RecipeError where no model is named, or more than `most`.
     """
@@ -27,9 +27,9 @@ def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[st
     pairs: list[str] = []
     for word in words:
         key, equals, _ = word.partition("=")
-        known = key.partition(".")[0] in Recipe.model_fields
-        is_key = bool(equals) and (known or (re.fullmatch(r"[\w.]+", key) is not None and not Path(word).exists()))
-        (pairs if is_key else models).append(word)
+        is_ours = key.partition(".")[0] in Recipe.model_fields
+        is_key = is_ours or (re.fullmatch(r"[\w.]+", key) and not Path(word).exists())
+        (pairs if equals and is_key else models).append(word)
     if not models:
         raise RecipeError("name a model: a folder, a hub name, or a run")
     if most and len(models) > most:

@@ -20,6 +20,7 @@ from outdo.tasks import gsm8k
 from outdo.tasks.mixture import Entry
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source
 from outdo.tasks.task import TASKS
+from outdo.types import SampleParams
 
 SETTINGS = {  # recipe key -> field of EvalSettings
     **{"eval_size": "size", "eval_samples": "samples", "eval_ks": "ks"},
@@ -57,7 +58,7 @@ class EvalPlan:
 def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
     """The plans that evaluate a model as a run by this recipe does, on those of its splits.
 
-    One plan; for a mixture as many as it takes to tell its tasks apart; none without splits. Number of problems and
+    One plan; for a mixture as many as its tasks need; none without splits. Number of problems and
     samples, device and seed are the defaults.
     """
     if not recipe.dataset_mixture:
@@ -79,7 +80,6 @@ def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
 def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[str]) -> EvalPlan:
     args = {keys["dataset_name"]: _task_args(keys) for keys in tasks}
     first, alone = tasks[0], len(tasks) == 1
-    copied = ("max_completion_length", "temperature", "stop", *(LIMITS if recipe.eval_sampling == "rollout" else ()))
     return EvalPlan(
         tasks=tuple(args),
         task_args=args[first["dataset_name"]]
@@ -88,8 +88,19 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
         splits=("test",) if "test" in splits else tuple(splits),
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
         system_prompt=first["system_prompt"] or recipe.system_prompt,
-        settings=EvalSettings(**{name: _frozen(getattr(recipe, name)) for name in copied}),
+        settings=_settings(recipe),
     )
+
+
+def _settings(recipe: Recipe) -> EvalSettings:
+    """How a run by this recipe samples the answers of its evaluations; all else is the default."""
+    copied = ("max_completion_length", "temperature", "stop", *(LIMITS if recipe.eval_sampling == "rollout" else ()))
+    return EvalSettings(**{name: _frozen(getattr(recipe, name)) for name in copied})
+
+
+def eval_params(recipe: Recipe) -> SampleParams:
+    """How a run by this recipe samples answers for pass@k: see `eval_sampling`."""
+    return _settings(recipe).params(recipe.max_completion_length)
 
 
 def _task_args(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from outdo.errors import Halted, OutdoError, RunError
+from outdo.evals.from_recipe import eval_params
 from outdo.evals.held_out import Evaluation, describe_limits, evaluate_prompts, problems_of
 from outdo.learn.sft import Imitator
 from outdo.learn.update import Updates
@@ -33,7 +34,7 @@ from outdo.tasks.task import Task, held_out
 from outdo.training import signals
 from outdo.training.console import LiveTable, PlainLines, interval
 from outdo.training.trackers import Trackers
-from outdo.types import SampleParams, Sampler
+from outdo.types import Sampler
 
 L = TypeVar("L", bound=Updates)
 Before = list[Evaluation]
@@ -192,8 +193,7 @@ class Keeper(Generic[L]):
         recipe, rewards = self.recipe, self.rewards
         if rewards is None:
             return []
-        limits = (recipe.top_p, recipe.top_k, recipe.min_p) if recipe.eval_sampling == "rollout" else ()
-        params = SampleParams(recipe.max_completion_length, recipe.temperature, *limits, stop=tuple(recipe.stop))
+        params = eval_params(recipe)
         seed = seed_of("evaluation", recipe.seed, step)
         looked_at = self.splits | (self.final_splits if step == self.total else {})
         how = params, recipe.eval_samples, seed, recipe.eval_ks
