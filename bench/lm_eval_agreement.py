@@ -20,10 +20,12 @@ from typing import Any
 
 from bench import machine
 from bench.peers import venv
-from outdo.cli.progress import counting
+from outdo.cli.progress import progress_bar
 from outdo.evals.estimate import paired_difference, wilson
-from outdo.evals.report import Result
-from outdo.evals.suite import Quiz, Settings, examine, with_model
+from outdo.evals.loading import run_with_model
+from outdo.evals.report import EvalResult
+from outdo.evals.settings import EvalSettings
+from outdo.evals.suite import EvalSplit, evaluate_model
 from outdo.models.load import Policy, save_policy
 from outdo.parallel.host import share_cores
 from outdo.rewards.answer import gsm8k
@@ -70,20 +72,20 @@ def main() -> None:
     python = args.python or venv.python_with("lm_eval[hf]")
     found = machine.facts()
     print(machine.line(found), flush=True)
-    settings = Settings(
+    settings = EvalSettings(
         samples=0, max_completion_length=args.max_completion_length, dtype=args.dtype, device=args.device
     )
     prompts = _problems(args.data_dir, args.limit, args.system_prompt)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
 
-        def ours(policy: Policy) -> Result:
+        def ours(policy: Policy) -> EvalResult:
             save_policy(policy, model)
-            asked = [Quiz("gsm8k", "test", prompts, "gsm8k")]
-            return examine(args.model, policy, asked, settings, counting)[0]
+            suite = [EvalSplit("gsm8k", "test", prompts, "gsm8k")]
+            return evaluate_model(args.model, policy, suite, settings, progress_bar)[0]
 
         start = time.monotonic()
-        result = with_model(args.model, settings, ours)
+        result = run_with_model(args.model, settings, ours)
         seconds = {"outdo": time.monotonic() - start}
         start = time.monotonic()
         theirs = _harness(python, model, Path(folder), args)
@@ -94,10 +96,10 @@ def main() -> None:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def compared(result: Result, theirs: dict[int, dict[str, Any]], prompts: list[Prompt]) -> dict[str, Any]:
+def compared(result: EvalResult, theirs: dict[int, dict[str, Any]], prompts: list[Prompt]) -> dict[str, Any]:
     """Both scores, and where they part: `graded` is outdo's word on the harness's own texts."""
     texts = {group.prompt.id: group.trajectories[0].text for group in result.answers.greedy}
-    right = result.answers.right()
+    right = result.answers.success_by_problem()
     rows = []
     for at, prompt in enumerate(prompts):
         text = theirs[at]["text"]

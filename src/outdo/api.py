@@ -9,7 +9,9 @@ from typing import Any, ParamSpec
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
-from outdo.evals.suite import Settings, examine, quizzes, with_model
+from outdo.evals.loading import run_with_model
+from outdo.evals.settings import EvalSettings
+from outdo.evals.suite import build_eval_suite, evaluate_model
 from outdo.recipe.schema import Recipe
 from outdo.tasks.sources import SOURCE_KEYS
 from outdo.tasks.task import Task, refuse_no_task
@@ -65,21 +67,27 @@ def evaluate(
     **settings: Any,
 ) -> Evaluation:
     """Held-out success of any saved model. `reward`, a name or a function, judges instead of the task's own verifier;
-    `settings` are the fields of `evals.suite.Settings`, such as size (0: the whole split), samples, temperature, dtype
-    and seed."""
-    known = ["task_args", "reward", "system_prompt", *Settings.__dataclass_fields__]
-    if unknown := [key for key in settings if key not in known]:
+    `settings` are the fields of `EvalSettings`, such as size (0: the whole split), samples, temperature, dtype and
+    seed."""
+    names = ["task_args", "reward", "system_prompt", *EvalSettings.__dataclass_fields__]
+    if unknown := [key for key in settings if key not in names]:
         data = f"; {unknown[0]} of data is task_args={{'{unknown[0]}': …}}" if unknown[0] in SOURCE_KEYS else ""
-        raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(known)}{data}")
-    how = Settings(**settings)
+        raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(names)}{data}")
+    eval_settings = EvalSettings(**settings)
     refuse_no_task(task)
     if not isinstance(task_args, (Mapping, type(None))):
         raise RecipeError(f"task_args={task_args!r:.80}: expected a mapping, such as {{'digits': 3}}")
     judges = [] if reward is None else as_reward_list("reward", reward)
     if len(judges) > 1:
         raise RecipeError(f"reward has {len(judges)} rewards: name the one that decides what is right")
-    truth = reward_name(judges[0]) if judges else None
-    own = {reward_name(judge): judge for judge in judges if not isinstance(judge, str)}
-    asked = quizzes([task], [split], how.size, task_args=task_args, reward=truth, own=own, system_prompt=system_prompt)
-    (result,) = with_model(model, how, lambda policy: examine(str(model), policy, asked, how))
+    suite = build_eval_suite(
+        [task],
+        [split],
+        eval_settings.size,
+        task_args=task_args,
+        reward=reward_name(judges[0]) if judges else None,
+        functions={reward_name(judge): judge for judge in judges if not isinstance(judge, str)},
+        system_prompt=system_prompt,
+    )
+    (result,) = run_with_model(model, eval_settings, lambda p: evaluate_model(str(model), p, suite, eval_settings))
     return result.evaluation

@@ -20,11 +20,12 @@ from rich.console import Console
 
 from outdo.cli import main
 from outdo.cli.app import app
-from outdo.cli.asking import eval_commands
-from outdo.cli.train import _tell
+from outdo.cli.eval_command import eval_commands
+from outdo.cli.train import _print_result
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.runs.writer import RunWriter
 from outdo.training.context import Result
 from support.basics import QUICK
 
@@ -35,7 +36,7 @@ def rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_bad_keys_end_with_2_and_name_the_right_ones(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_keys(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "num_generatoins=8")
     assert done.returncode == 2 and "did you mean 'num_generations'" in done.stderr
     done = outdo("train", "num_generations=7")
@@ -43,7 +44,7 @@ def test_bad_keys_end_with_2_and_name_the_right_ones(outdo: Outdo, tmp_path: Pat
     assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
 
 
-def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path) -> None:
+def test_dry_run(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "--dry-run", "num_generations=4", "kl_coef=0.2")
     assert done.returncode == 0, done.stderr
     assert "kl_coef is beta here" in done.stdout
@@ -52,7 +53,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(outdo: Outdo, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
-def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
+def test_dry_run_refuses_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "answer": {2 * i}}}\n' for i in range(20)))
     (tmp_path / "b.jsonl").write_text("".join(f'{{"prompt": "{i}+{i}", "result": {2 * i}}}\n' for i in range(20)))
     numeric = ("reward_funcs=numeric", "sft_steps=0")
@@ -86,7 +87,7 @@ def test_dry_run_refuses_what_a_run_would(outdo: Outdo, tmp_path: Path) -> None:
     assert "runs/mixture-" in done.stdout, "as the run will call it"
 
 
-def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -> None:
+def test_help(outdo: Outdo) -> None:
     done = outdo("--help")
     assert done.returncode == 0 and "outdo train recipes/arithmetic.yaml seed=1" in done.stdout
     for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
@@ -100,7 +101,7 @@ def test_help_has_examples_and_every_command_and_loads_no_engine(outdo: Outdo) -
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_next_command_can_be_typed_as_it_is() -> None:
+def test_eval_command_is_quoted() -> None:
     recipe = Recipe(dataset_name="my data.jsonl", columns={"prompt": "question"}, reward_funcs=["numeric", "format"])
     words = "outdo eval run/model --task 'my data.jsonl' --reward numeric --task-arg columns.prompt=question"
     assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
@@ -109,7 +110,7 @@ def test_the_next_command_can_be_typed_as_it_is() -> None:
     assert eval_commands(recipe, Path("run/model"), ["test", "ood"]) == [words]
 
 
-def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments() -> None:
+def test_eval_commands_of_a_mixture() -> None:
     sums: dict[str, Any] = {"dataset_name": "arithmetic", "task_args": {"ops": "+", "digits": 3}, "name": "sums"}
     long = {"max_completion_length": 256}
     both = load_recipe(None, {"dataset_mixture": [sums, {"dataset_name": "countdown"}], **long})
@@ -126,7 +127,7 @@ def test_the_next_commands_of_a_mixture_name_its_tasks_with_their_own_arguments(
     ]
 
 
-def test_the_next_command_asks_as_the_run_did() -> None:
+def test_eval_command_has_the_run_s_settings() -> None:
     keys: dict[str, Any] = {
         "dataset_name": "p.jsonl",
         "reward_funcs": ["format", "mine.py:plain"],
@@ -150,7 +151,7 @@ def test_the_next_command_asks_as_the_run_did() -> None:
     ]
 
 
-def test_where_nothing_is_held_out_no_evaluation_is_announced(outdo: Outdo, tmp_path: Path) -> None:
+def test_nothing_held_out(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"prompt": f"{i} + 1", "answer": str(i + 1), "completion": str(i + 1), "split": "train"} for i in (1, 2)]
     (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = (*QUICK, "dataset_name=two.jsonl", "reward_funcs=exact", "device=cpu")
@@ -161,7 +162,7 @@ def test_where_nothing_is_held_out_no_evaluation_is_announced(outdo: Outdo, tmp_
         assert next_ in done.stdout
 
 
-def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
+def test_run_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", *QUICK, "output_dir=run")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "held out" in done.stdout
@@ -169,7 +170,9 @@ def test_a_run_from_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     run = tmp_path / "run"
     manifest = json.loads((run / "run.json").read_text())
     assert (
-        manifest["status"] == "done" and manifest["recipe"]["num_generations"] == 8 and manifest["parameters"] > 10**6
+        manifest["status"] == "done"
+        and manifest["recipe"]["num_generations"] == 8
+        and manifest["num_parameters"] > 10**6
     )
     metrics = rows(run / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [0, 1]
@@ -216,7 +219,7 @@ print("tokens", out.shape[1] - inputs["input_ids"].shape[1], repr(tokenizer.deco
 """
 
 
-def test_an_interrupt_while_it_starts_ends_it_quietly() -> None:
+def test_interrupt_at_startup() -> None:
     code = """
 import sys
 stop, sys.argv[1:] = sys.argv[1], ["tasks"]
@@ -243,7 +246,7 @@ main()
         ("train nonsense=1", subprocess.STDOUT, 2),
     ],
 )
-def test_a_reader_that_went_away_ends_it_quietly(tmp_path: Path, words: str, errors: int, status: int) -> None:
+def test_reader_gone(tmp_path: Path, words: str, errors: int, status: int) -> None:
     log = "".join(json.dumps({"step": i, "reward": 0.4, "kl": 0.02 * i}) + "\n" for i in range(40))
     (tmp_path / "log.jsonl").write_text(log)
     reads, writes = os.pipe()
@@ -254,9 +257,7 @@ def test_a_reader_that_went_away_ends_it_quietly(tmp_path: Path, words: str, err
     assert done.returncode == status and not done.stderr
 
 
-def test_another_pipe_that_breaks_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_broken_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def breaks() -> None:
         try:
             raise BrokenPipeError(32, "a worker's pipe")
@@ -269,15 +270,39 @@ def test_another_pipe_that_breaks_is_a_failure(
     assert end.value.code == 1 and "failed: BrokenPipeError: [Errno 32] a worker's pipe" in capsys.readouterr().err
 
 
-def test_the_next_commands_can_be_typed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_commands_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/two words")
     found = [Evaluation("test", 1, 1.0, 0.2, 1.0)]
-    _tell(Result(folder, folder / "model", [], found), load_recipe(), Console())
+    _print_result(Result(folder, folder / "model", [], found), load_recipe(), Console())
     said = capsys.readouterr().out
     assert "outdo eval 'runs/two words/model' " in said and "outdo plot 'runs/two words'\n" in said
 
 
-def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
+def test_stages_of_different_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each stage is listed with its own task, and the next command is of the last one that was evaluated."""
+    stages = []
+    for name, task, rates in (
+        ("01-sft", "arithmetic", (0.1, 0.2)),
+        ("02-grpo", "countdown", (0.3, 0.4)),
+        ("03-harvest", "gsm8k", ()),
+    ):
+        run = RunWriter.create(tmp_path / name, load_recipe(None, {"task": task}).model_dump(mode="json"), {})
+        evals = [Evaluation("test", 4, rate, 0.0, 1.0) for rate in rates]
+        for step, evaluation in enumerate(evals):
+            run.record_eval(evaluation.row(step))
+        run.close()
+        stages.append((name, evals[-1:]))
+    result = Result(tmp_path, tmp_path / "model", [], stages[1][1], tuple(stages))
+    _print_result(result, load_recipe(), Console(width=300))
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["01-sft", "arithmetic", "test", "(4)", "0.100", "[0.00,", "1.00]", "0.200", "[0.00,", "1.00]"] in rows
+    assert ["02-grpo", "countdown", "test", "(4)", "0.300", "[0.00,", "1.00]", "0.400", "[0.00,", "1.00]"] in rows
+    assert ["03-harvest", "gsm8k", "–", "–", "–"] in rows
+    assert f"outdo eval {tmp_path}/model --task countdown" in shown and "--task arithmetic" not in shown
+
+
+def test_interrupt_saves_the_run(tmp_path: Path) -> None:
     keys = [*QUICK, "max_steps=100000", "output_dir=run"]
     process = subprocess.Popen(
         [sys.executable, "-m", "outdo", "train", *keys],
@@ -298,13 +323,13 @@ def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130 and "Traceback" not in errors and "what was done is kept" in errors
+    assert process.returncode == 130 and "Traceback" not in errors and "finished work is saved" in errors
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["status"] == "stopped" and "SIGINT after step" in manifest["why"]
     assert len(rows(metrics)) >= 3 and (tmp_path / "run" / "model" / "model.safetensors").stat().st_size > 10**6
 
 
-def test_a_full_disk_ends_with_1_and_says_so(outdo: Outdo, tmp_path: Path) -> None:
+def test_full_disk(outdo: Outdo, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "metrics.jsonl").symlink_to("/dev/full")
@@ -314,7 +339,7 @@ def test_a_full_disk_ends_with_1_and_says_so(outdo: Outdo, tmp_path: Path) -> No
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
 
 
-def test_an_output_dir_that_cannot_be(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_output_dir(outdo: Outdo, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = outdo("train", *QUICK, "output_dir=file/run")
     assert done.returncode == 2 and "cannot write file/run: Not a directory; set output_dir elsewhere" in done.stderr
@@ -330,9 +355,7 @@ def test_an_output_dir_that_cannot_be(outdo: Outdo, tmp_path: Path) -> None:
         ("return 1.0", "returned a float"),
     ],
 )
-def test_a_bad_reward_function_ends_with_2_before_anything_is_loaded(
-    outdo: Outdo, tmp_path: Path, body: str, part: str
-) -> None:
+def test_bad_reward_function(outdo: Outdo, tmp_path: Path, body: str, part: str) -> None:
     (tmp_path / "mine.py").write_text(f"def mine(completions, **columns):\n    {body}\n")
     done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=run")
     assert done.returncode == 2 and part in done.stderr and "mine" in done.stderr and "Traceback" not in done.stderr

@@ -11,20 +11,18 @@ from outdo.cli import progress
 from outdo.training.console import PlainLines
 
 
-def test_lines_are_rare_and_not_on_standard_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter(range(0, 1000, 4))
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
-    with progress.counting("m on t", 2000) as tell:
+    with progress.progress_bar("m on t", 2000) as advance:
         for _ in range(8):
-            tell(250)
+            advance(250)
     shown = capsys.readouterr()
     lines = shown.err.splitlines()
     assert not shown.out and 1 <= len(lines) < 8 and lines[0].startswith("m on t: ") and lines[0].endswith("of 2,000")
 
 
-def test_what_is_left_of_a_run_that_goes_on_is_reckoned_from_where_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eta_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("outdo.training.console.time.monotonic", lambda: now)
     said = io.StringIO()

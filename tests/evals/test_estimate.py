@@ -9,7 +9,7 @@ import pytest
 from outdo.evals.estimate import mean_interval, paired_difference, pass_at_k, ratio_difference, wilson
 
 
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
+def test_pass_at_k_by_enumeration():
     for n in range(1, 9):
         for c, k in itertools.product(range(n + 1), range(1, n + 1)):
             subsets = list(itertools.combinations([True] * c + [False] * (n - c), k))
@@ -24,7 +24,7 @@ def test_pass_at_k_by_hand():
     assert pass_at_k(5, 2, 2) != pytest.approx(1 - 0.6**2)  # the biased plug-in
 
 
-def test_pass_at_k_is_exact_for_many_samples():
+def test_pass_at_k_many_samples():
     expected = 1 - math.comb(9_990, 100) / math.comb(10_000, 100)
     assert pass_at_k(10_000, 10, 100) == pytest.approx(expected, rel=1e-9)
 
@@ -37,7 +37,7 @@ def test_pass_at_k_is_unbiased():
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 6, 1), (5, -1, 1), (5, 2, 0), (5, 2, 6), (0, 0, 1)])
-def test_pass_at_k_refuses_what_cannot_be(n, c, k):
+def test_pass_at_k_refuses_bad_arguments(n, c, k):
     with pytest.raises(ValueError, match=rf"n={n}, c={c}, k={k}"):
         pass_at_k(n, c, k)
 
@@ -54,13 +54,13 @@ def test_pass_at_k_refuses_what_cannot_be(n, c, k):
         (1, 29, 0.006113, 0.171758),  # 0.0061 to 0.1718
     ],
 )
-def test_wilson_by_hand_and_in_print(successes, n, low, high):
+def test_wilson_published_values(successes, n, low, high):
     assert wilson(successes, n) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 3), (7, 9), (50, 100), (3, 1000), (999, 1000)])
 @pytest.mark.parametrize("z", [1.0, 1.96, 2.576])
-def test_wilson_ends_are_z_standard_errors_from_the_share(successes, n, z):
+def test_wilson_definition(successes, n, z):
     """Its definition: the ends p solve |share - p| = z sqrt(p (1 - p) / n)."""
     low, high = wilson(successes, n, z)
     share = successes / n
@@ -69,7 +69,7 @@ def test_wilson_ends_are_z_standard_errors_from_the_share(successes, n, z):
         assert abs(share - p) == pytest.approx(z * math.sqrt(p * (1 - p) / n), rel=1e-9)
 
 
-def test_wilson_is_symmetric_and_inside_0_and_1():
+def test_wilson_symmetric_and_bounded():
     for n in range(1, 40):
         for successes in range(n + 1):
             low, high = wilson(successes, n)
@@ -79,17 +79,17 @@ def test_wilson_is_symmetric_and_inside_0_and_1():
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_wilson_refuses_what_cannot_be(successes, n):
+def test_wilson_refuses_bad_arguments(successes, n):
     with pytest.raises(ValueError, match=rf"successes={successes}, n={n}"):
         wilson(successes, n)
 
 
-def test_mean_interval_is_wilsons_for_shares():
+def test_mean_interval_of_binary_values():
     for right, n in ((0, 7), (3, 10), (7, 7), (1, 40)):
         assert mean_interval([1.0] * right + [0.0] * (n - right)) == pytest.approx(wilson(right, n))
 
 
-def test_mean_interval_agrees_with_the_bootstrap_over_problems():
+def test_mean_interval_against_bootstrap():
     rng = random.Random(0)
     values = [pass_at_k(8, min(8, int(rng.betavariate(0.5, 1.5) * 9)), 4) for _ in range(300)]
     means = sorted(sum(rng.choices(values, k=300)) / 300 for _ in range(2000))
@@ -99,7 +99,7 @@ def test_mean_interval_agrees_with_the_bootstrap_over_problems():
     assert high - low < flips_high - flips_low  # problems that are half solved scatter less than coins
 
 
-def test_mean_interval_is_no_point_where_all_values_are_alike():
+def test_mean_interval_of_equal_values():
     low, high = mean_interval([0.5] * 20)
     assert low < 0.35 and high > 0.65
     with pytest.raises(ValueError, match="all of them in"):
@@ -119,13 +119,13 @@ def paired(both, new_only, old_only, neither):
         ((1, 1, 7, 12), -0.286, -0.507, -0.026),  # Fagerland et al. (2014), the data of Bentur et al.
     ],
 )
-def test_a_paired_difference_in_print(table, value, low, high):
+def test_paired_difference_published_values(table, value, low, high):
     found = paired(*table)
     assert (found.value, found.low, found.high) == pytest.approx((value, low, high), abs=6e-4)
     assert not found.is_noise and found.n == sum(table)
 
 
-def test_pairing_tells_apart_what_two_intervals_do_not():
+def test_paired_difference_is_narrower():
     """11 more right of 100, and none lost: two intervals overlap, the paired one does not hold 0."""
     found = paired(40, 11, 0, 49)
     assert wilson(51, 100)[0] < wilson(40, 100)[1] and found.low > 0.04
@@ -133,7 +133,7 @@ def test_pairing_tells_apart_what_two_intervals_do_not():
     assert paired(30, 0, 0, 0).is_noise and paired(30, 0, 0, 0).high > 0.0  # no difference seen is not no difference
 
 
-def test_a_paired_difference_covers_the_truth_about_as_often_as_it_says():
+def test_paired_difference_coverage():
     rng, inside = random.Random(1), 0
     for _ in range(400):
         chances = [rng.betavariate(1, 2) for _ in range(120)]
@@ -144,7 +144,7 @@ def test_a_paired_difference_covers_the_truth_about_as_often_as_it_says():
     assert 0.92 <= inside / 400 <= 0.99
 
 
-def test_a_mean_over_tokens_takes_texts_as_the_unit():
+def test_ratio_difference():
     found = ratio_difference([-1.0, -3.0, -2.0], [10, 10, 20])
     assert found.value == pytest.approx(-0.15)
     scatter = (0.5**2 + 1.5**2 + 1.0**2) * 3 / 2

@@ -15,7 +15,7 @@ from rich.console import Console
 import outdo
 from outdo.api import train
 from outdo.errors import RecipeError, TaskError
-from outdo.evals.held_out import Evaluation, answer, default_ks, evaluate_prompts, measure
+from outdo.evals.held_out import Evaluation, default_ks, evaluate_prompts, sample_and_grade, summarize
 from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
 from outdo.training.console import PlainLines, summary
@@ -49,7 +49,7 @@ PROBLEMS = [prompt_of(name, "1") for name in "abcd"]
 REWARDS = find_rewards(["exact"], [], "exact")
 
 
-def test_success_is_greedy_and_pass_at_k_is_of_samples() -> None:
+def test_success_and_pass_at_k() -> None:
     sampler = Known({"a": 0, "b": 1, "c": 2, "d": 4})
     found = evaluate_prompts(PROBLEMS, "test", sampler, REWARDS, SampleParams(4), 4, 0, [1, 2, 4])
     assert (found.n, found.success_rate) == (4, 0.75)
@@ -73,7 +73,7 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
     found = evaluate_prompts(PROBLEMS, "test", Known({"a": 0, "b": 1, "c": 2, "d": 4}), rewards, SampleParams(4), 4, 0)
     assert (found.n, found.broken, found.broken_sampled) == (3, 1, 4 + 3 + 2)
     assert found.pass_at == {1: 1.0, 4: 1.0}  # of b, c and d; of d alone
-    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged, and are left out"
+    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged and are left out"
     row = found.row(0)
     assert (row["broken"], row["broken_sampled"]) == (1, 9) and Evaluation.of(row).broken_sampled == 9
     old = Evaluation.of({key: value for key, value in row.items() if key != "broken_sampled"})
@@ -81,21 +81,21 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
     assert Evaluation("test", 1, 1.0, 0.2, 1.0).unjudged == ""
 
 
-def test_every_answer_is_told_of_and_cut_ones_are_asked_for_in_parts() -> None:
+def test_progress_and_truncated_batches() -> None:
     sampler, told = Known(dict.fromkeys("abcd", 1)), list[int]()
-    answers = answer(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
+    answers = sample_and_grade(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
     assert sum(told) == 4 * 1025 and sampler.calls == [4, 2, 2]
-    assert measure(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
+    assert summarize(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
 
 
 @pytest.mark.parametrize(
     ("samples", "ks"), [(0, ()), (1, (1,)), (4, (1, 4)), (8, (1, 8)), (10, (1, 10)), (16, (1, 8)), (40, (1, 10))]
 )
-def test_which_ks_suit(samples: int, ks: tuple[int, ...]) -> None:
+def test_default_ks(samples: int, ks: tuple[int, ...]) -> None:
     assert default_ks(samples) == ks
 
 
-def test_a_whole_split_and_one_without_end(tmp_path: Path) -> None:
+def test_whole_split(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text(
         "".join(json.dumps({"prompt": f"{i}", "split": "test" if i else "train"}) + "\n" for i in range(300))
@@ -124,7 +124,7 @@ def quick(folder: Path, **keys: Any) -> dict[str, Any]:
     return {**sizes, **fixed, "per_device_train_batch_size": 4, **keys}
 
 
-def test_a_run_looks_at_one_split_all_along_and_at_another_at_the_end_only(tmp_path: Path) -> None:
+def test_eval_split_and_final_eval_split(tmp_path: Path) -> None:
     result = train(**quick(tmp_path, eval_split="dev", final_eval_split="test", eval_size=0, eval_ks=[2, 4]))
     rows = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
     assert [(row["step"], row["split"]) for row in rows] == [(0, "dev"), (1, "dev"), (2, "dev"), (2, "test")]
@@ -135,7 +135,17 @@ def test_a_run_looks_at_one_split_all_along_and_at_another_at_the_end_only(tmp_p
     assert "pass@4" in lines[0] and "→" in lines[1] and lines[2].split()[:3] == ["test", "(8)", "–"]
 
 
-def test_a_run_says_how_many_sampled_answers_could_not_be_judged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keys", "limits"), [({}, {}), ({"eval_sampling": "rollout"}, {"top_p": 0.9, "top_k": 5})])
+def test_eval_sampling(keys: dict[str, str], limits: dict[str, float], tmp_path: Path) -> None:
+    out = io.StringIO()
+    reporter = PlainLines(Console(file=out, width=200))
+    folder = train(**quick(tmp_path, max_steps=1, top_p=0.9, top_k=5, reporter=reporter, **keys)).folder
+    rows = [json.loads(line) for line in (folder / "evals.jsonl").read_text().splitlines()]
+    assert all({key: row[key] for key in ("top_p", "top_k", "min_p") if key in row} == limits for row in rows)
+    assert Evaluation.of(rows[0]).row(0) == rows[0] and ("top_p 0.9, top_k 5" in out.getvalue()) == bool(limits)
+
+
+def test_run_reports_unjudged_samples(tmp_path: Path) -> None:
     def half(completions: list[str], **columns: Any) -> list[float]:  # of siblings every other one
         return [float("nan") if i % 2 else 1.0 for i, _ in enumerate(completions)]
 
@@ -145,10 +155,10 @@ def test_a_run_says_how_many_sampled_answers_could_not_be_judged(tmp_path: Path)
     result = train(**quick(tmp_path, **keys, task=task, max_steps=1, eval_split="test", broken_limit=1))
     (row, *_) = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
     assert (row["n"], row["broken"], row["broken_sampled"]) == (8, 0, 16)
-    assert "16 sampled answers could not be judged, and are left out" in said.getvalue()
+    assert "16 sampled answers could not be judged and are left out" in said.getvalue()
 
 
-def test_splits_and_ks_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:
+def test_bad_splits_and_ks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="has no split 'tset'; it has train, dev, test"):
         train(**quick(tmp_path, final_eval_split="tset"))
     with pytest.raises(RecipeError, match="k from 1 to eval_samples=4"):

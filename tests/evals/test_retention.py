@@ -10,22 +10,23 @@ import pytest
 import torch
 
 from outdo.errors import ModelError, TaskError
-from outdo.evals.retention import QUESTIONS, windows
-from outdo.evals.suite import Keepsake
+from outdo.evals.retention import QUESTIONS, RetentionTexts, windows
 from outdo.learn.score import log_likelihoods
 from outdo.models.load import Policy, load_policy
 
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outdo.evals.suite.TOKENS", 24)  # of the base's answers: what is tested holds for any
+    monkeypatch.setattr(
+        "outdo.evals.retention.ANSWER_TOKENS", 24
+    )  # of the base's answers: what is tested holds for any
 
 
 TEXTS = [((9, 8), (20, 21, 22)), ((5,), (6,)), (tuple(range(5, 30)), tuple(range(30, 60)))]
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_likelihood_is_that_of_the_models_own_forward(policy: Policy, plain: bool) -> None:
+def test_likelihood_against_forward(policy: Policy, plain: bool) -> None:
     if plain:
         policy.model.set_attn_implementation("eager")
     found = log_likelihoods(replace(policy, plain=plain), TEXTS)
@@ -38,7 +39,7 @@ def test_a_likelihood_is_that_of_the_models_own_forward(policy: Policy, plain: b
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-def test_windows_hold_every_token_once() -> None:
+def test_windows() -> None:
     ids = list(range(1000))
     parts = windows(ids, (), 512)
     assert len(parts) >= 16 and [token for given, scored in parts for token in (*given, *scored)] == ids
@@ -56,40 +57,40 @@ def changed(policy: Policy, by: float) -> Policy:
     return other
 
 
-def test_the_base_has_lost_nothing_and_the_more_a_model_changed_the_more_it_lost(policy: Policy) -> None:
-    keepsake = Keepsake()
-    keepsake.set_base("base", policy)
-    assert len(keepsake.texts) == len(QUESTIONS)
-    same, little, much = (keepsake.measure("m", p) for p in (policy, changed(policy, 0.01), changed(policy, 0.1)))
+def test_retention_by_size_of_change(policy: Policy) -> None:
+    texts = RetentionTexts()
+    texts.set_base("base", policy)
+    assert len(texts.texts) == len(QUESTIONS)
+    same, little, much = (texts.measure("m", p) for p in (policy, changed(policy, 0.01), changed(policy, 0.1)))
     assert same.change.value == pytest.approx(0.0, abs=1e-6) and same.perplexity == pytest.approx(same.base_perplexity)
     assert 0 > little.change.value > much.change.value and not much.change.is_noise
     assert math.log(much.base_perplexity / much.perplexity) == pytest.approx(much.change.value)
-    again = Keepsake()
+    again = RetentionTexts()
     again.set_base("base", policy)
-    assert again.texts == keepsake.texts  # by a fixed seed
+    assert again.texts == texts.texts  # by a fixed seed
 
 
-def test_a_text_of_ones_own(policy: Policy, tmp_path: Path) -> None:
+def test_user_text(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("It was a dark and stormy night.\n" * 40)
-    keepsake = Keepsake(path)
-    keepsake.set_base("base", policy)
-    found = keepsake.measure("m", changed(policy, 0.1))
+    texts = RetentionTexts(path)
+    texts.set_base("base", policy)
+    found = texts.measure("m", changed(policy, 0.1))
     assert found.texts >= 16 and found.tokens == 32 * 40 - found.texts  # the first of each stretch is given
     path.write_text("x")
     with pytest.raises(TaskError, match="nothing to score"):
-        Keepsake(path).set_base("base", policy)
-    with pytest.raises(TaskError, match="cannot be read"):
-        Keepsake(tmp_path / "nowhere")
+        RetentionTexts(path).set_base("base", policy)
+    with pytest.raises(TaskError, match="cannot read"):
+        RetentionTexts(tmp_path / "nowhere")
 
 
-def test_another_tokenizer_is_refused(policy: Policy, tmp_path: Path) -> None:
+def test_other_tokenizer_is_refused(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("<think>some text</think>" * 9)
-    for keepsake in (Keepsake(), Keepsake(path)):
-        keepsake.set_base("base", policy)
+    for texts in (RetentionTexts(), RetentionTexts(path)):
+        texts.set_base("base", policy)
         other = load_policy("tiny", device="cpu")
         vocab = other.renderer.tokenizer.backend_tokenizer
         other.renderer.tokenizer._tokenizer = type(vocab).from_str(vocab.to_str().replace('"e":', '"§":'))
         with pytest.raises(ModelError, match="another tokenizer than base"):
-            keepsake.measure("m", other)
+            texts.measure("m", other)

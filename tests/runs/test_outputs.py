@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outdo.errors import RecipeError
-from outdo.evals.suite import weights_of
+from outdo.evals.loading import checkpoint_notes
 from outdo.models.export import export_model
 from outdo.models.load import load_policy, save_policy
 from outdo.runs import checkpoint
@@ -46,9 +46,9 @@ def test_which_weights_are_measured(tmp_path: Path) -> None:
     (run / "run.json").write_text("{}")
     for step in (2, 4):
         checkpoint.save(run / "checkpoints", step, lambda folder: save_policy(policy, folder))
-    assert weights_of(["tiny", str(run)]) == [
-        f"{run} has no model yet: measuring its newest whole checkpoint, step-000004"
+    assert checkpoint_notes(["tiny", str(run)]) == [
+        f"{run} has no model yet: evaluating its newest valid checkpoint, step-000004"
     ]
-    assert weights_of([str(run / "checkpoints" / "step-000002")]) == [], "it was named"
+    assert checkpoint_notes([str(run / "checkpoints" / "step-000002")]) == [], "it was named"
     save_policy(policy, run / "model")
-    assert weights_of([str(run)]) == []
+    assert checkpoint_notes([str(run)]) == []

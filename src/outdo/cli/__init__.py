@@ -1,7 +1,7 @@
-"""The command line: parse, call, print. A command is a function in a module here, and a name in the import below.
+"""The command line: parse, call, print. To add a command, write a function in a module here and import it below.
 
-Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 and 143 told to stop, 141 who read
-what it prints went away.
+Exit status: 0 done, 1 failed, 2 bad input, 3 halted by a guard, 130 and 143 stopped by a signal, 141 the reader of
+standard output is gone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from contextlib import suppress
 
 STOPPED = 130  # by Ctrl-C
-READER_GONE = 141  # as a command has that SIGPIPE ends
+READER_GONE = 141  # as of a command that SIGPIPE ends
 
 try:
-    from outdo.cli import (  # noqa: F401 they add their commands
+    from outdo.cli import (  # noqa: F401 importing registers the commands
         chat,
         dash,
         doctor,
@@ -33,29 +33,29 @@ try:
     from outdo.cli.app import app
     from outdo.errors import OutdoError
     from outdo.parallel.host import share_cores
-except KeyboardInterrupt:  # told to stop before there was anything to stop
+except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)
 
 
 def main() -> None:
-    """The `outdo` command. Bad input and failures are told in a sentence; a traceback needs OUTDO_DEBUG=1."""
+    """The `outdo` command. Errors are printed as a sentence; OUTDO_DEBUG=1 shows the traceback."""
     share_cores()
     status = _run()
     try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed from the start
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed at the start
             stream.flush()
     except OSError as error:
         if not status and not isinstance(error, BrokenPipeError):
-            _tell(f"cannot print: {error.strerror}")
+            _print_error(f"cannot print: {error.strerror}")
         os._exit(status or (READER_GONE if isinstance(error, BrokenPipeError) else 1))
-    if status in (STOPPED, 143, READER_GONE):  # threads that still grade are not waited for
+    if status in (STOPPED, 143, READER_GONE):  # does not wait for threads that still grade
         os._exit(status)
     sys.exit(status)
 
 
 def _run() -> int:
-    """The exit status."""
-    place = _place(1)
+    """Runs the command; returns the exit status."""
+    stdout_id = _file_id(1)
     try:
         app()
     except KeyboardInterrupt:
@@ -63,46 +63,45 @@ def _run() -> int:
     except OutdoError as error:
         if os.environ.get("OUTDO_DEBUG"):
             raise
-        _tell(str(error))
+        _print_error(str(error))
         return error.exit_status
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer and rich make an exit of it
-            return READER_GONE if _reader_is_gone(place) else _unforeseen(end.__context__)
+        if isinstance(end.__context__, BrokenPipeError):  # typer and rich turn it into an exit
+            return READER_GONE if _reader_is_gone(stdout_id) else _unexpected(end.__context__)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError as error:
-        return READER_GONE if _reader_is_gone(place) else _unforeseen(error)
+        return READER_GONE if _reader_is_gone(stdout_id) else _unexpected(error)
     except Exception as error:
-        return _unforeseen(error)
+        return _unexpected(error)
     return 0
 
 
-def _unforeseen(error: Exception) -> int:
+def _unexpected(error: Exception) -> int:
     if os.environ.get("OUTDO_DEBUG"):
         raise error
-    _tell(
-        f"failed: {type(error).__name__}: {error}\n"
-        "This is not an error that outdo foresaw; OUTDO_DEBUG=1 shows where it happened"
+    _print_error(
+        f"failed: {type(error).__name__}: {error}\nThis error was not expected; set OUTDO_DEBUG=1 for a traceback"
     )
     return 1
 
 
-def _tell(words: str) -> None:
-    with suppress(BrokenPipeError):  # nobody reads it: the exit status says it
-        print(f"outdo: {words}", file=sys.stderr)
+def _print_error(message: str) -> None:
+    with suppress(BrokenPipeError):  # the exit status remains
+        print(f"outdo: {message}", file=sys.stderr)
 
 
-def _place(descriptor: int) -> tuple[int, int] | None:
-    """What it leads to."""
+def _file_id(descriptor: int) -> tuple[int, int] | None:
+    """Device and inode of an open file."""
     try:
-        found = os.fstat(descriptor)
+        stat = os.fstat(descriptor)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
-def _reader_is_gone(place: tuple[int, int] | None) -> bool:
-    """Whether whoever read what is printed went away, where output led to `place`: a pipe to a worker breaks too."""
-    if _place(1) != place:  # rich puts /dev/null there once it cannot print
+def _reader_is_gone(stdout_id: tuple[int, int] | None) -> bool:
+    """Whether the reader of our output is gone: a pipe to a worker breaks with the same error."""
+    if _file_id(1) != stdout_id:  # rich puts /dev/null there once it cannot print
         return True
     poll = select.poll()
     for descriptor in (1, 2):

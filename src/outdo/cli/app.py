@@ -1,4 +1,4 @@
-"""The application that the commands are added to."""
+"""The application that commands register with."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-# In which order, and under which head, `outdo --help` lists them; one that is not here comes last.
+# The order and headings of `outdo --help`; a command that is not listed comes last.
 SECTIONS = {
     "Train": ("train", "sft", "harvest", "sweep"),
-    "Look at runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
+    "Inspect runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
     "Use a model": ("eval", "chat", "export"),
     "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
 }
 
 
 class Sections(TyperGroup):
-    """Commands by what they are for, each with its whole first sentence."""
+    """Lists commands under headings, each with its full first sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         named = [name for names in SECTIONS.values() for name in names]
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         for head, names in {**SECTIONS, "More": rest}.items():
-            found = [(name.ljust(max(map(len, named))), self.get_command(ctx, name)) for name in names]
-            rows = [(name, command.get_short_help_str(limit=200)) for name, command in found if command]
+            commands = [(name.ljust(max(map(len, named))), self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.get_short_help_str(limit=200)) for name, command in commands if command]
             if rows:
                 with formatter.section(head):
                     formatter.write_dl(rows)
@@ -37,23 +37,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Trains language models with GRPO on rewards that a program can check.
+    help="""Trains language models with GRPO on verifiable rewards.
 
 \b
   outdo train
   outdo train recipes/arithmetic.yaml seed=1
   outdo train --dry-run num_generations=16
   outdo train dataset_name=my.jsonl reward_funcs=rewards.py:score model_name_or_path=./model
-  outdo eval runs/NAME --task arithmetic
+  outdo eval runs/NAME
   outdo chat runs/NAME
 
-`outdo COMMAND --help` has more of them.
+`outdo COMMAND --help` has more examples.
 """,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"outdo {version('outdo')}")
@@ -63,6 +63,6 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def outdo(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...

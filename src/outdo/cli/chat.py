@@ -11,17 +11,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outdo.cli.app import app
+from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
 from outdo.errors import ModelError, RecipeError, TaskError
 
 if TYPE_CHECKING:
     from outdo.rollout.chat import Conversation, Reply
 
 HELP = "/reset clears the conversation, /quit or Ctrl-D exits, Ctrl-C stops an answer; \\ at a line's end continues it"
+OPTION_KEYS = {  # option -> the recipe's key
+    "system": "system_prompt",
+    **{name: name for name in ("temperature", "top_p", "max_completion_length", "seed", "dtype", "device")},
+}
+KEYS = ("top_k", "min_p", "stop", *OPTION_KEYS.values())
 
 
 @app.command()
 def chat(
-    model: Annotated[str, typer.Argument(help="A Hugging Face folder, a hub name, or a run.")],
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL [key=value …]", help="A Hugging Face folder, a hub name, or a run; and keys of a recipe."
+        ),
+    ],
     prompt: Annotated[
         str | None, typer.Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
     ] = None,
@@ -41,17 +53,28 @@ def chat(
       cat question.txt | outdo chat ./model --system "Answer in one sentence."
     """
     from outdo.models.load import load_policy
+    from outdo.recipe.parse import parse_overrides
     from outdo.rollout.chat import Conversation
     from outdo.types import SampleParams
 
-    if dtype not in ("float32", "bfloat16"):
+    (model,), pairs = split_models(words, most=1)
+    keys = parse_overrides(pairs)
+    refuse_both(keys, given_options(context), OPTION_KEYS)
+    values = {key: context.params[option] for option, key in OPTION_KEYS.items()}
+    if keys.get("temperature") == 0:  # greedy, which a recipe does not have
+        values["temperature"] = keys.pop("temperature")
+    recipe, given = read_keys(keys, KEYS)
+    values |= {key: getattr(recipe, key) for key in given}
+    if values["dtype"] not in ("float32", "bfloat16"):
         raise RecipeError(f"--dtype {dtype}: use float32 or bfloat16")
+    system, seed = values.pop("system_prompt"), values.pop("seed")
+    model_options = {"dtype": values.pop("dtype"), "device": values.pop("device")}
     try:
-        params = SampleParams(max_completion_length, temperature, top_p)
+        params = SampleParams(**{**values, "stop": tuple(values.get("stop", ()))})
     except ValueError as error:
         raise RecipeError(str(error)) from None
     text = _single_prompt(prompt)
-    policy = load_policy(model, dtype=dtype, device=device)
+    policy = load_policy(model, **model_options)
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
     if text is not None:
         reply = _answer(talk, text)

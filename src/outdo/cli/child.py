@@ -1,6 +1,6 @@
-"""`outdo …` in a process of its own that starts at once: it is forked from this one, where all is imported.
+"""Starts `outdo …` in a process of its own without import time: by a fork of this one, where everything is imported.
 
-Nothing is computed in this process before: threads do not live through a fork.
+This process must not have computed anything before: threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass
 class Child:
-    """A process that was started. `status` is its exit status, below 0 for a signal, once it is known."""
+    """A started process. `status` is its exit status once it ended, negative for a signal."""
 
     pid: int
     status: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
+        """The exit status; None while it is running."""
         if self.status is None:
-            pid, found = os.waitpid(self.pid, os.WNOHANG)
-            self.status = os.waitstatus_to_exitcode(found) if pid else None
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
         return self.status
 
     def send(self, number: int) -> None:
@@ -38,12 +38,12 @@ class Child:
 
 
 def start(words: Sequence[str], log: Path, threads: int) -> Child:
-    """Starts `outdo WORDS`, which writes to `log` and is told to stop when we are gone.
+    """Starts `outdo WORDS`, which writes to `log` and gets SIGTERM when this process ends.
 
-    It has a process group of its own: Ctrl-C reaches it through us, once.
+    It has a process group of its own, so that Ctrl-C reaches it once, through this process.
     """
-    from outdo import api, cli  # noqa: F401 not again in every child
-    from outdo.training import plan  # noqa: F401 not again in every child
+    from outdo import api, cli  # noqa: F401 imported once, before the fork
+    from outdo.training import plan  # noqa: F401 imported once, before the fork
 
     sys.stdout.flush()
     sys.stderr.flush()
@@ -73,7 +73,7 @@ def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
     except BaseException as error:
         print(f"outdo: {type(error).__name__}: {error}", file=sys.stderr)
     finally:
-        atexit._run_exitfuncs()  # a fork ends without them
+        atexit._run_exitfuncs()  # os._exit skips them
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -70,11 +70,11 @@ def doctor(
 
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal responded."""
-    from outdo.cli.train import report_interrupt
+    from outdo.cli.train import exit_on_signal
     from outdo.training.console import PlainLines
     from outdo.training.treat import treat
 
-    with report_interrupt():
+    with exit_on_signal():
         done = treat(run, PlainLines(out), steps, into)
     if as_json:
         print(json.dumps(done.row(), indent=2))

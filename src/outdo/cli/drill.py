@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import report_interrupt
+from outdo.cli.train import exit_on_signal
 from outdo.parallel.host import one_thread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def drill(
     from outdo.drills.perform import perform
 
     results: list[Performed] = []
-    with report_interrupt():
+    with exit_on_signal():
         for each in perform(chosen, out, seed, notify):
             results.append(each)
             _show(each, console)

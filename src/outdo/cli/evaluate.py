@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,186 +12,239 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
+from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
 from outdo.errors import RecipeError, RunError
 from outdo.runs.outputs import refuse_file
 
 if TYPE_CHECKING:
-    from outdo.evals.report import Result
-    from outdo.evals.retention import Retention
+    from outdo.evals.from_recipe import EvalPlan
+    from outdo.evals.report import EvalResult
+    from outdo.evals.retention import Retention, RetentionTexts
+    from outdo.evals.suite import EvalSplit
+
+SAME_NAME = ("temperature", "top_p", "top_k", "min_p", "max_completion_length", "stop", "system_prompt", "dtype")
+OPTION_KEYS = {  # option -> the recipe's key
+    **{"task": "dataset_name", "split": "eval_split", "size": "eval_size", "samples": "eval_samples", "k": "eval_ks"},
+    **{"reward": "reward_funcs", **{name: name for name in (*SAME_NAME, "device", "seed")}},
+}
 
 
 @app.command("eval")
 def evaluate(
     context: typer.Context,
-    models: Annotated[list[str], typer.Argument(help="Hugging Face folders, hub names, or runs; one or more.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL… [key=value …]",
+            help="One or more models (Hugging Face folders, hub names, runs), and keys of a recipe.",
+        ),
+    ],
     task: Annotated[
         str | None,
-        typer.Option(help="Tasks' names, .jsonl files, or file.py:function; with commas. A run's default is its own."),
+        typer.Option(help="Task names, .jsonl files or file.py:function; comma-separated. Default: the run's own."),
     ] = None,
-    split: Annotated[str, typer.Option(help="test, dev, ood or train, or all of data; several with commas.")] = "test",
-    size: Annotated[str, typer.Option("--size", "-n", help="Problems; all (or 0): the whole split.")] = "200",
-    samples: Annotated[int, typer.Option(min=0, help="Sampled answers to each, for pass@k; 0: greedy only.")] = 10,
-    k: Annotated[str, typer.Option("--k", help="The k's of pass@k, with commas; default: 1, and 8 or 10.")] = "",
+    split: Annotated[str, typer.Option(help="test, dev, ood, train, or all for data; comma-separated.")] = "test",
+    size: Annotated[str, typer.Option("--size", "-n", help="Problems per split; all (or 0): every one.")] = "200",
+    samples: Annotated[int, typer.Option(min=0, help="Samples per problem, for pass@k; 0: greedy only.")] = 10,
+    k: Annotated[str, typer.Option("--k", help="The k's of pass@k, comma-separated; default: 1, and 8 or 10.")] = "",
     temperature: Annotated[float, typer.Option(min=0.01, help="Of the samples.")] = 1.0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the samples.")] = 1.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens.")] = 256,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends an answer; may be given again.")] = None,
+    top_k: Annotated[int, typer.Option(min=0, help="Of the samples; 0: no limit.")] = 0,
+    min_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the samples; 0: no limit.")] = 0.0,
+    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens per answer.")] = 256,
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends an answer; repeatable.")] = None,
     system_prompt: Annotated[str | None, typer.Option(help="Put before every problem.")] = None,
     reward: Annotated[str | None, typer.Option(help="Judge by this reward instead of the task's own.")] = None,
     task_arg: Annotated[
-        list[str] | None, typer.Option("--task-arg", help="key=value for the tasks, TASK.key=value for one.")
+        list[str] | None, typer.Option("--task-arg", help="key=value for every task, TASK.key=value for one.")
     ] = None,
     base: Annotated[str | None, typer.Option(help="Compare with this model; default: the first.")] = None,
     retention: Annotated[
-        bool, typer.Option("--retention", help="Also score texts that the base finds likely: what was forgotten?")
+        bool, typer.Option("--retention", help="Also score texts that the base model finds likely: forgetting.")
     ] = False,
-    text: Annotated[Path | None, typer.Option(help="For --retention, instead of texts that the base writes.")] = None,
-    also: Annotated[str, typer.Option(help="Further tasks, to see what training cost there; with commas.")] = "",
+    text: Annotated[
+        Path | None, typer.Option(help="For --retention: score this file instead of texts by the base model.")
+    ] = None,
+    also: Annotated[str, typer.Option(help="Further tasks, to see what training cost there; comma-separated.")] = "",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep each answer with its verdict, as JSONL.")
+        Path | None, typer.Option("--out", "-o", help="Write each answer with its verdict, as JSON Lines.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The numbers as JSON.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing --out file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Measure models on held-out problems: success, pass@k, and whether two of them differ.
+    """Evaluate models on held-out problems: success, pass@k, and whether two models differ.
 
-    A run is asked what it was trained on, as it was, where nothing else is said; other models arithmetic.
+    A run is evaluated on its own task with its own settings unless you name others; any other model on arithmetic.
+    Settings may also be given by the recipe's keys: temperature=0.7 eval_samples=8 task_args.digits=3.
 
     \b
       outdo eval runs/NAME
+      outdo eval runs/NAME top_p=0.95 eval_size=500
       outdo eval ./before ./after --task gsm8k --task-arg data_dir=./gsm8k --size all --samples 8 --k 1,8
       outdo eval ./model --task problems.jsonl --reward numeric --out answers.jsonl
       outdo eval runs/NAME --base ./before --retention --also countdown
     """
-    if task is None:
-        return evaluate(context, **_with_task(context))
-    from outdo.evals import suite as evaluating
-    from outdo.recipe.parse import parse_overrides
+    from outdo.evals.loading import checkpoint_notes
+    from outdo.evals.retention import RetentionTexts
+    from outdo.evals.settings import describe_sampling
 
+    models, pairs = split_models(words)
     if retention and base is None and len(models) < 2:
-        raise RecipeError("--retention compares with the model as it was: name it with --base")
+        raise RecipeError("--retention compares with the model before training: name it with --base")
     if text and not retention:
-        raise RecipeError("--text is what --retention is measured on: give both")
-    if dtype not in ("float32", "bfloat16"):
-        raise RecipeError(f"--dtype {dtype}: use float32 or bfloat16")
+        raise RecipeError("--text is the text that --retention scores: give both")
     names = list(dict.fromkeys([base, *models] if base else models))
-    ks = tuple(sorted({_whole("--k", part) for part in _listed(k)}))
-    settings = evaluating.Settings(
-        *(_size(size), samples, ks, temperature, top_p, max_completion_length, tuple(stop or ())),
-        *(dtype, device, seed),
-    )
-    asked = evaluating.quizzes(
-        *(_named("--task", f"{task},{also}"), _named("--split", split), settings.size),
-        task_args=parse_overrides(task_arg or []),
-        reward=reward,
-        system_prompt=system_prompt,
-    )
-    for line in evaluating.weights_of(names):
+    plan = _plan(names, pairs, given_options(context))
+    settings = plan.settings
+    suite = plan.suite(_split_list(also))
+    for line in checkpoint_notes(names):
         print(line, file=sys.stderr)
     if out:
         refuse_file(out, over=force)
-    results, kept = _ask(names, asked, settings, evaluating.Keepsake(text, seed) if retention else None)
+    results, retained = _evaluate(names, suite, plan, RetentionTexts(text, settings.seed) if retention else None)
     if out:
         _write(out, results)
     if as_json:
         from outdo.evals.report import as_json as dump
 
-        about: dict[str, Any] = {"size": settings.size, "samples": samples, "temperature": temperature, "top_p": top_p}
-        about |= {"max_completion_length": max_completion_length, "dtype": dtype, "seed": seed}
-        print(dump(results, kept, about))
+        hidden = ("ks", "stop", "device")
+        print(dump(results, retained, {name: value for name, value in asdict(settings).items() if name not in hidden}))
     else:
-        _show(results, kept, f"{samples} samples at temperature {temperature:g}" if samples else "greedy only", text)
+        _show(results, retained, describe_sampling(settings), text)
 
 
-def _with_task(context: typer.Context) -> dict[str, Any]:
-    """The options given, and for those that were not what the run goes by that is asked."""
-    from outdo.cli.asking import words_of_run
+def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any]) -> EvalPlan:
+    """The plan of the first model that a run trained, or the default one, with the keys and options over it."""
+    from outdo.evals.from_recipe import KEYS, EvalPlan, merge_task_args, override_plan
+    from outdo.recipe.parse import parse_overrides
 
-    sources = {key: context.get_parameter_source(key) for key in context.params}
-    given = {key: context.params[key] for key, source in sources.items() if source and source.name != "DEFAULT"}
-    words = words_of_run([*filter(None, [given.get("base")]), *given["models"]])
-    if words:
-        print(f"asked as the run was: outdo eval {shlex.join(words)}", file=sys.stderr)
-    usual = context.command.make_context("eval", words or ["model", "--task", "arithmetic"]).params
-    return usual | given
+    for word in options.get("task_arg") or []:
+        name = word.partition("=")[0]
+        if {name, f"task_args.{name}"} & {pair.partition("=")[0] for pair in pairs}:
+            raise RecipeError(f"--task-arg {name} and {name}= set the same: give one of them")
+    keys = parse_overrides(pairs)
+    refuse_both(keys, options, OPTION_KEYS)
+    for name, value in options.items():
+        if name in OPTION_KEYS:
+            keys[OPTION_KEYS[name]] = PARSERS[name](value) if name in PARSERS else value
+    recipe, given = read_keys(keys, KEYS)
+    base = EvalPlan() if "dataset_name" in given else _plan_of_run(models, recipe, given) or EvalPlan()
+    plan = override_plan(base, recipe, given)
+    task_args = parse_overrides(options.get("task_arg") or [])
+    return replace(plan, task_args=merge_task_args(plan.task_args, task_args, plan.tasks))
 
 
-def _ask(names: Sequence[str], asked: Any, settings: Any, keepsake: Any) -> tuple[list[Result], list[Retention]]:
-    """One model after the other; the first is what the others are compared with."""
-    from outdo.cli.progress import counting
-    from outdo.evals import suite as evaluating
+def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> EvalPlan | None:
+    """How the first of these models that is a run's was evaluated in training. None where there is no run.
 
-    results: list[Result] = []
-    kept: list[Retention] = []
+    Raises RecipeError for a run of several tasks, and for one with Python code: it came with the folder, and naming
+    the folder does not mean trusting it.
+    """
+    from outdo.cli.eval_command import format_eval_command
+    from outdo.evals.from_recipe import code_names, plans_from_recipe, recipe_of_model, trained_splits
+
+    model, recipe = next(((m, r) for m in models if (r := recipe_of_model(Path(m)))), ("", None))
+    if recipe is None:
+        return None
+    if code := code_names(recipe, without=given):
+        raise RecipeError(
+            f"{model} was trained with code, {', '.join(code)}: if you trust it, name it by --task or --reward"
+        )
+    if "eval_sampling" in given:
+        recipe = recipe.model_copy(update={"eval_sampling": overrides.eval_sampling})
+    plans = plans_from_recipe(recipe, trained_splits(recipe))
+    commands = [format_eval_command(plan, model) for plan in plans]
+    if len(plans) > 1:
+        raise RecipeError("\n  ".join([f"{model} was trained on several tasks; use one of these:", *commands]))
+    print(f"evaluated as the run was: {commands[0]}", file=sys.stderr)
+    return plans[0]
+
+
+def _evaluate(
+    names: Sequence[str], suite: Sequence[EvalSplit], plan: EvalPlan, texts: RetentionTexts | None
+) -> tuple[list[EvalResult], list[Retention]]:
+    """One model after the other; the others are compared with the first."""
+    from outdo.cli.progress import progress_bar
+    from outdo.evals.loading import run_with_model
+    from outdo.evals.suite import evaluate_model
+
+    results: list[EvalResult] = []
+    retained: list[Retention] = []
     for name in names:
 
         def work(policy: Any, name: str = name) -> None:
-            results.extend(evaluating.examine(name, policy, asked, settings, counting))
-            if keepsake and name == names[0]:
-                keepsake.set_base(name, policy, counting)
-            elif keepsake:
-                kept.append(keepsake.measure(name, policy, counting))
+            results.extend(evaluate_model(name, policy, suite, plan.settings, progress_bar))
+            if texts and name == names[0]:
+                texts.set_base(name, policy, progress_bar)
+            elif texts:
+                retained.append(texts.measure(name, policy, progress_bar))
 
-        evaluating.with_model(name, settings, work)
-    return results, kept
+        run_with_model(name, plan.settings, work)
+    return results, retained
 
 
-def _show(results: Sequence[Result], kept: Sequence[Retention], how: str, text: Path | None) -> None:
-    from outdo.evals.report import differences, retention_table, rounds, short_names, table, tall_table
+def _show(results: Sequence[EvalResult], retained: Sequence[Retention], sampling: str, text: Path | None) -> None:
+    from outdo.evals.report import by_split, differences, narrow_table, retention_table, short_names, table
     from outdo.training.console import print_whole, width_of
 
     console = Console(highlight=False)
     names = short_names(list(dict.fromkeys(r.model for r in results)))
-    for group in rounds(results):
-        of = f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {how}"
-        console.print(of, markup=False, soft_wrap=True)
+    for group in by_split(results):
+        title = f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {sampling}"
+        console.print(title, markup=False, soft_wrap=True)
         wide = table(group, names)
-        print_whole(console, wide if width_of(wide) <= console.width else tall_table(group, names))
+        print_whole(console, wide if width_of(wide) <= console.width else narrow_table(group, names))
         if len(group) > 1:
             print_whole(console, differences(group, names))
         for line in (line for r in group for line in _remarks(r, names[r.model])):
             console.print(line, markup=False, soft_wrap=True)
         console.print()
-    if kept:
-        whose = f"of {text}" if text else f"that {names[kept[0].base]} wrote to everyday questions"
-        console.print(f"retention, on {kept[0].tokens:,} tokens {whose}", markup=False, soft_wrap=True)
-        print_whole(console, retention_table(kept, names))
+    if retained:
+        source = f"of {text}" if text else f"that {names[retained[0].base]} wrote to everyday questions"
+        console.print(f"retention, on {retained[0].tokens:,} tokens {source}", markup=False, soft_wrap=True)
+        print_whole(console, retention_table(retained, names))
 
 
-def _remarks(result: Result, name: str) -> Iterator[str]:
+def _remarks(result: EvalResult, name: str) -> Iterator[str]:
     if result.evaluation.unjudged:
         yield f"{name}: {result.evaluation.unjudged}"
     if result.evaluation.too_long:
-        yield f"{name}: {result.evaluation.too_long:,} problems are too long for it, and were not asked"
+        yield f"{name}: skipped {result.evaluation.too_long:,} problems that are too long for its context"
     if result.cut > 0.05:
-        yield f"{name}: {result.cut:.0%} of greedy answers were cut at the limit"
+        yield f"{name}: {result.cut:.0%} of greedy answers were cut at max_completion_length"
 
 
-def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
+def _split_list(text: str) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _named(option: str, words: str) -> list[str]:
-    found = list(dict.fromkeys(_listed(words)))
-    if not found:
-        raise RecipeError(f"{option} is empty: name one, or several with commas")
-    return found
+def _splits(text: str) -> list[str]:
+    if not (splits := _split_list(text)):
+        raise RecipeError("--split is empty: name one, or several separated by commas")
+    return splits
 
 
-def _whole(name: str, word: str) -> int:
+def _integer(option: str, word: str) -> int:
     if not word.isdecimal():
-        raise RecipeError(f"{name} {word}: expected a whole number")
+        raise RecipeError(f"{option} {word}: expected an integer")
     return int(word)
 
 
 def _size(word: str) -> int:
-    return 0 if word == "all" else _whole("--size", word)
+    return 0 if word == "all" else _integer("--size", word)
 
 
-def _write(path: Path, results: Sequence[Result]) -> None:
+def _ks(text: str) -> list[int]:
+    return sorted({_integer("--k", word) for word in _split_list(text)})
+
+
+PARSERS: dict[str, Callable[[str], Any]] = {"size": _size, "k": _ks, "split": _splits, "reward": lambda name: [name]}
+
+
+def _write(path: Path, results: Sequence[EvalResult]) -> None:
     from outdo.evals.report import answer_lines
 
     try:
@@ -199,4 +252,4 @@ def _write(path: Path, results: Sequence[Result]) -> None:
             for result in results:
                 file.writelines(line + "\n" for line in answer_lines(result))
     except OSError as error:
-        raise RunError(f"--out {path}: cannot be written: {error.strerror or error}") from error
+        raise RunError(f"cannot write --out {path}: {error.strerror or error}") from error

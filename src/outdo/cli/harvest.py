@@ -1,31 +1,48 @@
-"""`outdo harvest`: right answers of a model's own, as demonstrations."""
+"""`outdo harvest`: a model's own right answers, as demonstrations."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import report_interrupt
+from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
+from outdo.cli.train import exit_on_signal
 from outdo.errors import RecipeError
 from outdo.runs.outputs import refuse_file
+
+SAME_NAME = ("temperature", "top_p", "max_completion_length", "system_prompt", "dtype", "device", "seed")
+OPTION_KEYS = {  # option -> the recipe's key
+    **{"task": "dataset_name", "task_arg": "task_args", "reward": "reward_funcs"},
+    **{name: f"harvest_{name}" for name in ("samples", "size", "keep", "teacher")},
+    **{name: name for name in SAME_NAME},
+}
+KEYS = (  # of a recipe, that decide a harvest
+    *("dataset_mixture", "columns", "dataset_config", "dataset_train_split", "dataset_test_split", "max_prompt_length"),
+    *("top_k", "min_p", "stop", "sampler", "rollout_rows", "rollout_memory", "load_in_4bit", "use_peft"),
+    *("reward_weights", "reward_gate", "reward_timeout", *OPTION_KEYS.values()),
+)
 
 
 @app.command()
 def harvest(
-    model: Annotated[str, typer.Argument(help="A model's folder or name, or a run's folder.")],
+    context: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL [key=value …]", help="A model's folder or name, or a run; and keys of a recipe."),
+    ],
     task: Annotated[str, typer.Option(help="A task's name, a .jsonl file, or file.py:function.")] = "arithmetic",
-    samples: Annotated[int, typer.Option(min=1, help="Answers to each prompt.")] = 8,
-    size: Annotated[int, typer.Option("--size", "-n", min=0, help="Prompts; 0: all, where they have an end.")] = 1000,
-    keep: Annotated[int, typer.Option(min=1, help="Of a prompt's distinct right answers, at most.")] = 4,
-    teacher: Annotated[bool, typer.Option("--teacher", help="The task's own demonstrations beside them.")] = False,
+    samples: Annotated[int, typer.Option(min=1, help="Answers per prompt.")] = 8,
+    size: Annotated[int, typer.Option("--size", "-n", min=0, help="Prompts; 0: all of a finite task.")] = 1000,
+    keep: Annotated[int, typer.Option(min=1, help="Distinct right answers to keep per prompt, at most.")] = 4,
+    teacher: Annotated[bool, typer.Option("--teacher", help="Add the task's own demonstrations.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines.")] = Path("demonstrations.jsonl"),
     temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
     top_p: Annotated[float, typer.Option(min=0.01, max=1.0)] = 1.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens; an answer cut there is not kept.")] = 256,
+    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens; truncated answers are dropped.")] = 256,
     split: Annotated[str, typer.Option(help="Of the task.")] = "train",
     reward: Annotated[str | None, typer.Option(help="Judge by this reward instead of the task's own.")] = None,
     task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
@@ -34,33 +51,32 @@ def harvest(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
 ) -> None:
-    """Sample many answers and keep the distinct ones that are right, to be imitated: rejection sampling.
+    """Rejection sampling: sample many answers and keep the distinct right ones, as demonstrations for SFT.
 
-    Stopped and started again with the same words, it goes on.
+    The same command resumes a harvest that was stopped. Settings may also be given by the recipe's keys: top_k=50.
 
     \b
       outdo harvest runs/NAME --task arithmetic --task-arg ops=+ --samples 16 --out right.jsonl
       outdo sft model_name_or_path=./model sft_dataset_name=right.jsonl epochs=2
     """
-    from outdo.recipe.load import load_recipe
     from outdo.recipe.parse import parse_overrides
     from outdo.training.console import make_reporter
     from outdo.training.context import make_context
     from outdo.training.harvest import harvest_to
+    from outdo.training.stages import prefixed
 
-    refuse_file(out, over=True)  # one of another harvest, or of none, is refused where it is opened
-    keys: dict[str, Any] = {
-        "model_name_or_path": model,
-        "dataset_name": task,
-        "task_args": parse_overrides(task_arg or []),
-        "harvest": {"samples": samples, "size": size, "keep": keep, "teacher": teacher},
-        **{"temperature": temperature, "top_p": top_p, "max_completion_length": max_completion_length},
-        **{"reward_funcs": [reward] if reward else [], "system_prompt": system_prompt},
-        **{"dtype": dtype, "device": device, "seed": seed},
-    }
-    reporter = make_reporter(Console(highlight=False))
-    context = make_context(load_recipe(None, base_of=keys), kind="harvest", reporter=reporter)
-    if not size and not context.task.finite:
-        raise RecipeError(f"--size 0: task {task} makes problems without end: give a number")
-    with report_interrupt("the same command resumes"):
-        harvest_to(context, out, split)
+    refuse_file(out, over=True)  # a file that is not this harvest's is refused where it is opened
+    (model,), pairs = split_models(words, most=1)
+    options = given_options(context)
+    keys = prefixed("harvest", parse_overrides(pairs))
+    refuse_both(keys, options, OPTION_KEYS)
+    keys |= {OPTION_KEYS[name]: value for name, value in options.items() if name in OPTION_KEYS}
+    if task_arg:
+        keys["task_args"] = parse_overrides(task_arg)
+    recipe, _ = read_keys(keys, KEYS)
+    recipe = recipe.model_copy(update={"model_name_or_path": model})
+    run = make_context(recipe, kind="harvest", reporter=make_reporter(Console(highlight=False)))
+    if not recipe.harvest_size and not run.task.finite:
+        raise RecipeError(f"--size 0: task {recipe.dataset_name} generates problems endlessly; give a number")
+    with exit_on_signal("run the same command to resume"):
+        harvest_to(run, out, split)

@@ -1,4 +1,4 @@
-"""Progress of something long, on standard error, so that what is asked for stays alone on standard output."""
+"""Progress of a long command, on standard error: standard output has the result alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PATIENCE = 10.0  # seconds between two lines where there is no terminal
+INTERVAL_S = 10.0  # between two lines without a terminal
 
 
 @contextmanager
-def counting(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar in a terminal, else a line now and then. It is told how many more are done."""
+def progress_bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar in a terminal, else a line at intervals. Yields a function that takes the number of further items done."""
     console = Console(file=sys.stderr)
     if console.is_terminal:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
@@ -25,11 +25,11 @@ def counting(name: str, total: int) -> Iterator[Callable[[int], None]]:
         return
     done, last = 0, time.monotonic()
 
-    def tell(count: int) -> None:
+    def advance(count: int) -> None:
         nonlocal done, last
         done += count
-        if time.monotonic() - last > PATIENCE:
+        if time.monotonic() - last > INTERVAL_S:
             last = time.monotonic()
             print(f"{name}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
-    yield tell
+    yield advance

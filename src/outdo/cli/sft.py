@@ -9,16 +9,16 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import make_context, report_interrupt
+from outdo.cli.train import exit_on_signal, make_context
 
 
 @app.command()
 def sft(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Resume though something changed; or restart.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume although something changed, or restart.")] = False,
 ) -> None:
-    """Train a model on demonstrations (SFT): a task's own, or data with completions.
+    """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
 
     A key may leave its sft_ out: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
 
@@ -35,7 +35,7 @@ def sft(
 
     out = Console(highlight=False)
     context = make_context(words, "sft", resume, force, out, kind="sft")
-    with report_interrupt():
+    with exit_on_signal():
         result = launch(context)
     out.print()
     if result.after:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from outdo.cli.app import app
-from outdo.cli.train import report_interrupt, split_words
+from outdo.cli.train import exit_on_signal, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.runs.outputs import refuse_folder
 
@@ -65,7 +65,7 @@ def sweep(
         return
     drive = open_folder(sweep, folder, start)
     notify(f"{len(sweep.cells)} cells in {folder}")
-    with report_interrupt(f"the same command resumes {folder}"):
+    with exit_on_signal(f"the same command resumes {folder}"):
         run_cells(drive, parallel, notify, only or [])
     _report_skipped([line for lines in drive.skipped.values() for line in lines])
     if report:

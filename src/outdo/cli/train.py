@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 @app.command()
 def train(
     words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    look: Annotated[bool, typer.Option("--preflight", help="With --dry-run: load the model and try it too.")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run, by its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Resume though something changed; or restart.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
+    check: Annotated[bool, typer.Option("--preflight", help="With --dry-run: also load the model and try it.")] = False,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Resume although something changed, or restart.")] = False,
     dash: Annotated[bool, typer.Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
@@ -38,7 +38,7 @@ def train(
       outdo train --dry-run num_generations=16
       outdo train --resume runs/NAME
     """
-    if look and not dry_run:
+    if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
     out = Console(highlight=False)
     context = make_context(words, "train", resume, force, out)
@@ -47,12 +47,12 @@ def train(
 
         for line in describe_run(context):
             out.print(line, markup=False, soft_wrap=True)
-        if look:
+        if check:
             preflight(context)
         return
     from outdo.training.launch import launch
 
-    with report_interrupt(), _dashboard(dash, resume or context.recipe.output_dir, out):
+    with exit_on_signal(), _dashboard(dash, resume or context.recipe.output_dir, out):
         result = launch(context)
     _report(result, out)
 
@@ -77,13 +77,13 @@ def make_context(
 
 def _report(result: Result, out: Console) -> None:
     """The result, where it is, and what to do next."""
-    from outdo.cli.asking import eval_commands
+    from outdo.cli.eval_command import eval_commands
     from outdo.runs.layout import report_path, row_path
-    from outdo.training.console import by_stage, print_whole, summary
+    from outdo.training.console import print_whole, stages_table, summary
 
     if result.stages:
         out.print()
-        print_whole(out, by_stage(result.before, [(stage.name, stage.after) for stage in result.stages]))
+        print_whole(out, stages_table(result.stages))
     elif result.after:
         out.print()
         print_whole(out, summary(result.before, result.after))
@@ -91,7 +91,8 @@ def _report(result: Result, out: Console) -> None:
     files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)
-    commands = eval_commands(result.recipe, result.model, [evaluation.split for evaluation in result.after])
+    evaluated = next((stage for stage in reversed(result.stages) if stage.after), result)
+    commands = eval_commands(evaluated.recipe, result.model, [evaluation.split for evaluation in evaluated.after])
     if not result.stages:
         commands.append(shlex.join(["outdo", "plot", str(result.folder)]))
     for index, command in enumerate(commands):
@@ -119,7 +120,7 @@ def split_words(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 @contextmanager
-def report_interrupt(more: str = "what was done is kept") -> Iterator[None]:
+def exit_on_signal(more: str = "what was done is kept") -> Iterator[None]:
     """A signal ends the command with its own status, and a line."""
     try:
         yield

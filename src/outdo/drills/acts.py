@@ -18,8 +18,10 @@ from outdo.drills.draw import draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Mark, Outcome, Panel
 from outdo.drills.judge import improved, named, no_longer
 from outdo.errors import RunError
-from outdo.evals.report import Result, change, compare, share
-from outdo.evals.suite import Settings, examine, quizzes, with_model
+from outdo.evals.loading import run_with_model
+from outdo.evals.report import EvalResult, compare, format_difference, format_interval
+from outdo.evals.settings import EvalSettings
+from outdo.evals.suite import build_eval_suite, evaluate_model
 from outdo.rewards.audit import audit
 from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
@@ -114,11 +116,11 @@ def wrong_weights(drill: Drill, desk: Desk) -> Outcome:
         with disk_errors(folder):
             shutil.copytree(source, folder)
     desk.say("  evaluate: the run's own model, and both that were shipped, on the same held-out problems")
-    settings = Settings(size=200, samples=0, max_completion_length=32, seed=desk.seed)
-    asked = quizzes(["arithmetic"], ["test"], settings.size, task_args={"ops": "+"})
+    settings = EvalSettings(size=200, samples=0, max_completion_length=32, seed=desk.seed)
+    suite = build_eval_suite(["arithmetic"], ["test"], settings.size, task_args={"ops": "+"})
     names = [str(run / MODEL), *map(str, shipped.values())]
     trained, wrong, right = (
-        with_model(name, settings, lambda policy, name=name: examine(name, policy, asked, settings)[0])  # type: ignore[misc]
+        run_with_model(name, settings, lambda policy, name=name: evaluate_model(name, policy, suite, settings)[0])  # type: ignore[misc]
         for name in names
     )
     checks = (_caught(wrong, trained), _passes(right, trained))
@@ -130,22 +132,22 @@ def wrong_weights(drill: Drill, desk: Desk) -> Outcome:
     return Outcome(checks, facts)
 
 
-def _caught(shipped: Result, trained: Result) -> Check:
+def _caught(shipped: EvalResult, trained: EvalResult) -> Check:
     difference = compare(shipped, trained)["success"]
-    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {change(difference)}"
+    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {format_difference(difference)}"
     if difference.high < 0:
         return Check(f"caught, these are not the weights that were trained: {words}", True)
     return Check(f"not caught, the interval should be below 0: {words}", False)
 
 
-def _passes(shipped: Result, trained: Result) -> Check:
+def _passes(shipped: EvalResult, trained: EvalResult) -> Check:
     difference = compare(shipped, trained)["success"]
-    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {change(difference)}"
-    if shipped.answers.right() == trained.answers.right():
+    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {format_difference(difference)}"
+    if shipped.answers.success_by_problem() == trained.answers.success_by_problem():
         return Check(f"the right weights pass, problem for problem: {words}", True)
     return Check(f"the right weights should answer every problem alike: {words}", False)
 
 
-def _share(result: Result) -> str:
+def _share(result: EvalResult) -> str:
     e = result.evaluation
-    return share(e.success_rate, e.low, e.high)
+    return format_interval(e.success_rate, e.low, e.high)

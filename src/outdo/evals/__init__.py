@@ -1,1 +1,1 @@
-"""How good a model is on problems it was not trained on."""
+"""Evaluation on held-out problems: pass@k, intervals, paired differences, retention."""

@@ -1,6 +1,6 @@
-"""What a handful of samples says about a model: pass@k without bias, and how far to trust a share or a difference.
+"""Estimators from samples: unbiased pass@k, and intervals of a share and of a difference.
 
-Intervals are 95% unless told. A problem is the unit: answers to the same one are not independent of each other.
+Intervals are 95% by default. The unit is the problem: answers to the same problem are not independent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Z = 1.96
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that at least one of k answers is right, from n samples of which c were: 1 - C(n-c, k) / C(n, k).
+    """The chance that at least one of k answers is right, from n samples with c right: 1 - C(n-c, k) / C(n, k).
 
     The unbiased estimator of Chen et al. (2021). Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
@@ -24,13 +24,13 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
 
 
-def as_share(value: float | None) -> str:
-    """Success or pass@k as tables and pages have it."""
+def format_share(value: float | None) -> str:
+    """Success or pass@k as tables and pages show it."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
-    """Wilson's interval for a share: sane at 0, at 1 and for small n."""
+    """Wilson's interval for a share: valid at 0, at 1 and for small n."""
     if not 0 <= successes <= n or n < 1:
         raise ValueError(f"wilson(successes={successes}, n={n}): needs 0 <= successes <= n and n >= 1")
     return _score(successes / n, n, z)
@@ -39,17 +39,17 @@ def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
 def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     """For the mean of values in [0, 1], one for each problem, such as its pass@k.
 
-    Wilson's interval with the number of coin flips that would scatter as much as the values do: for values of 0 and 1
-    it is Wilson's own, and where all are alike it is still no point.
+    Wilson's interval with the number of coin flips that has the variance of the values: for values of 0 and 1 it is
+    Wilson's own, and for equal values it still has a width.
     """
     if not values or not all(0.0 <= value <= 1.0 for value in values):
         raise ValueError(f"mean_interval of {len(values)} values: needs at least one, all of them in [0, 1]")
     n, mean = len(values), math.fsum(values) / len(values)
-    flips, scatter = mean * (1.0 - mean), math.fsum((value - mean) ** 2 for value in values) / n
-    return _score(mean, n * min(MOST, flips / scatter) if scatter > 0.0 else n, z)
+    flip_variance, variance = mean * (1.0 - mean), math.fsum((value - mean) ** 2 for value in values) / n
+    return _score(mean, n * min(MAX_FLIPS, flip_variance / variance) if variance > 0.0 else n, z)
 
 
-MOST = 1000.0  # flips that one problem may count for: past it the interval is a point to three places anyway
+MAX_FLIPS = 1000.0  # that one problem counts for: beyond it the interval has no width to three decimals
 
 
 def _score(share: float, n: float, z: float) -> tuple[float, float]:
@@ -62,7 +62,7 @@ def _score(share: float, n: float, z: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one has than the other, on the same problems."""
+    """The mean difference of two models on the same problems, with its interval."""
 
     n: int
     value: float
@@ -71,34 +71,34 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """True where the interval holds 0: the problems do not tell the two apart."""
+        """True where the interval contains 0."""
         return self.low <= 0.0 <= self.high
 
 
 def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
-    """Mean of `new` less mean of `old`, values in [0, 1] that stand beside each other for the same problem.
+    """Mean of `new` minus mean of `old`, values in [0, 1] paired by problem.
 
-    Newcombe's square-and-add interval (1998, method 10): the two means' own intervals, less what they have in common.
-    For values of 0 and 1 it is his; for pass@k it is the same with `mean_interval`.
+    Newcombe's square-and-add interval (1998, method 10): the two means' own intervals, corrected for their
+    correlation. For values of 0 and 1 it is his; for pass@k it uses `mean_interval`.
     """
     n, a, b = len(new), math.fsum(new) / len(new), math.fsum(old) / len(old)
     (low_a, high_a), (low_b, high_b) = mean_interval(new, z), mean_interval(old, z)
-    common = math.fsum((x - a) * (y - b) for x, y in zip(new, old, strict=True)) / n
-    common = max(0.0, common - 0.5 / n) if common > 0 else common
+    covariance = math.fsum((x - a) * (y - b) for x, y in zip(new, old, strict=True)) / n
+    covariance = max(0.0, covariance - 0.5 / n) if covariance > 0 else covariance
     spread = math.sqrt(math.fsum((x - a) ** 2 for x in new) * math.fsum((y - b) ** 2 for y in old)) / n
-    r = common / spread if spread > 0 else 0.0
+    r = covariance / spread if spread > 0 else 0.0
     down, up = (a - low_a, high_b - b), (high_a - a, b - low_b)
     reach = [math.sqrt(max(0.0, x * x - 2 * r * x * y + y * y)) for x, y in (down, up)]
     return Difference(n, a - b, a - b - reach[0], a - b + reach[1])
 
 
 def ratio_difference(sums: Sequence[float], counts: Sequence[int], z: float = Z) -> Difference:
-    """A mean over all tokens, from each text's sum and number of tokens; texts scatter, tokens of one do not count as
-    independent. One text alone says nothing about scatter: its interval is without bounds."""
+    """A mean over all tokens, from each text's sum and number of tokens. Texts are the unit: tokens of one text are not
+    independent. One text alone has no variance: its interval is unbounded."""
     n, total = len(sums), sum(counts)
     mean = math.fsum(sums) / total
     if n < 2:
         return Difference(n, mean, -math.inf, math.inf)
-    scatter = math.fsum((s - mean * c) ** 2 for s, c in zip(sums, counts, strict=True))
-    half = z * math.sqrt(scatter * n / (n - 1)) / total
+    squares = math.fsum((s - mean * c) ** 2 for s, c in zip(sums, counts, strict=True))
+    half = z * math.sqrt(squares * n / (n - 1)) / total
     return Difference(n, mean, mean - half, mean + half)

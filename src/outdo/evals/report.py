@@ -1,4 +1,4 @@
-"""Several models on the same problems: who got how many, what differs beyond noise, and the answers themselves."""
+"""Results of several models on the same problems: tables, paired differences, JSON, and a line per answer."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import Difference, as_share, paired_difference
-from outdo.evals.held_out import Answers, Evaluation
-from outdo.evals.retention import Retention
+from outdo.evals.estimate import Difference, format_share, paired_difference
+from outdo.evals.held_out import Evaluation, GradedAnswers
+from outdo.runs.layout import MODEL
 from outdo.types import Group
 
-LONGEST = 24  # letters of a model's name in a table
+if TYPE_CHECKING:
+    from outdo.evals.retention import Retention
+
+MAX_NAME_CHARS = 24  # of a model in a table
 
 
 @dataclass(frozen=True)
-class Result:
+class EvalResult:
     """One model on one split of one task."""
 
     model: str
     task: str
     evaluation: Evaluation
-    answers: Answers
+    answers: GradedAnswers
 
     @property
     def split(self) -> str:
@@ -35,55 +38,55 @@ class Result:
 
     @property
     def cut(self) -> float:
-        """The share of greedy answers that were cut at the limit."""
+        """The share of greedy answers that were cut at max_completion_length."""
         return sum(group.trajectories[0].finish == "length" for group in self.answers.greedy) / len(self.answers.greedy)
 
     def row(self) -> dict[str, Any]:
         return {"model": self.model, "task": self.task, **self.evaluation.row(), "cut": round(self.cut, 6)}
 
 
-def compare(new: Result, old: Result) -> dict[str, Difference]:
-    """`success` and each `pass@k` that both have, on the problems that both have answers to that could be judged."""
-    pairs = {"success": (new.answers.right(), old.answers.right())}
+def compare(new: EvalResult, old: EvalResult) -> dict[str, Difference]:
+    """The difference in `success` and each shared `pass@k`, on the problems that could be judged for both models."""
+    pairs = {"success": (new.answers.success_by_problem(), old.answers.success_by_problem())}
     for k in new.evaluation.pass_at.keys() & old.evaluation.pass_at.keys():
-        pairs[f"pass@{k}"] = new.answers.passes(k), old.answers.passes(k)
-    found = {}
+        pairs[f"pass@{k}"] = new.answers.pass_by_problem(k), old.answers.pass_by_problem(k)
+    differences = {}
     for name, (ours, theirs) in sorted(pairs.items(), key=lambda pair: _order(pair[0])):
-        both = [key for key in ours if key in theirs]
-        if both:
-            found[name] = paired_difference([ours[key] for key in both], [theirs[key] for key in both])
-    return found
+        shared = [key for key in ours if key in theirs]
+        if shared:
+            differences[name] = paired_difference([ours[key] for key in shared], [theirs[key] for key in shared])
+    return differences
 
 
 def _order(name: str) -> int:
     return int(name.partition("@")[2] or 0)
 
 
-def rounds(results: Sequence[Result]) -> list[list[Result]]:
-    """The results by task and split, the models of each in the order they were asked."""
+def by_split(results: Sequence[EvalResult]) -> list[list[EvalResult]]:
+    """The results grouped by task and split, the models in the order they were evaluated."""
     keys = list(dict.fromkeys((r.task, r.split) for r in results))
     return [[r for r in results if (r.task, r.split) == key] for key in keys]
 
 
-def share(value: float, low: float, high: float) -> str:
-    return f"{as_share(value)} [{low:.3f}, {high:.3f}]"
+def format_interval(value: float, low: float, high: float) -> str:
+    return f"{format_share(value)} [{low:.3f}, {high:.3f}]"
 
 
-def change(d: Difference) -> str:
+def format_difference(d: Difference) -> str:
     return f"{d.value:+.3f}" + (f" [{d.low:+.3f}, {d.high:+.3f}]" if math.isfinite(d.low) else "")
 
 
-def in_words(d: Difference) -> str:
+def describe_difference(d: Difference) -> str:
     if d.is_noise:
         return "within noise"
     return "higher" if d.value > 0 else "lower"
 
 
 def short_names(models: Sequence[str]) -> dict[str, str]:
-    """What a table calls each model: its name as it was given where that is short, else the end of its path, with as
-    much before it as tells it from the others. A run's `model` folder goes by the run's name."""
+    """What a table calls each model: its name where that is short, else the shortest end of its path that no other
+    model has. A run's `model` folder goes by the run's name."""
     parts = {name: _parts(name) for name in models}
-    short = {name: name for name in models if len(name) <= LONGEST}
+    short = {name: name for name in models if len(name) <= MAX_NAME_CHARS}
     for name in (name for name in models if name not in short):
         tails = ["/".join(parts[name][-count:]) for count in range(1, len(parts[name]) + 1)]
         others = ["/".join(["", *parts[other]]) for other in models if other != name]
@@ -94,86 +97,87 @@ def short_names(models: Sequence[str]) -> dict[str, str]:
 
 def _parts(name: str) -> tuple[str, ...]:
     parts = Path(name).parts
-    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
+    return parts[:-1] if len(parts) > 1 and parts[-1] == MODEL else parts
 
 
 def _cut(text: str) -> str:
-    """Its two ends: what begins alike often ends differently, as a date does."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}…{text[-LONGEST // 2 :]}"
+    """The start and the end: names that start alike often end differently, as dates do."""
+    return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS // 2 - 1]}…{text[-MAX_NAME_CHARS // 2 :]}"
 
 
-def table(results: Sequence[Result], names: Mapping[str, str]) -> Table:
-    """One task and split: a line for each model."""
+def table(results: Sequence[EvalResult], names: Mapping[str, str]) -> Table:
+    """One task and split, a line per model."""
     ks = sorted({k for r in results for k in r.evaluation.pass_at})
-    shown = _table("model", "success [95%]", *(f"pass@{k} [95%]" for k in ks))
+    out = _table("model", "success [95%]", *(f"pass@{k} [95%]" for k in ks))
     for r in results:
-        found = _shares(r)
-        shown.add_row(Text(names[r.model]), *(found.get(name, "–") for name in ("success", *(f"pass@{k}" for k in ks))))
-    return shown
+        cells = _cells(r)
+        out.add_row(Text(names[r.model]), *(cells.get(name, "–") for name in ("success", *(f"pass@{k}" for k in ks))))
+    return out
 
 
-def tall_table(results: Sequence[Result], names: Mapping[str, str]) -> Table:
-    """The same for a narrow window: a line for each number."""
-    shown = _table("model", "", "share [95%]")
+def narrow_table(results: Sequence[EvalResult], names: Mapping[str, str]) -> Table:
+    """The same for a narrow terminal, a line per number."""
+    out = _table("model", "", "share [95%]")
     for r in results:
-        for i, (name, found) in enumerate(_shares(r).items()):
-            shown.add_row(Text("" if i else names[r.model]), name, found)
-    return shown
+        for i, (name, cell) in enumerate(_cells(r).items()):
+            out.add_row(Text("" if i else names[r.model]), name, cell)
+    return out
 
 
-def _shares(r: Result) -> dict[str, str]:
+def _cells(r: EvalResult) -> dict[str, str]:
     e = r.evaluation
-    passes = {f"pass@{k}": share(value, *e.pass_interval[k]) for k, value in sorted(e.pass_at.items())}
-    return {"success": share(e.success_rate, e.low, e.high), **passes}
+    passes = {f"pass@{k}": format_interval(value, *e.pass_interval[k]) for k, value in sorted(e.pass_at.items())}
+    return {"success": format_interval(e.success_rate, e.low, e.high), **passes}
 
 
-def differences(results: Sequence[Result], names: Mapping[str, str]) -> Table:
-    """The same problems: each model against the first."""
-    shown = _table(f"against {names[results[0].model]}", "", "difference [95%]", "")
+def differences(results: Sequence[EvalResult], names: Mapping[str, str]) -> Table:
+    """Each model against the first, on the same problems."""
+    out = _table(f"against {names[results[0].model]}", "", "difference [95%]", "")
     for r in results[1:]:
         for i, (name, d) in enumerate(compare(r, results[0]).items()):
-            shown.add_row(Text("" if i else names[r.model]), name, change(d), in_words(d))
-    return shown
+            out.add_row(Text("" if i else names[r.model]), name, format_difference(d), describe_difference(d))
+    return out
 
 
 def retention_table(rows: Sequence[Retention], names: Mapping[str, str]) -> Table:
-    shown = _table("model", "perplexity", "nats a token against the base [95%]", "")
-    shown.add_row(Text(names[rows[0].base]), f"{rows[0].base_perplexity:.3f}", "–", "")
+    out = _table("model", "perplexity", "nats per token against the base [95%]", "")
+    out.add_row(Text(names[rows[0].base]), f"{rows[0].base_perplexity:.3f}", "–", "")
     for row in rows:
-        shown.add_row(Text(names[row.model]), f"{row.perplexity:.3f}", change(row.change), in_words(row.change))
-    return shown
+        change = format_difference(row.change), describe_difference(row.change)
+        out.add_row(Text(names[row.model]), f"{row.perplexity:.3f}", *change)
+    return out
 
 
 def _table(*columns: str) -> Table:
-    shown = Table(box=None, header_style="dim", padding=(0, 1))
+    out = Table(box=None, header_style="dim", padding=(0, 1))
     for name in columns:
-        shown.add_column(Text(name), no_wrap=True)
-    return shown
+        out.add_column(Text(name), no_wrap=True)
+    return out
 
 
-def as_json(results: Sequence[Result], kept: Sequence[Retention], about: dict[str, Any]) -> str:
-    """Everything but the answers, for a program."""
+def as_json(results: Sequence[EvalResult], retention: Sequence[Retention], settings: Mapping[str, Any]) -> str:
+    """Everything but the answers."""
     differences = [
         {"model": r.model, "against": group[0].model, "task": r.task, "split": r.split, "measure": name}
         | {"n": d.n, "difference": round(d.value, 6), "low": round(d.low, 6), "high": round(d.high, 6)}
         | {"noise": d.is_noise}
-        for group in rounds(results)
+        for group in by_split(results)
         for r in group[1:]
         for name, d in compare(r, group[0]).items()
     ]
-    whole = {"settings": about, "results": [r.row() for r in results], "differences": differences}
-    return json.dumps(whole | {"retention": [row.row() for row in kept]}, indent=2)
+    data = {"settings": settings, "results": [r.row() for r in results], "differences": differences}
+    return json.dumps(data | {"retention": [row.row() for row in retention]}, indent=2)
 
 
-def answer_lines(result: Result) -> Iterator[str]:
-    """A JSON line for each answer with its verdict, greedy ones first, problems in a fixed order."""
+def answer_lines(result: EvalResult) -> Iterator[str]:
+    """A JSON line per answer with its verdict, greedy ones first, problems in the order of their ids."""
     for kind, groups in (("greedy", result.answers.greedy), ("sampled", result.answers.sampled)):
         for group in sorted(groups, key=lambda group: group.prompt.id):
             for index in range(len(group.trajectories)):
                 yield json.dumps(_line(result, kind, group, index), ensure_ascii=False, default=str)
 
 
-def _line(result: Result, kind: str, group: Group, index: int) -> dict[str, Any]:
+def _line(result: EvalResult, kind: str, group: Group, index: int) -> dict[str, Any]:
     completion, grade = group.trajectories[index], group.grades[index]
     return {
         "model": result.model,

@@ -132,6 +132,7 @@ class Recipe(BaseModel):
     eval_size: int = Field(200, ge=0)  # problems per split; 0: all
     eval_samples: int = Field(10, ge=0)  # answers per problem, for pass@1 and pass@k; 0: greedy only
     eval_ks: list[int] = []  # k of pass@k; empty: 1, and 8 or 10, or eval_samples if that is less
+    eval_sampling: Literal["temperature", "rollout"] = "temperature"  # of pass@k; rollout: also top_p, top_k and min_p
     eval_split: list[str] = []  # splits evaluated before, during and after; empty: test and ood, if the task has them
     final_eval_split: list[str] = []  # splits evaluated only after the last step, not used to choose settings
     # --- the run

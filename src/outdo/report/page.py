@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo.doctor.report import FindingRecord
 from outdo.doctor.summary import Success
-from outdo.evals.estimate import as_share
+from outdo.evals.estimate import format_share
 from outdo.report import sentences, svg
 from outdo.report.charts import Chart
 from outdo.report.examples import Example, pick_answers
@@ -135,7 +135,7 @@ def _eval_cells(row: JsonRow, ks: Sequence[int]) -> list[Any]:
 
 def _interval(value: float | None, low: float | None, high: float | None) -> str:
     ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return as_share(value) + (ends if value is not None else "")
+    return format_share(value) + (ends if value is not None else "")
 
 
 def curves(charts: Sequence[Chart], supervised: Sequence[Chart], is_supervised: bool) -> Raw | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.evals.estimate import Difference
-from outdo.evals.report import change
 from outdo.sweeps.analysis import Setting, difference
 
 
@@ -75,7 +74,7 @@ def _against(
         return f"the next, {second.name}, is lower by {gap.value:.3f} [{gap.low:.3f}, {gap.high:.3f}], more than noise"
     rival = picked if picked is not best else tied[1]
     others = f" and that to {len(tied) - 2} more" if len(tied) > 2 else ""
-    values = change(gaps[rival.name])
+    values = format_difference(gaps[rival.name])
     return f"the difference between {best.name} and {rival.name} ({values}){others} is noise, so {reason}"
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from outdo.doctor.run_row import RunRow, read_run_row
 from outdo.errors import RecipeError, RunError
-from outdo.evals.estimate import Difference, as_share
-from outdo.evals.report import change, in_words
+from outdo.evals.estimate import Difference, format_share
+from outdo.evals.report import describe_difference, format_difference
 from outdo.runs.manifest import read_manifest
 from outdo.sweeps.analysis import between, by_problem
 from outdo.sweeps.grid import SWEEP_FILE, format_value
@@ -109,12 +109,12 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
         table.add_row(Text(key), *(Text(format_value(values[i]), overflow="fold") for i in indices))
     table.add_row("status", *(str(side.row["status"]) for side in shown))
     table.add_row(Text("success [95%]"), *(Text(_success(side.row)) for side in shown))
-    table.add_row("  before", *(as_share(side.row["before"]) for side in shown))
+    table.add_row("  before", *(format_share(side.row["before"]) for side in shown))
     gaps = [against(side, shown[0]) for side in shown[1:]]
-    table.add_row("  difference", "", *(Text(NONE if gap is None else change(gap)) for gap in gaps))
-    table.add_row("", "", *(NONE if gap is None else in_words(gap) for gap in gaps))
+    table.add_row("  difference", "", *(Text(NONE if gap is None else format_difference(gap)) for gap in gaps))
+    table.add_row("", "", *(NONE if gap is None else describe_difference(gap) for gap in gaps))
     for k in sorted({k for side in shown for k in side.row["passes"]}, key=lambda k: int(k[5:])):
-        table.add_row(k, *(as_share(side.row["passes"].get(k, {}).get("value")) for side in shown))
+        table.add_row(k, *(format_share(side.row["passes"].get(k, {}).get("value")) for side in shown))
     for name, (title, how) in TABLE_ROWS.items():
         table.add_row(title, *(number(side.row[name], how) for side in shown))
     return table
@@ -123,7 +123,7 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
 def _success(row: RunRow) -> str:
     if row["success_rate"] is None:
         return NONE
-    return f"{as_share(row['success_rate'])} [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"{format_share(row['success_rate'])} [{row['low']:.3f}, {row['high']:.3f}]"
 
 
 def describe_sides(sides: Sequence[Side]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.report import change, in_words
+from outdo.evals.report import describe_difference, format_difference
 from outdo.sweeps.analysis import Setting, difference
 from outdo.sweeps.choice import Choice
 from outdo.sweeps.grid import format_value
@@ -168,7 +168,7 @@ def _against(s: Setting, base: Setting) -> str:
     if s is base or s.success is None:
         return NONE
     gap = difference(s, base)
-    return f"{change(gap)}, {in_words(gap)}"
+    return f"{format_difference(gap)}, {describe_difference(gap)}"
 
 
 def _plain(text: str) -> str:

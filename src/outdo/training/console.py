@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,9 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import as_share
+from outdo.evals.estimate import format_share
 from outdo.evals.held_out import Evaluation
 from outdo.types import Reporter
+
+if TYPE_CHECKING:
+    from outdo.training.context import StageResult
 
 SIGNALS = {  # metric -> how it is called and written in the table
     "reward_mean": ("reward", "{:.3f}"),
@@ -137,23 +140,26 @@ def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     return table
 
 
-def by_stage(first: Sequence[Evaluation], stages: Sequence[tuple[str, Sequence[Evaluation]]]) -> Table:
-    """Held-out success after each stage. One that measures nothing, as a harvest, leaves the model as it was."""
-    rows = [("as it came", first), *stages]
-    splits = list(dict.fromkeys(e.split for _, found in rows for e in found))
-    table = Table("after", *(f"{split} [95%]" for split in splits), box=None, padding=(0, 1))
-    for name, found in rows:
-        had = {e.split: interval(e) for e in found}
-        table.add_row(name, *(had.get(split, "–") for split in splits))
+def stages_table(stages: Sequence[StageResult]) -> Table:
+    """A row per stage and split, with the stage's task."""
+    table = Table("stage", "task", "held out", "before [95%]", "after [95%]", box=None, padding=(0, 1))
+    for stage in stages:
+        name, task, before = stage.name, stage.recipe.dataset_name, {one.split: one for one in stage.before}
+        for one in stage.after:
+            start = before.get(one.split)
+            table.add_row(name, task, f"{one.split} ({one.n})", interval(start) if start else "–", interval(one))
+            name = task = ""
+        if not stage.after:
+            table.add_row(name, task, "–", "–", "–")
     return table
 
 
 def _change(old: float | None, new: float | None) -> str:
-    return as_share(new) if old is None or new is None else f"{as_share(old)} → {as_share(new)}"
+    return format_share(new) if old is None or new is None else f"{format_share(old)} → {format_share(new)}"
 
 
 def interval(e: Evaluation) -> str:
-    return f"{as_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
+    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
 
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:

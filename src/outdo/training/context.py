@@ -50,8 +50,11 @@ class Result:
 
 @dataclass(frozen=True)
 class StageResult:
+    """One stage of a run, with its evaluations before and after. A harvest has none."""
+
     name: str
     recipe: Recipe
+    before: list[Evaluation]
     after: list[Evaluation]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outdo.evals.from_recipe import eval_params
 from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
@@ -10,7 +11,7 @@ from outdo.runs.writer import RunWriter
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.training.context import PriorEvals
-from outdo.types import Prompt, SampleParams, Sampler
+from outdo.types import Prompt, Sampler
 
 
 class Evaluator:
@@ -39,7 +40,7 @@ class Evaluator:
         recipe, rewards = self.recipe, self.rewards
         if rewards is None:
             return []
-        params = SampleParams(recipe.max_completion_length, recipe.temperature, stop=tuple(recipe.stop))
+        params = eval_params(recipe)
         seed = seed_of("evaluation", recipe.seed, step)
         splits: dict[str, list[Prompt]] = self.splits | (self.final_splits if is_last else {})
         settings = params, recipe.eval_samples, seed, recipe.eval_ks

@@ -12,7 +12,7 @@ from outdo.doctor.finding import Finding
 from outdo.doctor.show import note as finding_line
 from outdo.doctor.watch import Watch
 from outdo.errors import Halted, NumericsError
-from outdo.evals.held_out import Evaluation
+from outdo.evals.held_out import Evaluation, describe_limits
 from outdo.learn.memory import peak_memory
 from outdo.metrics.measure import Metrics
 from outdo.report.write import try_report
@@ -148,6 +148,7 @@ class Console(Callback):
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         for one in evaluations:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in one.pass_at.items())
+            passes += describe_limits(one) if passes else ""
             unjudged = f"  {one.unjudged}" if one.unjudged else ""
             run.reporter.note(f"  {one.split}: success {interval(one)}{passes}{unjudged}")
 

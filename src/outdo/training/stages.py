@@ -49,7 +49,7 @@ TASK_KEYS = ("dataset_name", "task_args", "columns")  # mean the same everywhere
 MEASURING_KEYS = (
     *("dtype", "device", "load_in_4bit", "sampler", "seed", "max_completion_length", "temperature", "stop"),
     *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
-    *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks"),
+    *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks", "eval_sampling"),
     *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout"),
 )
 
@@ -142,7 +142,7 @@ def run_stages(context: RunContext) -> Result:
         raise
     finally:
         try_report(writer.folder, reporter.note)
-    outcomes = tuple(StageResult(s.name, r.recipe, r.after) for s, r in zip(stages, results, strict=True))
+    outcomes = tuple(StageResult(s.name, r.recipe, r.before, r.after) for s, r in zip(stages, results, strict=True))
     first = next((result.before for result in results if result.before), [])
     last = next((outcome.after for outcome in reversed(outcomes) if outcome.after), [])
     return Result(writer.folder, results[-1].model, first, last, recipe, outcomes)
@@ -192,7 +192,8 @@ def prior_evals(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Result])
     for result in reversed(earlier):
         manifest = read_manifest(result.folder)
         before = manifest.recipe
-        if any(before.get(key) != recipe.get(key) for key in MEASURING_KEYS):
+        limits = ("top_p", "top_k", "min_p") if recipe.get("eval_sampling") == "rollout" else ()
+        if any(before.get(key) != recipe.get(key) for key in (*MEASURING_KEYS, *limits)):
             continue
         evaluations: Sequence[Evaluation] = ()
         if Path(recipe["model_name_or_path"]).resolve() == result.model.resolve():

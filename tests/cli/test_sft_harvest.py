@@ -41,7 +41,7 @@ def start(forks: Forks, folder: Path, *words: str, faults: list[dict[str, object
     return forks.start(words, folder, folder / "log", folder / "log", faults).wait()
 
 
-def test_without_a_verifier_the_held_out_loss_falls(outdo: Outdo, tmp_path: Path) -> None:
+def test_sft_without_a_verifier(outdo: Outdo, tmp_path: Path) -> None:
     shown(tmp_path)
     done = outdo("sft", "recipe.yaml", "output_dir=run", "weight_decay=0.01")
     assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def test_without_a_verifier_the_held_out_loss_falls(outdo: Outdo, tmp_path: Path
     assert again.returncode == 0 and "nothing left to do" in again.stdout
 
 
-def test_stopped_in_the_middle_and_gone_on_with_it_is_the_same(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
+def test_sft_resumed_is_identical(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
     shown(tmp_path)
     words = ("sft", "recipe.yaml", "epochs=2", "reward_funcs=numeric")
     assert outdo(*words, "output_dir=steady").returncode == 0
@@ -77,13 +77,13 @@ def test_stopped_in_the_middle_and_gone_on_with_it_is_the_same(outdo: Outdo, for
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "steady" / name).read_bytes(), name
 
 
-def test_the_keys_of_trls_sft_are_known() -> None:
+def test_sft_keys_of_trl() -> None:
     given = {"max_steps": 5, "per_device_train_batch_size": 4, "num_train_epochs": 2, "epochs": 1, "dataset_name": "a"}
     assert prefixed("sft", given) == {"sft_steps": 5, "sft_batch_size": 4, "sft_epochs": 1, "dataset_name": "a"}
     assert prefixed("grpo", {"max_steps": 5}) == {"max_steps": 5}
 
 
-def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:
+def test_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     shown(tmp_path)
     for words, part in (
         (["epoch=2"], "did you mean"),
@@ -96,7 +96,7 @@ def test_bad_input_ends_with_2(outdo: Outdo, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
+def test_harvest_picks_answers() -> None:
     prompt = prompt_of("1+1", "2", level=3)
     told = [
         ("2", "stop"),
@@ -118,11 +118,11 @@ def test_what_a_harvest_keeps_of_a_prompts_answers() -> None:
     assert "1 prompts, 100.0% solved; 4 of 6 right, 2 kept, 1 duplicates dropped" in str(tally_of(row))
 
 
-def test_a_harvest_is_gone_on_with_by_the_same_sampling_only() -> None:
+def test_harvest_settings_cover_sampling() -> None:
     assert {field.name for field in fields(SampleParams)} <= set(DECIDING_KEYS) <= set(Recipe.model_fields)
 
 
-def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:
+def test_teacher_answers_come_first(tmp_path: Path) -> None:
     prompts = [prompt_of("1+1", "2"), prompt_of("1+2", "3")]
     policy = load_policy("tiny", device="cpu")
     params, out = SampleParams(4), tmp_path / "shown.jsonl"
@@ -139,7 +139,7 @@ def test_a_teachers_answers_stand_before_the_models_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_harvest_keeps_distinct_right_answers_and_goes_on(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
+def test_harvest_resumed_is_identical(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
     shown(tmp_path)
     assert outdo("sft", "recipe.yaml", "output_dir=run", "epochs=12").returncode == 0
     words = ["harvest", "run", "--task", "shown.jsonl", "--reward", "numeric", "--samples", "6", "--size", "20"]

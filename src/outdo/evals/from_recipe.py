@@ -1,0 +1,202 @@
+"""The evaluation that a recipe describes: of a run as it was trained, and of keys given on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from outdo.errors import PlaceError, RecipeError, TaskError
+from outdo.evals.held_out import LIMITS
+from outdo.evals.settings import EvalSettings
+from outdo.evals.suite import EvalSplit, build_eval_suite
+from outdo.recipe import plugins
+from outdo.recipe.schema import Recipe
+from outdo.rewards.registry import GRADERS
+from outdo.runs.layout import MODEL
+from outdo.runs.manifest import holds_run, read_manifest
+from outdo.tasks import gsm8k
+from outdo.tasks.mixture import Entry
+from outdo.tasks.sources import SOURCE_KEYS, Source, is_source
+from outdo.tasks.task import TASKS
+from outdo.types import SampleParams
+
+SETTINGS = {  # recipe key -> field of EvalSettings
+    **{"eval_size": "size", "eval_samples": "samples", "eval_ks": "ks"},
+    **{name: name for name in ("max_completion_length", "temperature", *LIMITS, "stop", "dtype", "device", "seed")},
+}
+# The keys of a recipe that decide an evaluation.
+KEYS = (
+    *("dataset_name", "task_args", *SOURCE_KEYS, "eval_split", "reward_funcs", "system_prompt", "eval_sampling"),
+    *SETTINGS,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalPlan:
+    """What models are evaluated on, and how."""
+
+    tasks: tuple[str, ...] = ("arithmetic",)
+    task_args: Mapping[str, Any] = field(default_factory=dict)  # for all tasks; under a task's name, for that one
+    splits: tuple[str, ...] = ("test",)
+    reward: str | None = None  # judges instead of the task's own verifier
+    system_prompt: str | None = None
+    settings: EvalSettings = field(default_factory=EvalSettings)
+
+    def suite(self, extra_tasks: Sequence[str] = ()) -> list[EvalSplit]:
+        return build_eval_suite(
+            list(dict.fromkeys([*self.tasks, *extra_tasks])),
+            self.splits,
+            self.settings.size,
+            task_args=self.task_args,
+            reward=self.reward,
+            system_prompt=self.system_prompt,
+        )
+
+
+def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
+    """The plans that evaluate a model as a run by this recipe does, on those of its splits.
+
+    One plan; for a mixture as many as its tasks need; none without splits. Number of problems and
+    samples, device and seed are the defaults.
+    """
+    if not recipe.dataset_mixture:
+        return [_plan(recipe, [recipe.model_dump()], splits)] if splits else []
+    entries = [Entry(**entry).model_dump() for entry in recipe.dataset_mixture]
+    names = [entry["dataset_name"] for entry in entries]
+    built_in: list[dict[str, Any]] = []  # tasks that one plan covers together
+    plans: list[EvalPlan] = []
+    for entry, name in zip(entries, names, strict=True):
+        entry["reward_funcs"] = entry["reward_funcs"] or recipe.reward_funcs
+        own = [kind for kind, _, part in (split.partition("/") for split in splits) if part == (entry["name"] or name)]
+        if name in TASKS and names.count(name) == 1 and "test" in own and not entry["system_prompt"]:
+            built_in.append(entry)
+        elif own:
+            plans.append(_plan(recipe, [entry], own))
+    return [_plan(recipe, built_in, ["test"]), *plans] if built_in else plans
+
+
+def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[str]) -> EvalPlan:
+    args = {keys["dataset_name"]: _task_args(keys) for keys in tasks}
+    first, alone = tasks[0], len(tasks) == 1
+    return EvalPlan(
+        tasks=tuple(args),
+        task_args=args[first["dataset_name"]]
+        if len(tasks) == 1
+        else {name: each for name, each in args.items() if each},
+        splits=("test",) if "test" in splits else tuple(splits),
+        reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
+        system_prompt=first["system_prompt"] or recipe.system_prompt,
+        settings=_settings(recipe),
+    )
+
+
+def _settings(recipe: Recipe) -> EvalSettings:
+    """How a run by this recipe samples the answers of its evaluations; all else is the default."""
+    copied = ("max_completion_length", "temperature", "stop", *(LIMITS if recipe.eval_sampling == "rollout" else ()))
+    return EvalSettings(**{name: _frozen(getattr(recipe, name)) for name in copied})
+
+
+def eval_params(recipe: Recipe) -> SampleParams:
+    """How a run by this recipe samples answers for pass@k: see `eval_sampling`."""
+    return _settings(recipe).params(recipe.max_completion_length)
+
+
+def _task_args(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's arguments, and what a recipe says about its data where that is not the default."""
+    default = Source("")
+    source = {key: keys[key] for key, name in SOURCE_KEYS.items() if keys[key] != getattr(default, name)}
+    columns = {"columns": source.pop("columns")} if "columns" in source else {}
+    return {**keys["task_args"], **columns, **source}
+
+
+def _own_judge(task: str, rewards: Sequence[str]) -> str | None:
+    """The reward that decides success, where it is not the task's own verifier."""
+    if not rewards or task in (*TASKS, gsm8k.HUB) or task.startswith("reasoning_gym/"):
+        return None
+    if not is_source(task) and plugins.find(task, TASKS, "outdo.tasks", TaskError).rewards:
+        return None
+    return _judge(rewards)
+
+
+def _judge(rewards: Sequence[str]) -> str | None:
+    judges = [name for name in rewards if name not in GRADERS or GRADERS[name].judges]
+    return next(iter([*judges, *rewards]), None)
+
+
+def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> EvalPlan:
+    """The plan with those `keys` of the recipe in place of its own. Arguments of tasks are merged one by one."""
+    tasks = _split_names(recipe.dataset_name) if "dataset_name" in keys else plan.tasks
+    if not tasks:
+        raise RecipeError("--task is empty: name a task, or several separated by commas")
+    given = {key: getattr(recipe, key) for key in SOURCE_KEYS if key in keys}
+    if "task_args" in keys:
+        given |= recipe.task_args
+    settings = {SETTINGS[key]: _frozen(getattr(recipe, key)) for key in SETTINGS if key in keys}
+    return replace(
+        plan,
+        tasks=tasks,
+        task_args=merge_task_args(plan.task_args, given, tasks),
+        splits=tuple(recipe.eval_split if "eval_split" in keys else ()) or plan.splits,
+        reward=_judge(recipe.reward_funcs) if "reward_funcs" in keys else plan.reward,
+        system_prompt=recipe.system_prompt if "system_prompt" in keys else plan.system_prompt,
+        settings=replace(plan.settings, **settings),
+    )
+
+
+def merge_task_args(base: Mapping[str, Any], given: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
+    """`given` over `base`; `TASK.key` is an argument of that task alone."""
+    merged = dict(base)
+    for key, value in given.items():
+        task, _, inner = key.rpartition(".")
+        if task in tasks:
+            merged[task] = {**merged.get(task, {}), inner: value}
+        elif (key == "columns" or key in tasks) and isinstance(value, Mapping):
+            merged[key] = {**merged.get(key, {}), **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def recipe_of_model(model: Path) -> Recipe | None:
+    """The recipe of the run that this is, or that this is the model or a checkpoint of. Of a run in stages, the recipe
+    of the stage that its model is from. None where there is no run, or its recipe is of an incompatible version."""
+    for folder in (model, Path("runs", model), model.resolve().parent, model.resolve().parent.parent):
+        if holds_run(folder):
+            try:
+                manifest = read_manifest(folder)
+                stage = (folder / MODEL).resolve().parent
+                if manifest.kind == "stages" and holds_run(stage):
+                    manifest = read_manifest(stage)
+                return Recipe(**manifest.recipe)
+            except (PlaceError, ValueError):
+                return None
+    return None
+
+
+def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
+    """Tasks and rewards of a recipe that are Python code, `file.py:function`; not those of the keys in `without`."""
+    entries = [Entry(**entry) for entry in recipe.dataset_mixture]
+    names = {
+        "dataset_name": [recipe.dataset_name, *(entry.dataset_name for entry in entries)],
+        "reward_funcs": [*recipe.reward_funcs, *(name for entry in entries for name in entry.reward_funcs)],
+    }
+    listed = [name for key, each in names.items() if key not in without for name in each]
+    return list(dict.fromkeys(name for name in listed if ":" in name))
+
+
+def trained_splits(recipe: Recipe) -> list[str]:
+    """The splits that a run by this recipe is evaluated on, without loading its data."""
+    if recipe.dataset_mixture:
+        entries = [Entry(**entry) for entry in recipe.dataset_mixture]
+        return [f"test/{entry.name or entry.dataset_name}" for entry in entries]
+    return [*recipe.eval_split, *recipe.final_eval_split] or ["test"]
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
