@@ -274,8 +274,8 @@ def test_next_commands_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/two words")
     found = [Evaluation("test", 1, 1.0, 0.2, 1.0)]
     _print_result(Result(folder, folder / "model", [], found), load_recipe(), Console())
-    said = capsys.readouterr().out
-    assert "outdo eval 'runs/two words/model' " in said and "outdo plot 'runs/two words'\n" in said
+    shown = capsys.readouterr().out
+    assert "outdo eval 'runs/two words/model' " in shown and "outdo plot 'runs/two words'\n" in shown
 
 
 def test_stages_of_different_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

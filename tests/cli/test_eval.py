@@ -247,13 +247,13 @@ def test_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         "greedy only",
         None,
     )
-    said = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for line in (
         "one    success  0.200 [0.036, 0.624]",
         "       pass@8   0.900 [0.600, 1.000]",
         " [two]  success  0.200",
     ):
-        assert line in said, said
+        assert line in shown, shown
 
 
 def test_unjudged_answers_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,8 +261,8 @@ def test_unjudged_answers_are_reported(capsys: pytest.CaptureFixture[str]) -> No
     for lost, words in ((0, ""), (53, "one: 53 sampled answers could not be judged and are left out")):
         found = Evaluation("test", 5, 0.2, 0.036, 0.624, {1: 0.8}, pass_interval={1: (0.1, 0.9)}, broken_sampled=lost)
         _show([EvalResult("one", "sums", found, answers)], [], "2 samples at temperature 1", None)
-        said = capsys.readouterr().out
-        assert words in said and ("judged" in said) == bool(lost), said
+        shown = capsys.readouterr().out
+        assert words in shown and ("judged" in shown) == bool(lost), shown
 
 
 def test_short_names_are_distinct() -> None:

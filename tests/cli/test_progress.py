@@ -25,10 +25,10 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_eta_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("outdo.training.console.time.monotonic", lambda: now)
-    said = io.StringIO()
-    reporter = PlainLines(Console(file=said, width=300))
+    out = io.StringIO()
+    reporter = PlainLines(Console(file=out, width=300))
     reporter.begin("GRPO")
     for step in range(90, 95):  # ten seconds each
         now += 10
         reporter.step(step, 100, {})
-    assert [line.rpartition("left ")[2] for line in said.getvalue().splitlines()[1:]] == ["0:50"]
+    assert [line.rpartition("left ")[2] for line in out.getvalue().splitlines()[1:]] == ["0:50"]

@@ -98,7 +98,7 @@ def test_bad_input(outdo: Outdo, tmp_path: Path) -> None:
 
 def test_harvest_picks_answers() -> None:
     prompt = prompt_of("1+1", "2", level=3)
-    told = [
+    finished = [
         ("2", "stop"),
         ("it is  2", "stop"),
         ("it is 2", "stop"),
@@ -106,7 +106,7 @@ def test_harvest_picks_answers() -> None:
         ("2 and more", "length"),
         ("two: 2", "stop"),
     ]
-    answers = tuple(Trajectory.single((1,), (0.0,), text, finish, 0) for text, finish in told)  # type: ignore[arg-type]
+    answers = tuple(Trajectory.single((1,), (0.0,), text, finish, 0) for text, finish in finished)  # type: ignore[arg-type]
     right = Grade(1.0, "right")
     group = Group(prompt, (1,), answers, (right, right, right, Grade(0.0, "wrong"), right, Grade(None, "broken")))
     row = select_answers(group, keep=2)

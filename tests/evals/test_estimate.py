@@ -120,15 +120,15 @@ def paired(both, new_only, old_only, neither):
     ],
 )
 def test_paired_difference_published_values(table, value, low, high):
-    found = paired(*table)
-    assert (found.value, found.low, found.high) == pytest.approx((value, low, high), abs=6e-4)
-    assert not found.is_noise and found.n == sum(table)
+    difference = paired(*table)
+    assert (difference.value, difference.low, difference.high) == pytest.approx((value, low, high), abs=6e-4)
+    assert not difference.is_noise and difference.n == sum(table)
 
 
 def test_paired_difference_is_narrower():
     """11 more right of 100, and none lost: two intervals overlap, the paired one does not hold 0."""
-    found = paired(40, 11, 0, 49)
-    assert wilson(51, 100)[0] < wilson(40, 100)[1] and found.low > 0.04
+    difference = paired(40, 11, 0, 49)
+    assert wilson(51, 100)[0] < wilson(40, 100)[1] and difference.low > 0.04
     assert paired(40, 6, 5, 49).is_noise
     assert paired(30, 0, 0, 0).is_noise and paired(30, 0, 0, 0).high > 0.0  # no difference seen is not no difference
 
@@ -139,14 +139,14 @@ def test_paired_difference_coverage():
         chances = [rng.betavariate(1, 2) for _ in range(120)]
         old = [float(rng.random() < p) for p in chances]
         new = [float(rng.random() < p + 0.1 * (1 - p)) for p in chances]
-        found = paired_difference(new, old)
-        inside += found.low <= 0.1 * 2 / 3 <= found.high  # the mean of 1 - p is 2/3
+        difference = paired_difference(new, old)
+        inside += difference.low <= 0.1 * 2 / 3 <= difference.high  # the mean of 1 - p is 2/3
     assert 0.92 <= inside / 400 <= 0.99
 
 
 def test_ratio_difference():
-    found = ratio_difference([-1.0, -3.0, -2.0], [10, 10, 20])
-    assert found.value == pytest.approx(-0.15)
+    difference = ratio_difference([-1.0, -3.0, -2.0], [10, 10, 20])
+    assert difference.value == pytest.approx(-0.15)
     scatter = (0.5**2 + 1.5**2 + 1.0**2) * 3 / 2
-    assert found.high - found.value == pytest.approx(1.96 * math.sqrt(scatter) / 40)
+    assert difference.high - difference.value == pytest.approx(1.96 * math.sqrt(scatter) / 40)
     assert ratio_difference([-1.0], [10]).is_noise

@@ -1,4 +1,4 @@
-"""Evaluation by a sampler whose answers are known, and which splits a run looks at when."""
+"""Evaluation with a scripted sampler, and which splits a run evaluates when."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from outdo.types import Group, Prompt, SampleParams, Trajectory, WeightSource
 from support.basics import prompt_of
 
 
-class Known:
-    """Says 1 to the first `right[id]` of its answers to a problem and 0 to the others; greedy, where any is right."""
+class ScriptedSampler:
+    """The first `right[id]` answers to a problem are 1, the others 0; the greedy one is 1 where any is right."""
 
     def __init__(self, right: Mapping[str, int]) -> None:
         self.right, self.calls = right, list[int]()
@@ -32,16 +32,16 @@ class Known:
     def sample(self, prompts: list[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         self.calls.append(len(prompts))
         for prompt in reversed(prompts):
-            said = [
+            texts = [
                 "1" if i < self.right[prompt.id] or (not params.temperature and self.right[prompt.id]) else "0"
                 for i in range(n)
             ]
-            yield Group(prompt, (1,), tuple(_said(text) for text in said))
+            yield Group(prompt, (1,), tuple(_trajectory(text) for text in texts))
 
     def update(self, source: WeightSource, version: int) -> None: ...
 
 
-def _said(text: str) -> Trajectory:
+def _trajectory(text: str) -> Trajectory:
     return Trajectory.single((1,), (0.0,), f"<answer>{text}</answer>", "stop", 0)
 
 
@@ -50,18 +50,18 @@ REWARDS = find_rewards(["exact"], [], "exact")
 
 
 def test_success_and_pass_at_k() -> None:
-    sampler = Known({"a": 0, "b": 1, "c": 2, "d": 4})
-    found = evaluate_prompts(PROBLEMS, "test", sampler, REWARDS, SampleParams(4), 4, 0, [1, 2, 4])
-    assert (found.n, found.success_rate) == (4, 0.75)
-    assert found.pass_at == pytest.approx({1: 7 / 16, 2: (0 + 1 / 2 + 5 / 6 + 1) / 4, 4: 0.75})
-    assert all(low < found.pass_at[k] < high for k, (low, high) in found.pass_interval.items())
-    row = json.loads(json.dumps(found.row(3)))
+    sampler = ScriptedSampler({"a": 0, "b": 1, "c": 2, "d": 4})
+    evaluation = evaluate_prompts(PROBLEMS, "test", sampler, REWARDS, SampleParams(4), 4, 0, [1, 2, 4])
+    assert (evaluation.n, evaluation.success_rate) == (4, 0.75)
+    assert evaluation.pass_at == pytest.approx({1: 7 / 16, 2: (0 + 1 / 2 + 5 / 6 + 1) / 4, 4: 0.75})
+    assert all(low < evaluation.pass_at[k] < high for k, (low, high) in evaluation.pass_interval.items())
+    row = json.loads(json.dumps(evaluation.row(3)))
     assert row["step"] == 3 and row["pass@2_low"] < row["pass@2"] < row["pass@2_high"]
     again = Evaluation.of(row)
     assert set(again.pass_at) == {1, 2, 4} and again.pass_interval[2][0] == row["pass@2_low"]
-    assert again.verdicts == "0111" and again.problems == found.problems  # by problem, in the order of their ids
+    assert again.verdicts == "0111" and again.problems == evaluation.problems  # by problem, in the order of their ids
     others = evaluate_prompts(PROBLEMS[1:], "test", sampler, REWARDS, SampleParams(4), 0, 0)
-    assert others.verdicts == "111" and others.problems != found.problems
+    assert others.verdicts == "111" and others.problems != evaluation.problems
     assert Evaluation.of({k: v for k, v in row.items() if "_" not in k or "@" not in k}).pass_interval == {}
 
 
@@ -70,11 +70,13 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
         return [1.0 if text == "<answer>1</answer>" else float("nan") for text in completions]
 
     rewards = find_rewards(["judge"], [], "judge", own={"judge": judge})
-    found = evaluate_prompts(PROBLEMS, "test", Known({"a": 0, "b": 1, "c": 2, "d": 4}), rewards, SampleParams(4), 4, 0)
-    assert (found.n, found.broken, found.broken_sampled) == (3, 1, 4 + 3 + 2)
-    assert found.pass_at == {1: 1.0, 4: 1.0}  # of b, c and d; of d alone
-    assert found.unjudged == "1 greedy and 9 sampled answers could not be judged and are left out"
-    row = found.row(0)
+    evaluation = evaluate_prompts(
+        PROBLEMS, "test", ScriptedSampler({"a": 0, "b": 1, "c": 2, "d": 4}), rewards, SampleParams(4), 4, 0
+    )
+    assert (evaluation.n, evaluation.broken, evaluation.broken_sampled) == (3, 1, 4 + 3 + 2)
+    assert evaluation.pass_at == {1: 1.0, 4: 1.0}  # of b, c and d; of d alone
+    assert evaluation.unjudged == "1 greedy and 9 sampled answers could not be judged and are left out"
+    row = evaluation.row(0)
     assert (row["broken"], row["broken_sampled"]) == (1, 9) and Evaluation.of(row).broken_sampled == 9
     old = Evaluation.of({key: value for key, value in row.items() if key != "broken_sampled"})
     assert (old.broken, old.broken_sampled) == (1, 0)  # as rows were once
@@ -82,9 +84,9 @@ def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_
 
 
 def test_progress_and_truncated_batches() -> None:
-    sampler, told = Known(dict.fromkeys("abcd", 1)), list[int]()
-    answers = sample_and_grade(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, told.append)
-    assert sum(told) == 4 * 1025 and sampler.calls == [4, 2, 2]
+    sampler, counts = ScriptedSampler(dict.fromkeys("abcd", 1)), list[int]()
+    answers = sample_and_grade(PROBLEMS, sampler, REWARDS, SampleParams(4, top_p=0.9), 1024, 0, counts.append)
+    assert sum(counts) == 4 * 1025 and sampler.calls == [4, 2, 2]
     assert summarize(answers, "test").pass_at[1] == pytest.approx(1 / 1024)
 
 
@@ -149,13 +151,13 @@ def test_run_reports_unjudged_samples(tmp_path: Path) -> None:
     def half(completions: list[str], **columns: Any) -> list[float]:  # of siblings every other one
         return [float("nan") if i % 2 else 1.0 for i, _ in enumerate(completions)]
 
-    said = io.StringIO()
-    keys = {"reporter": PlainLines(Console(file=said)), "reward_funcs": [half], "reward_audit": False}
+    text = io.StringIO()
+    keys = {"reporter": PlainLines(Console(file=text)), "reward_funcs": [half], "reward_audit": False}
     task = replace(three, rewards=())
     result = train(**quick(tmp_path, **keys, task=task, max_steps=1, eval_split="test", broken_limit=1))
     (row, *_) = [json.loads(line) for line in (result.folder / "evals.jsonl").read_text().splitlines()]
     assert (row["n"], row["broken"], row["broken_sampled"]) == (8, 0, 16)
-    assert "16 sampled answers could not be judged and are left out" in said.getvalue()
+    assert "16 sampled answers could not be judged and are left out" in text.getvalue()
 
 
 def test_bad_splits_and_ks_are_refused(tmp_path: Path) -> None:
