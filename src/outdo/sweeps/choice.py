@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.evals.estimate import Difference
+from outdo.evals.report import format_difference
 from outdo.sweeps.analysis import Setting, difference
 
 
