@@ -71,7 +71,7 @@ def test_a_run_stands_for_its_model_and_json_is_alone_on_standard_output(outdo: 
     assert json.loads(alone.stdout)["results"][0]["low"] == found["results"][1]["low"]
     (models / "run" / "model").rename(models / "m1")
     done = outdo("eval", "run", *SHORT)
-    assert done.returncode == 2 and "no model and no checkpoint yet" in done.stderr
+    assert done.returncode == 2 and "no valid checkpoint yet" in done.stderr
 
 
 def of_a_run(models: Path, **keys: Any) -> None:
