@@ -73,7 +73,7 @@ def test_run_as_model_and_json(outdo: Outdo, models: Path) -> None:
     assert json.loads(alone.stdout)["results"][0]["low"] == found["results"][1]["low"]
     (models / "run" / "model").rename(models / "m1")
     done = outdo("eval", "run", *SHORT)
-    assert done.returncode == 2 and "no model and no checkpoint yet" in done.stderr
+    assert done.returncode == 2 and "no valid checkpoint yet" in done.stderr
 
 
 def make_run(models: Path, **keys: Any) -> None:
