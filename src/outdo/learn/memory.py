@@ -65,7 +65,7 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds beside the weights, whatever the batch.
+    """Bytes that the learner holds besides the weights, whatever the batch.
 
     An adapter's reference is the adapter switched off, which takes no memory, or after a warm-up a copy of the adapted
     weights.
