@@ -1,25 +1,25 @@
 """GRPO in one file: torch and the standard library, nothing else. Read it from top to bottom.
 
-    python examples/one_file.py                       warm up, then learn from a reward; about a minute on a laptop
-    python examples/one_file.py --mode eval           warm up, then only measure
+    python examples/one_file.py                       SFT, then GRPO with a reward; about a minute on a laptop
+    python examples/one_file.py --mode eval           SFT, then only evaluation
     python examples/one_file.py --reward dense        partial credit, digit by digit
     python examples/one_file.py --reward hackable     a reward with a loophole
 
-What it shows. A small transformer imitates a careless teacher, who adds two numbers, mostly forgets to carry, and often
-writes two guesses instead of one answer. Then GRPO takes over: for each problem it samples a group of answers, scores
-each with a program, and makes those that beat their siblings more likely. No answer key, no critic.
+What it shows. SFT first trains a small transformer on careless demonstrations: they add two numbers, mostly forget to
+carry, and often write two guesses instead of one answer. Then GRPO samples a group of answers to each problem, scores
+each answer with a program, and makes those more likely that score above their group's mean. No answer key, no critic.
 
 What you should see.
-    exact       success on problems never trained on goes from about 0.3 to above 0.95.
-    dense       the same; its reward starts higher, for a wrong answer often has a right digit.
-    hackable    the reward climbs above 0.95 and success falls to about 0.1: that reward pays for the right number
+    exact       success on problems never trained on rises from about 0.3 to above 0.95.
+    dense       the same; its reward starts higher, because a wrong answer often has a right digit.
+    hackable    the reward rises above 0.95 and success falls to about 0.1: this reward pays for the right number
                 anywhere in the text, so the model lists guesses. Judged by the reward alone, it learns to add.
-    --warmup 0  with exact, nothing is ever right, no group is informative, nothing is learned: GRPO needs a foothold.
+    --warmup 0  with exact, no answer is ever right, no group is informative, nothing is learned: GRPO needs a start.
 
 What it leaves out: a key-value cache, prompts of different lengths, micro-batches, other losses, checkpoints, language.
-The package beside this file has them, and its `group_advantages`, `k3_kl` and `grpo_loss` give the same numbers.
+The outdo package has them, and its `group_advantages`, `k3_kl` and `grpo_loss` return the same numbers.
 
-Axes: N = P prompts x G answers to each, side by side; B rows; T answer tokens; L all tokens; V vocabulary; D width.
+Axes: N = P prompts x G answers each, adjacent; B rows; T answer tokens; L all tokens; V vocabulary; D width.
 """
 
 import argparse
@@ -40,12 +40,12 @@ Problem = tuple[int, int]
 Reward = Callable[[Problem, str], float]
 END = "."
 VOCAB = "0123456789+=," + END
-PROMPT_LEN = len("57+68=")  # of every prompt, so that none needs padding
+PROMPT_LEN = len("57+68=")  # the same for all prompts, so that none needs padding
 ANSWER_LEN = len("115,125.")  # room for two guesses
 
 
 def is_held_out(problem: Problem) -> bool:
-    """A tenth of all problems, chosen by hash, so that no seed moves them. a+b and b+a count as one problem."""
+    """A tenth of all problems, chosen by hash, so that they do not depend on a seed. a+b and b+a are one problem."""
     return hashlib.sha256(f"{min(problem)}+{max(problem)}".encode()).digest()[0] % 10 == 0
 
 
@@ -54,8 +54,8 @@ TRAIN = [problem for problem in PROBLEMS if not is_held_out(problem)]
 HELD_OUT = [problem for problem in PROBLEMS if is_held_out(problem)]
 
 
-def teacher(problem: Problem, rng: random.Random, forgets: float = 0.65, hedges: float = 0.35) -> str:
-    """An answer to imitate: for 57+68 that is 15 where carries are forgotten, 125 where not, or both in one line."""
+def demonstrate(problem: Problem, rng: random.Random, forgets: float = 0.65, hedges: float = 0.35) -> str:
+    """A careless demonstration: for 57+68 it is 15 without the carries, 125 with them, or both guesses."""
     a, b = problem
     right, careless = str(a + b), str((a // 10 + b // 10) % 10 * 10 + (a + b) % 10)
     first, second = (careless, right) if rng.random() < forgets else (right, careless)
@@ -63,9 +63,9 @@ def teacher(problem: Problem, rng: random.Random, forgets: float = 0.65, hedges:
 
 
 def encode(problems: Sequence[Problem], answers: Sequence[str] | None = None) -> Tensor:
-    """Prompts, or prompts and answers filled up with end signs."""
+    """Prompts, or prompts and answers padded with end tokens."""
     lines = [f"{a}+{b}=" for a, b in problems]
-    if answers is not None:  # from right to left, as on paper: a carry is known before the digit that it changes
+    if answers is not None:  # right to left, as on paper: a carry comes before the digit that it changes
         lines = [line + answer[::-1].ljust(ANSWER_LEN, END) for line, answer in zip(lines, answers, strict=True)]
     return torch.tensor([[VOCAB.index(c) for c in line] for line in lines])
 
@@ -77,13 +77,13 @@ def exact(problem: Problem, text: str) -> float:
 
 
 def dense(problem: Problem, text: str) -> float:
-    """The share of characters that stand where they should, counted from the ones; whatever is too much lowers it."""
+    """The share of characters in the right position, counted from the last digit; extra characters lower it."""
     answer = str(sum(problem))
     return sum(x == y for x, y in zip(text[::-1], answer[::-1], strict=False)) / max(len(text), len(answer))
 
 
 def hackable(problem: Problem, text: str) -> float:
-    """Looks reasonable, and pays whoever lists guesses as long as one is right."""
+    """Looks reasonable, but pays for a list of guesses if one of them is right."""
     return float(str(sum(problem)) in text)
 
 
@@ -119,27 +119,27 @@ class Transformer(nn.Module):
 
 
 def answer_logprobs(model: nn.Module, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the answers' tokens, and the entropy where each was chosen, both [B, T]."""
+    """Log-probabilities of the answers' tokens, and the entropy at each of them, both [B, T]."""
     all_BTV = model(tokens_BL[:, :-1])[:, PROMPT_LEN - 1 :].log_softmax(-1)
     logprobs_BT = all_BTV.gather(-1, tokens_BL[:, PROMPT_LEN:, None])[..., 0]
     return logprobs_BT, -(all_BTV.exp() * all_BTV).sum(-1).detach()
 
 
-# --- Sampling, and what each answer is worth ------------------------------------------------------------------------
+# --- Sampling and scoring --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Samples:
-    problems: list[Problem]  # one for each answer
+    problems: list[Problem]  # one per answer
     texts: list[str]
     tokens_BL: Tensor
-    logprobs_BT: Tensor  # under the policy that sampled: the "old" one, once the model has moved on
-    mask_BT: Tensor  # 1 for an answer and its end sign, 0 for what was sampled after it
+    logprobs_BT: Tensor  # under the policy that sampled them: the "old" policy after the first update
+    mask_BT: Tensor  # 1 for an answer and its end token, 0 for tokens sampled after it
 
 
 @torch.no_grad()
 def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, greedy: bool = False) -> Samples:
-    """`group_size` answers to each problem, side by side."""
-    asked = [problem for problem in problems for _ in range(group_size)]
-    tokens_BL, open_B1 = encode(asked), torch.ones(len(asked), 1, dtype=torch.bool)
+    """`group_size` answers to each problem, adjacent."""
+    repeated = [problem for problem in problems for _ in range(group_size)]
+    tokens_BL, open_B1 = encode(repeated), torch.ones(len(repeated), 1, dtype=torch.bool)
     masks, logprobs = [], []
     while open_B1.any() and len(masks) < ANSWER_LEN:
         logprobs_BV = model(tokens_BL)[:, -1].log_softmax(-1)
@@ -150,7 +150,7 @@ def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, g
         open_B1 = open_B1 & (next_B1 != VOCAB.index(END))
     lines = ["".join(VOCAB[i] for i in row) for row in tokens_BL[:, PROMPT_LEN:].tolist()]
     texts = [line.partition(END)[0][::-1] for line in lines]
-    return Samples(asked, texts, tokens_BL, torch.cat(logprobs, 1), torch.cat(masks, 1))
+    return Samples(repeated, texts, tokens_BL, torch.cat(logprobs, 1), torch.cat(masks, 1))
 
 
 def score(reward: Reward, samples: Samples) -> Tensor:
@@ -159,11 +159,11 @@ def score(reward: Reward, samples: Samples) -> Tensor:
 
 # --- The method: three functions ------------------------------------------------------------------------------------
 def group_advantages(rewards_N: Tensor, group_size: int, eps: float = 1e-4) -> Tensor:
-    """How much better each answer did than its siblings, in units of their standard deviation."""
+    """How much better each answer scored than its group's mean, in units of the group's standard deviation."""
     rewards_PG = rewards_N.view(-1, group_size)
     centred_PG = rewards_PG - rewards_PG.mean(1, keepdim=True)
     advantages_PG = centred_PG / (rewards_PG.std(1, keepdim=True, correction=0) + eps)
-    # Equal rewards teach nothing; a rounded mean would otherwise leave a speck, which the division makes larger.
+    # Equal rewards give exactly 0: rounding of the mean leaves a tiny difference, which the division would enlarge.
     spread_P1 = rewards_PG.amax(1, keepdim=True) > rewards_PG.amin(1, keepdim=True)
     return torch.where(spread_P1, advantages_PG, 0.0).flatten()
 
@@ -186,14 +186,14 @@ def grpo_loss(
 ) -> tuple[Tensor, Tensor]:
     """The loss, and the mean KL per token. No row of the mask may be empty.
 
-    A token whose probability has moved by `epsilon` the way its advantage asks has no gradient left, so one batch
-    carries only so far. The minimum spares tokens that moved the other way: those may always come back.
+    A token whose ratio has moved by `epsilon` in the direction of its advantage has no gradient, which limits how far
+    one batch moves the policy. Tokens that moved the other way keep their gradient, because of the minimum.
     """
     ratio_BT = (logprobs_BT - old_logprobs_BT.detach()).exp()
     bounded_BT = ratio_BT.clamp(1 - epsilon, 1 + epsilon)
     gain_BT = torch.minimum(ratio_BT * advantages_B[:, None], bounded_BT * advantages_B[:, None])
     kl_BT = k3_kl(logprobs_BT, ref_logprobs_BT)
-    loss_B = ((beta * kl_BT - gain_BT) * mask_BT).sum(1) / mask_BT.sum(1)  # answers weigh the same, long or short
+    loss_B = ((beta * kl_BT - gain_BT) * mask_BT).sum(1) / mask_BT.sum(1)  # every answer weighs the same, long or short
     return loss_B.mean(), (kl_BT * mask_BT).sum().detach() / mask_BT.sum()
 
 
@@ -206,19 +206,19 @@ def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) ->
 
 
 def warm_up(model: nn.Module, rng: random.Random, steps: int, batch_size: int = 64, lr: float = 8e-3) -> None:
-    """Imitates the teacher, in place; only the answer's tokens and one end sign count."""
+    """SFT, in place; the loss covers only the answer's tokens and one end token."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / steps)
         problems = rng.choices(TRAIN, k=batch_size)
-        answers = [teacher(problem, rng) for problem in problems]
+        answers = [demonstrate(problem, rng) for problem in problems]
         logprobs_BT, _ = answer_logprobs(model, encode(problems, answers))
         mask_BT = torch.arange(ANSWER_LEN) <= torch.tensor([[len(answer)] for answer in answers])
         descend(model, optimizer, -logprobs_BT[mask_BT].mean())
 
 
 def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> None:
-    """GRPO, in place: sample groups, reward each answer, compare siblings, take a few small steps, and again."""
+    """GRPO, in place: sample groups, score the answers, compute advantages, make a few small updates, repeat."""
     reference = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
     for step in range(1, args.steps + 1):
@@ -226,7 +226,7 @@ def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> Non
         old_NT, mask_NT, rewards_N = samples.logprobs_BT, samples.mask_BT, score(REWARDS[args.reward], samples)
         advantages_N = group_advantages(rewards_N, args.group_size)
         ref_NT, _ = answer_logprobs(reference, samples.tokens_BL)
-        for _ in range(args.epochs):  # in the first the ratio is 1; from the second on the clip has work to do
+        for _ in range(args.epochs):  # in the first the ratio is 1; the clip matters from the second on
             new_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL)
             loss, kl = grpo_loss(new_NT, old_NT, advantages_N, mask_NT, ref_logprobs_BT=ref_NT, beta=args.beta)
             descend(model, optimizer, loss)
@@ -239,7 +239,7 @@ def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> Non
 
 
 def evaluate(model: nn.Module, reward: Reward) -> dict[str, str]:
-    """What to show of all held-out problems: the reward that is trained on, success, and a few answers."""
+    """On all held-out problems: the reward that is trained on, success, and a few sampled answers."""
     greedy, sampled = sample(model, HELD_OUT, greedy=True), sample(model, HELD_OUT)
     shown = {f"{a}+{b}": text for (a, b), text in zip(HELD_OUT[::150], sampled.texts[::150], strict=True)}
     return {
@@ -253,18 +253,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
     parser.add_argument("--reward", choices=tuple(REWARDS), default="exact")
-    parser.add_argument("--warmup", type=int, default=800, help="steps of imitation")
+    parser.add_argument("--warmup", type=int, default=800, help="steps of SFT")
     parser.add_argument("--steps", type=int, default=100, help="steps of GRPO")
-    parser.add_argument("--prompts", type=int, default=32, help="problems in a step")
-    parser.add_argument("--group-size", type=int, default=8, help="answers to each problem")
-    parser.add_argument("--epochs", type=int, default=2, help="updates for each batch of answers")
-    parser.add_argument("--beta", type=float, default=0.01, help="weight of the KL to the warmed-up model")
+    parser.add_argument("--prompts", type=int, default=32, help="problems per step")
+    parser.add_argument("--group-size", type=int, default=8, help="answers per problem")
+    parser.add_argument("--epochs", type=int, default=2, help="updates per batch of answers")
+    parser.add_argument("--beta", type=float, default=0.01, help="coefficient of the KL to the model after the warm-up")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.warmup < 0 or args.group_size < 2 or min(args.steps, args.prompts, args.epochs) < 1:
         parser.error("--group-size must be 2 or more, --warmup 0 or more, --steps, --prompts and --epochs 1 or more")
 
-    torch.set_num_threads(1)  # at this size threads wait for one another longer than they work
+    torch.set_num_threads(1)  # at this size threads cost more than they gain
     torch.manual_seed(args.seed)
     model, rng, start = Transformer(), random.Random(args.seed), time.perf_counter()
     print(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps", flush=True)

@@ -164,9 +164,9 @@ def test_rewards(text, exact, dense, hackable):
     assert paid == pytest.approx({"exact": exact, "dense": dense, "hackable": hackable})
 
 
-def test_the_teacher_is_often_wrong_and_sometimes_right():
+def test_demonstrations_are_often_wrong_and_sometimes_right():
     rng = random.Random(0)
-    answers = [one_file.teacher((57, 68), rng) for _ in range(2000)]
+    answers = [one_file.demonstrate((57, 68), rng) for _ in range(2000)]
     assert set(answers) == {"15", "125", "15,125", "125,15"}
     assert 0.15 < answers.count("125") / 2000 < 0.3
 

@@ -13,7 +13,7 @@ import torch
 
 from learn.test_memory import Short
 from outdo.errors import NumericsError, TaskError
-from outdo.learn.sft import Example, Imitator, encode, imitate
+from outdo.learn.sft import EncodedExample, SFTLearner, encode, run_sft_updates
 from outdo.models.load import Policy, load_policy, save_policy
 from outdo.models.lora import Lora
 from outdo.recipe.load import load_recipe
@@ -36,11 +36,11 @@ def recipe(**keys: Any) -> Recipe:
     return load_recipe(None, {**base, **keys})
 
 
-def lessons_of(policy: Policy, **keys: Any) -> list[Example]:
+def lessons_of(policy: Policy, **keys: Any) -> list[EncodedExample]:
     return list(encode(policy, iter(EXAMPLES), **{"max_length": None, **keys}))
 
 
-def gradients_of(learner: Imitator, batch: Sequence[Example]) -> list[torch.Tensor]:
+def gradients_of(learner: SFTLearner, batch: Sequence[EncodedExample]) -> list[torch.Tensor]:
     caught: list[torch.Tensor] = []
     learner.optimizer.step = lambda *a: caught.extend(w.grad.clone() for w in learner.masters.weights)  # type: ignore
     learner.update(batch)
@@ -48,7 +48,7 @@ def gradients_of(learner: Imitator, batch: Sequence[Example]) -> list[torch.Tens
 
 
 def test_the_gradient_is_that_of_the_answers_tokens_and_the_end_of_the_turn(policy: Policy) -> None:
-    ours = gradients_of(Imitator(policy, recipe(), 1), lessons_of(policy))
+    ours = gradients_of(SFTLearner(policy, recipe(), 1), lessons_of(policy))
     policy.model.set_attn_implementation("eager")
     logprobs = []
     for prompt, text in EXAMPLES:
@@ -64,36 +64,36 @@ def test_the_gradient_is_that_of_the_answers_tokens_and_the_end_of_the_turn(poli
 
 def test_micro_batches_leave_gradients_unchanged(policy: Policy) -> None:
     batch = lessons_of(policy)
-    whole = gradients_of(Imitator(policy, recipe(), 1), batch)
+    whole = gradients_of(SFTLearner(policy, recipe(), 1), batch)
     assert max(float(g.abs().max()) for g in whole) > 1e-3
     for tokens in (1, 30):
-        parts = gradients_of(Imitator(policy, recipe(tokens_per_micro_batch=tokens), 1), batch)
+        parts = gradients_of(SFTLearner(policy, recipe(tokens_per_micro_batch=tokens), 1), batch)
         for a, b in zip(whole, parts, strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 def test_running_out_of_memory_changes_no_gradient(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = lessons_of(policy)
-    whole = gradients_of(Imitator(policy, recipe(), 1), batch)
+    whole = gradients_of(SFTLearner(policy, recipe(), 1), batch)
     short = Short(monkeypatch, 1, "forward")
-    learner = Imitator(policy, recipe(), 1)
+    learner = SFTLearner(policy, recipe(), 1)
     assert_same(whole, gradients_of(learner, batch))
     assert short.failed > 0 and learner.tokens_at_once < 100
 
 
 def test_answers_are_cut_at_the_length_and_prompts_that_fill_it_are_left_out(policy: Policy) -> None:
     whole = lessons_of(policy)
-    assert [one.place for one in whole] == [0, 1, 2, 3] and all(
+    assert [one.index for one in whole] == [0, 1, 2, 3] and all(
         one.answer_ids[-1] == policy.eos_ids[0] for one in whole
     )
     longest = max(len(one.prompt_ids) for one in whole)
     cut = lessons_of(policy, max_length=longest)
-    assert [one.place for one in cut] == [0, 1, 3]  # the longest prompt leaves no room
+    assert [one.index for one in cut] == [0, 1, 3]  # the longest prompt leaves no room
     assert all(len(one.prompt_ids) + len(one.answer_ids) <= longest for one in cut)
     assert cut[1].answer_ids == whole[1].answer_ids[: len(cut[1].answer_ids)]
     nothing = Demonstrations("short", 4, 2, lambda: iter(EXAMPLES))
     with pytest.raises(TaskError, match="raise sft_max_length"):
-        imitate(Imitator(policy, recipe(sft_max_length=2), 2), nothing, lambda rows: None)
+        run_sft_updates(SFTLearner(policy, recipe(sft_max_length=2), 2), nothing, lambda rows: None)
 
 
 def file_of(path: Path, count: int) -> str:
@@ -144,10 +144,10 @@ def test_a_system_prompt_goes_before_data_of_another_name_once(tmp_path: Path) -
 
 def test_the_model_learns_to_say_it_and_the_rate_follows_the_schedule(policy: Policy) -> None:
     lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
-    learner = Imitator(policy, recipe(sft_learning_rate=3e-3), lessons.steps)
+    learner = SFTLearner(policy, recipe(sft_learning_rate=3e-3), lessons.steps)
     before, _ = learner.loss_on(lessons_of(policy))
     rows: list[dict[str, Any]] = []
-    imitate(learner, lessons, rows.extend)
+    run_sft_updates(learner, lessons, rows.extend)
     after, tokens = learner.loss_on(lessons_of(policy))
     assert after < before / 4 and tokens == sum(len(one.answer_ids) for one in lessons_of(policy))
     assert [row["step"] for row in rows] == list(range(15)) and rows[0]["loss"] == pytest.approx(before, rel=1e-4)
@@ -156,53 +156,53 @@ def test_the_model_learns_to_say_it_and_the_rate_follows_the_schedule(policy: Po
     )
 
 
-def test_losses_that_are_read_late_are_the_same(policy: Policy) -> None:
-    def run(late: int) -> tuple[list[Any], list[int]]:
-        learner, told = Imitator(load_policy("tiny", device="cpu", seed=3), recipe(), 5), []
-        learner.late = late
+def test_losses_read_in_batches_are_the_same(policy: Policy) -> None:
+    def run(max_unread: int) -> tuple[list[Any], list[int]]:
+        learner, rows = SFTLearner(load_policy("tiny", device="cpu", seed=3), recipe(), 5), []
+        learner.max_unread = max_unread
         sizes: list[int] = []
-        imitate(
+        run_sft_updates(
             learner,
             Demonstrations("four", 10, 2, lambda: iter(EXAMPLES * 3)),
-            lambda r: (told.extend(r), sizes.append(len(r))),
+            lambda r: (rows.extend(r), sizes.append(len(r))),
         )  # type: ignore[func-returns-value]
-        return told, sizes
+        return rows, sizes
 
-    (at_once, ones), (late, some) = run(1), run(3)
-    assert at_once == late and ones == [1, 1, 1, 1, 1, 0] and some == [0, 0, 3, 0, 0, 2]
+    (one_by_one, ones), (batched, some) = run(1), run(3)
+    assert one_by_one == batched and ones == [1, 1, 1, 1, 1, 0] and some == [0, 0, 3, 0, 0, 2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_going_on_from_the_middle_is_as_if_nothing_had_happened(dtype: str) -> None:
     lessons = Demonstrations("four", 11, 2, lambda: iter(EXAMPLES * 3))
 
-    def fresh() -> Imitator:
-        return Imitator(
+    def fresh() -> SFTLearner:
+        return SFTLearner(
             load_policy("tiny", dtype=dtype, device="cpu", seed=3), recipe(sft_weight_decay=0.1), lessons.steps
         )
 
     class Stop(Exception): ...
 
     steady, first, second = fresh(), fresh(), fresh()
-    imitate(steady, lessons, lambda rows: None)
+    run_sft_updates(steady, lessons, lambda rows: None)
 
     def stop_at_three() -> None:
         if first.done == 3:
             raise Stop
 
     with pytest.raises(Stop):
-        imitate(first, lessons, lambda rows: None, stop_at_three)
+        run_sft_updates(first, lessons, lambda rows: None, stop_at_three)
     assert first.taken == 6
     second.policy.model.load_state_dict(first.policy.model.state_dict())
     second.load_state(*first.state())
-    imitate(second, lessons, lambda rows: None)
+    run_sft_updates(second, lessons, lambda rows: None)
     assert second.done == steady.done == 6
     for a, b in zip(steady.masters.weights, second.masters.weights, strict=True):
         assert torch.equal(a, b)
 
 
 def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Policy) -> None:
-    learner, batch = Imitator(policy, recipe(), 9), lessons_of(policy)
+    learner, batch = SFTLearner(policy, recipe(), 9), lessons_of(policy)
     learner.update(batch)
     learner.read()
     before = [p.detach().clone() for p in policy.model.parameters()]
@@ -226,9 +226,9 @@ def test_an_adapter_alone_learns_where_the_recipe_says_so(policy: Policy, tmp_pa
     assert adapted.adapter
     frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if not p.requires_grad}
     lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
-    learner = Imitator(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
+    learner = SFTLearner(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
     before, _ = learner.loss_on(lessons_of(adapted))
-    imitate(learner, lessons, lambda rows: None)
+    run_sft_updates(learner, lessons, lambda rows: None)
     after, _ = learner.loss_on(lessons_of(adapted))
     assert after < before * 0.8
     now = dict(adapted.model.named_parameters())

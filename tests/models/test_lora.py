@@ -158,7 +158,7 @@ def test_reference(base: Path) -> None:
     policy.adapter.publish()  # type: ignore[union-attr]
     now = logits(policy.model)
     assert moved_on and not torch.allclose(began, now, atol=1e-3) and learner.reference
-    with learner.reference.as_it_was() as first:
+    with learner.reference.activated() as first:
         torch.testing.assert_close(logits(first.model), began, atol=1e-6, rtol=1e-6)
     assert torch.equal(logits(policy.model), now)
 

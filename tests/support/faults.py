@@ -46,7 +46,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "append": (outdo.runs.writer.RunWriter, "_append"),
     "manifest": (outdo.runs.writer, "write_manifest"),
     "pick": (outdo.training.harvest, "select_answers"),
-    "imitate": (outdo.learn.sft.Imitator, "update"),
+    "imitate": (outdo.learn.sft.SFTLearner, "update"),
     "evaluate": (outdo.training.evaluation, "evaluate_prompts"),
     "save": (outdo.runs.checkpoint, "save"),
     "save weights": (outdo.training.checkpointing, "save_policy"),

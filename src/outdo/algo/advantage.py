@@ -1,6 +1,6 @@
-"""Advantages: how much better an answer did than its siblings. Groups never mix prompts.
+"""Advantages: how much better an answer scored than the other answers to its prompt. Groups never mix prompts.
 
-Legend: N rewards = P prompts x G answers, in that order; `None` is an answer that nobody could judge.
+Legend: N rewards = P prompts x G answers, in that order; `None` marks an answer that could not be judged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 Rewards = Sequence[float | None] | Tensor
-_LARGEST = torch.finfo(torch.float32).max  # what advantages are handed on in; its square fits in double
+MAX_REWARD = torch.finfo(torch.float32).max  # advantages are returned in float32; its square fits in double
 
 
 def group_advantages(
@@ -27,23 +27,23 @@ def group_advantages(
 
     scale: `group` divides by the group's std, `batch` by the std over all rewards, `none` not at all (Dr. GRPO).
     correction: 0 is the population std, 1 the sample std.
-    earned: the rewards before a penalty was taken off, whose std it is then. Where they are all equal nothing is
-    divided: else a penalty, however small, would be blown up to the size of a reward.
-    A group with equal rewards gets exactly 0. An unjudged answer (None) gets 0 and its group's statistics leave it
-    out. Raises ValueError for a length that `group_size` does not divide, a group under 2, or a reward not finite.
+    earned: the rewards before a penalty was subtracted; their std is then the divisor. If they are all equal, nothing
+    is divided: otherwise even a tiny penalty would be scaled up to the size of a reward.
+    A group with equal rewards gets exactly 0. An unjudged answer (None) gets 0 and is excluded from its group's
+    statistics. Raises ValueError if `group_size` does not divide the length or is below 2, or a reward is non-finite.
     """
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale={scale!r} is not one of group, batch, none")
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_PG = _centred(r_PG, judged_PG)
     if scale != "none":
-        whole = scale == "batch"
-        centred_PG = _divided(centred_PG, _spread(rewards, earned, group_size, whole, correction, eps))
+        over_batch = scale == "batch"
+        centred_PG = _divide(centred_PG, _divisor(rewards, earned, group_size, over_batch, correction, eps))
     return _as_given(centred_PG, rewards)
 
 
 def rloo_advantages(rewards: Rewards, group_size: int) -> Tensor:
-    """RLOO: the reward less the mean of the *other* answers to the same prompt, not divided by anything."""
+    """RLOO: the reward minus the mean of the *other* answers to the same prompt, without scaling."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
     n_P1 = judged_PG.sum(1, keepdim=True)
     return _as_given(_centred(r_PG, judged_PG) * n_P1 / (n_P1 - 1).clamp(min=1), rewards)
@@ -52,41 +52,41 @@ def rloo_advantages(rewards: Rewards, group_size: int) -> Tensor:
 def reinforce_pp_advantages(
     rewards: Rewards, group_size: int, eps: float = 1e-4, correction: int = 0, earned: Rewards | None = None
 ) -> Tensor:
-    """REINFORCE++: rewards normalised over the whole batch, whichever prompt they answer."""
+    """REINFORCE++: rewards normalised over the whole batch, across prompts."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_1N = _centred(r_PG.reshape(1, -1), judged_PG.reshape(1, -1))
-    return _as_given(_divided(centred_1N, _spread(rewards, earned, group_size, True, correction, eps)), rewards)
+    return _as_given(_divide(centred_1N, _divisor(rewards, earned, group_size, True, correction, eps)), rewards)
 
 
-def _of_batch(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
+def _reinforce_plus_plus(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
     return reinforce_pp_advantages(rewards, group_size, earned=earned)
 
 
-def _of_group(rewards: Rewards, group_size: int, scale: str = "group", earned: Rewards | None = None) -> Tensor:
+def _grpo(rewards: Rewards, group_size: int, scale: str = "group", earned: Rewards | None = None) -> Tensor:
     return group_advantages(rewards, group_size, scale, earned=earned)
 
 
-def _of_others(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
+def _rloo(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
     return rloo_advantages(rewards, group_size)
 
 
-# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo has a use for the scale.
+# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo uses the scale.
 ESTIMATORS: dict[str, Callable[..., Tensor]] = {
-    "grpo": _of_group,
-    "rloo": _of_others,
-    "reinforce_plus_plus": _of_batch,
+    "grpo": _grpo,
+    "rloo": _rloo,
+    "reinforce_plus_plus": _reinforce_plus_plus,
 }
 
 
 def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:
-    """Rewards in double precision as [P, G], and which of them were judged; unjudged ones hold 0."""
+    """Rewards in double precision as [P, G], and a mask of the judged ones; unjudged ones hold 0."""
     values = rewards.detach().flatten().tolist() if isinstance(rewards, Tensor) else list(rewards)
     if group_size < 2:
-        raise ValueError(f"group_size={group_size}: an answer needs at least one sibling, so use 2 or more")
+        raise ValueError(f"group_size={group_size}: an answer is compared with others of its group, so use 2 or more")
     if len(values) % group_size:
         raise ValueError(f"{len(values)} rewards cannot be split into groups of group_size={group_size}")
     for i, value in enumerate(values):
-        if value is not None and not abs(value) <= _LARGEST:
+        if value is not None and not abs(value) <= MAX_REWARD:
             raise ValueError(
                 f"reward {i} of {len(values)} (group {i // group_size}) is {value}: rewards must be finite numbers, "
                 "or None where the answer cannot be judged"
@@ -97,7 +97,7 @@ def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:
 
 
 def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
-    """Rewards less their row's mean; exactly 0 for unjudged answers and in rows without spread."""
+    """Rewards minus their row's mean; exactly 0 for unjudged answers and in rows without spread."""
     if not r_PG.numel():
         return r_PG
     mean_P1 = (r_PG * judged_PG).sum(1, keepdim=True) / judged_PG.sum(1, keepdim=True).clamp(min=1)
@@ -106,19 +106,19 @@ def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
     return torch.where(judged_PG & (high_P1 > low_P1), r_PG - mean_P1, 0.0)
 
 
-def _divided(centred: Tensor, by: Tensor) -> Tensor:
-    """0 stays exactly 0, also where there is nothing to divide by."""
+def _divide(centred: Tensor, by: Tensor) -> Tensor:
+    """0 stays exactly 0, even divided by 0."""
     return torch.where(centred == 0, 0.0, centred / by)
 
 
-def _spread(
-    rewards: Rewards, earned: Rewards | None, group_size: int, whole: bool, correction: int, eps: float
+def _divisor(
+    rewards: Rewards, earned: Rewards | None, group_size: int, over_batch: bool, correction: int, eps: float
 ) -> Tensor:
-    """What is divided by: for each group, or one for the `whole` batch."""
+    """The std (plus eps) of each group, or with `over_batch` of the whole batch."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
     if earned is not None:
         r_PG = _as_groups(earned, group_size)[0]
-    shape = (1, -1) if whole else r_PG.shape
+    shape = (1, -1) if over_batch else r_PG.shape
     std_P1 = _std(r_PG.reshape(shape), judged_PG.reshape(shape), correction)
     return std_P1 + eps if earned is None else torch.where(std_P1 > 0, std_P1 + eps, 1.0)
 
@@ -130,7 +130,7 @@ def _std(r_PG: Tensor, judged_PG: Tensor, correction: int) -> Tensor:
 
 
 def _as_given(advantages: Tensor, rewards: Rewards) -> Tensor:
-    """Flat, with the dtype and device of the rewards where those were floating-point, else float32."""
+    """Flat, with the rewards' dtype and device if they were a floating-point tensor, else float32."""
     flat = advantages.flatten()
     if isinstance(rewards, Tensor):
         return flat.to(rewards.device, rewards.dtype if rewards.is_floating_point() else torch.float32)

@@ -11,17 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A surrogate's token losses, and which tokens its clip took the gradient from."""
+    """Token losses, and which tokens the clip left without a gradient."""
 
     loss_BT: Tensor
-    ratio_BT: Tensor  # [B, 1] where the ratio is one number per answer
+    ratio_BT: Tensor  # [B, 1] if there is one ratio per answer
     clipped_BT: Tensor
 
 
 def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float) -> Surrogate:
     """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`.
 
-    A > 0 clips only above, A < 0 only below; there the gradient is exactly 0.
+    A > 0 clips only above, A < 0 only below. A clipped token's gradient is exactly 0.
     """
     ratio = log_ratio.exp()
     clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
@@ -33,9 +33,9 @@ def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsi
 
 
 def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor, cap: float) -> Surrogate:
-    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so no token ever loses its gradient.
+    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so every token keeps its gradient.
 
-    `clipped_BT` tells where the cap holds a good answer back; it holds for bad ones too, uncounted.
+    `clipped_BT` marks capped tokens of answers with A > 0. Those with A < 0 are capped too, but not counted.
     """
     ratio = log_ratio.exp()
     loss = -ratio.clamp(max=cap).detach() * advantages_B1 * logprobs_BT
@@ -43,7 +43,7 @@ def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor,
 
 
 def sequence_log_ratio(log_ratio_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """GSPO: one ratio for an answer, [B, 1], by the *mean* of its tokens' log-ratios; a sum would drift with length."""
+    """GSPO: one ratio per answer, [B, 1]: the *mean* of its tokens' log-ratios, since a sum would grow with length."""
     return (log_ratio_BT * mask_BT).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -53,20 +53,20 @@ def truncated_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: flo
 
 
 def masked_weights(logprobs_BT: Tensor, sampler_logprobs_BT: Tensor, cap: float) -> Tensor:
-    """Masked importance sampling: the ratio where it is within [1 / cap, cap], and 0 elsewhere, detached."""
+    """Masked importance sampling: the ratio where it lies in [1 / cap, cap], 0 elsewhere, detached."""
     ratio_BT = (logprobs_BT - sampler_logprobs_BT).exp().detach()
     return torch.where((ratio_BT <= cap) & (ratio_BT >= 1.0 / cap), ratio_BT, 0.0)
 
 
 @dataclass(frozen=True)
 class ClipCase:
-    """One row of the clip table: at this advantage and ratio, which branch holds, its value and its gradient."""
+    """One row of the clip table: the active branch at this advantage and ratio, its value and its gradient."""
 
     advantage: float
     ratio: float
     branch: str  # "ratio", or "clipped above" / "clipped below"
     objective: float
-    gradient: float  # of the objective by the ratio
+    gradient: float  # of the objective with respect to the ratio
 
 
 def clip_table(
@@ -75,7 +75,7 @@ def clip_table(
     advantages: Sequence[float] = (1.0, -1.0),
     ratios: Sequence[float] = (0.5, 0.9, 1.0, 1.1, 1.5),
 ) -> list[ClipCase]:
-    """The clip made visible: of the four corners, only two stop learning.
+    """The clip by cases: of its four corners, only two have no gradient.
 
     >>> [(c.ratio, c.branch) for c in clip_table(advantages=[1.0], ratios=[0.5, 1.5])]
     [(0.5, 'ratio'), (1.5, 'clipped above')]

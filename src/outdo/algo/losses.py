@@ -1,4 +1,4 @@
-"""The GRPO loss and its relatives. A variant is one function and one line in LOSSES; nothing else branches on its name.
+"""The GRPO loss and its variants. A variant is one function and one line in LOSSES; nothing else branches on its name.
 
 Definitions follow TRL's, so that a recipe means the same in both.
 """
@@ -19,7 +19,7 @@ from outdo.algo.reduce import Totals
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a surrogate may look at."""
+    """The arguments of a surrogate."""
 
     logprobs_BT: Tensor
     log_ratio_BT: Tensor
@@ -47,7 +47,7 @@ def cispo_weight(x: Inputs) -> Surrogate:
 class Variant:
     surrogate: Callable[[Inputs], Surrogate]
     reduce: Callable[[Tensor, Tensor, Totals], Tensor]
-    # Where a step makes several updates: are tokens counted over one update's answers, or averaged over the step's?
+    # With several updates per step: num_tokens of this update's answers, or the step's average per update.
     tokens_of: Literal["update", "step"] = "update"
 
 
@@ -80,19 +80,19 @@ def grpo_loss(
     entropy_BT: Tensor | None = None,
     entropy_coef: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of one batch, or of a part of it, and what happened in it.
+    """The loss of a batch or micro-batch, and its statistics.
 
-    Masked-out tokens count nowhere, whatever they hold. `old_logprobs_BT` is detached here. `num_tokens` and
-    `num_sequences` are the totals of the whole batch where the tensors are a part of it; the parts' losses then add
-    up to the whole's. `weights_BT` multiplies the policy term (see `truncated_weights`). Stats are means over the
-    tokens at hand: clipfrac, kl (0 without a reference), ratio_mean.
+    Masked-out tokens are ignored, even NaN or infinite ones. `old_logprobs_BT` is detached here. For a micro-batch,
+    `num_tokens` and `num_sequences` are the totals of the whole batch, so that its micro-batches' losses add up to its
+    loss. `weights_BT` multiplies the policy term (see `truncated_weights`). The statistics are means over the tokens
+    given: clipfrac, kl (0 without a reference), ratio_mean.
     """
     if loss_type not in LOSSES:
         raise ValueError(f"loss_type={loss_type!r} is not one of {', '.join(LOSSES)}")
     if kl_estimator not in divergence.ESTIMATORS:
         raise ValueError(f"kl_estimator={kl_estimator!r} is not one of {', '.join(divergence.ESTIMATORS)}")
     if beta and ref_logprobs_BT is None:
-        raise ValueError(f"beta={beta} weighs a KL term, which needs ref_logprobs_BT")
+        raise ValueError(f"beta={beta} adds a KL term, which needs ref_logprobs_BT")
     variant, keep_BT = LOSSES[loss_type], mask_BT.bool()
     mask_BT = keep_BT.to(logprobs_BT.dtype)
     totals = Totals(

@@ -1,4 +1,4 @@
-"""From grades to a batch: advantages inside each group, then the samples that the learner trains on."""
+"""From grades to a batch: advantages inside each group, then the samples to train on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def with_advantages(
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[Group]:
-    """The same groups with their advantages. `penalties`, one for each answer, are taken off the rewards first; what is
-    divided by is the spread of the rewards alone.
+    """The same groups with their advantages. `penalties`, one per answer, are subtracted from the rewards first; the
+    divisor is the spread of the rewards alone.
 
-    An answer whose penalty is no number gets an advantage that is none, so that no update is made of it.
+    An answer with a non-finite penalty gets the advantage NaN, so that its update is skipped.
     """
     if not groups:
         return []
     sizes = {len(group.grades) for group in groups}
     assert len(sizes) == 1, f"groups of one batch have one size, not {sorted(sizes)}"
     rewards = [reward for group in groups for reward in group.rewards]
-    flat = [penalty for of_group in penalties or () for penalty in of_group] or [0.0] * len(rewards)
-    paid = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
+    flat = [penalty for group_penalties in penalties or () for penalty in group_penalties] or [0.0] * len(rewards)
+    penalised = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
     group_size = sizes.pop()
-    advantages = ESTIMATORS[estimator](paid, group_size, scale, rewards if penalties else None).tolist()
+    advantages = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None).tolist()
     advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
     return [
         replace(group, advantages=tuple(advantages[i * group_size : (i + 1) * group_size]))
@@ -38,7 +38,7 @@ def with_advantages(
 
 
 def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
-    """The batch of a step. Unjudged answers are left out, and with `mask_truncated` those cut off at the limit too."""
+    """The batch of a step, without unjudged answers and, with `mask_truncated`, without truncated ones."""
     samples = [
         as_sample(p, trajectory, advantage)
         for p, group in enumerate(groups)
@@ -50,6 +50,6 @@ def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
 
 
 def as_sample(prompt: int, trajectory: Trajectory, advantage: float = 0.0) -> Sample:
-    """A trajectory as the learner takes it, as an answer to the batch's prompt of that index."""
-    one = trajectory
-    return Sample(prompt, one.token_ids, one.logprobs, advantage, one.support, one.mask)
+    """The learner's sample of a trajectory; `prompt` is the index of its prompt in the batch."""
+    t = trajectory
+    return Sample(prompt, t.token_ids, t.logprobs, advantage, t.support, t.mask)

@@ -1,5 +1,5 @@
-"""From token losses to one number. Denominators are arguments: a micro-batch is handed the totals of its whole batch,
-so that splitting a batch changes no gradient.
+"""From token losses to one number. Denominators are arguments: a micro-batch gets the totals of its whole batch, so
+that splitting a batch changes no gradient.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Totals:
-    """What the whole batch holds, of which the tensors at hand may be a part."""
+    """The counts of the whole batch, of which the tensors may be a part."""
 
     num_sequences: int
     num_tokens: int
@@ -19,7 +19,7 @@ class Totals:
 
 
 def per_sequence(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Mean over each answer's tokens, then over answers: a long answer's tokens weigh less each (GRPO)."""
+    """Mean over each answer's tokens, then over answers: each token of a long answer weighs less (GRPO)."""
     per_row_B = (x_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)
     return per_row_B.sum() / max(totals.num_sequences, 1)
 
@@ -30,7 +30,7 @@ def per_token(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
 
 
 def by_constant(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
-    """Sum over tokens by a constant that no answer's length changes (Dr. GRPO)."""
+    """Sum over tokens, divided by a constant that does not depend on the answers' lengths (Dr. GRPO)."""
     if totals.max_completion_length is None:
         raise ValueError("dr_grpo divides by max_completion_length: pass it")
     return (x_BT * mask_BT).sum() / max(totals.num_sequences * totals.max_completion_length, 1)

@@ -1,1 +1,1 @@
-"""Learning: packing, log-probabilities in chunks, the update, the supervised warm-up."""
+"""Learning: packing, log-probabilities in chunks, and the learners for GRPO and SFT."""

@@ -1,8 +1,8 @@
-"""The learner: a batch in, new weights out.
+"""The GRPO learner: a batch in, new weights out.
 
-Micro-batches carry the denominators of the whole update, so their size changes no gradient. While the weights are
-still those that sampled the batch, the old log-probabilities are the new ones, detached: no second forward. After
-that they are the sampler's own. Groups without spread are skipped where nothing but the advantage could teach.
+Micro-batches use the denominators of the whole update, so their size changes no gradient. While the weights are still
+those that sampled the batch, the old log-probabilities are the new ones, detached: no second forward. After that they
+are the sampler's own. Answers with advantage 0 are skipped unless a KL or entropy term gives them a gradient.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEFAULT_CAP = 2.0  # of the importance ratio
 
 
 class LocalLearner(Updates):
-    """Trains `policy` in place. Keeps its first weights only where beta asks for a KL term."""
+    """Trains `policy` in place. Keeps a reference only if beta asks for a KL term."""
 
     def __init__(self, policy: Policy, recipe: Recipe) -> None:
         betas = (recipe.adam_beta1, recipe.adam_beta2)
@@ -47,9 +47,9 @@ class LocalLearner(Updates):
         self.beta = recipe.beta
         self.version = 0  # steps trained
         self.skipped = 0  # updates in a row that were not applied
-        self.rate_scale = 1.0  # what a guard has made of the learning rate
+        self.rate_scale = 1.0  # factor on the learning rate, which callbacks change
         self.mismatch = 0.0  # the last mismatch_kl
-        self.temperature = recipe.temperature  # that the step's answers were sampled at
+        self.temperature = recipe.temperature  # at which the step's answers were sampled
         self.reference = reference_of(policy) if recipe.beta > 0 else None
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -59,15 +59,15 @@ class LocalLearner(Updates):
         return tensors, plain
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restores it. The weights and the reference are the caller's business."""
+        """Restores what `state` returned. The caller restores the weights and the reference."""
         super().load_state(tensors, plain)
         self.version, self.skipped = int(plain["version"]), int(plain["skipped"])
         self.rate_scale, self.mismatch = float(plain["rate_scale"]), float(plain["mismatch"])
-        if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed, and counts
+        if plain["first_beta"] == self.recipe.beta:  # else the recipe was changed and takes precedence
             self.beta = float(plain["beta"])
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """One pass or more over the batch (`num_iterations`). Returns means over tokens and updates."""
+        """One or more passes over the batch (`num_iterations`). Returns means over tokens and updates."""
         recipe = self.recipe
         sums = Sums()
         schedule = recipe.lr_scheduler_type, recipe.warmup, recipe.min_lr_rate
@@ -76,15 +76,15 @@ class LocalLearner(Updates):
         set_rate(self.optimizer, rate)
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
-            torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models that have any
-            for rows in self._updates(batch, seed_of(recipe.seed, step, epoch)):
-                self._one_update(batch, rows, on_policy, sums)
+            torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models with dropout
+            for samples in self._updates(batch, seed_of(recipe.seed, step, epoch)):
+                self._one_update(batch, samples, on_policy, sums)
                 on_policy = False
         self.version = step + 1
         totals = sums.read()
         stats = {key: totals[key] / max(totals["tokens"], 1) for key in ("clipfrac", "kl", "ratio_mean", "entropy")}
         if self.reference is None:
-            del stats["kl"]  # not measured is not 0
+            del stats["kl"]  # not measured, which is not 0
         if totals["fresh_tokens"]:
             self.mismatch = stats["mismatch_kl"] = totals["mismatch"] / totals["fresh_tokens"]
             stats["mismatch_ratio_std"] = math.sqrt(totals["mismatch_square"] / totals["fresh_tokens"])
@@ -99,7 +99,7 @@ class LocalLearner(Updates):
 
     @torch.no_grad()
     def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
-        """beta x KL(policy | reference) of each answer, for a recipe that subtracts it from the reward; else None."""
+        """beta x KL(policy | reference) of each answer, if the recipe subtracts it from the reward; else None."""
         if not self.recipe.kl_in_reward:
             return None
         self.temperature = self.recipe.temperature_at(self.version)
@@ -108,12 +108,12 @@ class LocalLearner(Updates):
             ref_BT = self._ref_logprobs(packed)
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
-        sizes = iter(flat)
-        return [[next(sizes) for _ in group.trajectories] for group in groups]
+        penalties = iter(flat)
+        return [[next(penalties) for _ in group.trajectories] for group in groups]
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
-        """Of the model's own tokens of every answer, under the weights and at the temperature of now."""
+        """Of each answer's own tokens, under the current weights and temperature."""
         self.policy.set_training(False)
         rows: list[list[float]] = []
         for packed in self._packed(groups):
@@ -128,15 +128,15 @@ class LocalLearner(Updates):
         self.beta *= factor
 
     def _packed(self, groups: Sequence[Group]) -> Iterator[Packed]:
-        """All answers of the groups, in order, as many at once as fit."""
+        """All answers of the groups, in order, in micro-batches that fit the memory."""
         prompts = [group.prompt_ids for group in groups]
         samples = [as_sample(p, one) for p, group in enumerate(groups) for one in group.trajectories]
         for part in self._micro_batches(prompts, samples):
             yield pack(prompts, part, self.policy.device)
 
     def check_memory(self) -> None:
-        """Runs the longest micro-batch that can come, forward and backward, before the first step: where it does not
-        fit, a smaller one is chosen now. On a GPU only."""
+        """Runs the largest possible micro-batch, forward and backward, before the first step, and shrinks it if it does
+        not fit. On a GPU only."""
         if self.policy.device.type != "cuda":
             return
         length = self.recipe.max_completion_length
@@ -150,34 +150,34 @@ class LocalLearner(Updates):
         self.notify(memory.describe_memory(self.policy, self.recipe, self.tokens_at_once, peak))
 
     def _updates(self, batch: Batch, seed: int) -> list[list[Sample]]:
-        """The batch's rows, dealt into this pass's updates: whole groups, in random order where there are several."""
+        """The samples of each update of this pass. Groups stay together; with several updates their order is random."""
         count = self._num_updates(batch)
         if count == 1:
             return [list(batch.samples)]
         order = list(range(len(batch.prompt_ids)))
         random.Random(seed).shuffle(order)
-        place = {prompt: i * count // len(order) for i, prompt in enumerate(order)}
-        dealt: list[list[Sample]] = [[] for _ in range(count)]
-        for row in batch.samples:
-            dealt[place[row.prompt]].append(row)
-        return [rows for rows in dealt if rows]
+        update_of = {prompt: i * count // len(order) for i, prompt in enumerate(order)}
+        updates: list[list[Sample]] = [[] for _ in range(count)]
+        for sample in batch.samples:
+            updates[update_of[sample.prompt]].append(sample)
+        return [samples for samples in updates if samples]
 
     def _num_updates(self, batch: Batch) -> int:
         return max(1, min(self.recipe.updates_per_step, len(batch.prompt_ids)))
 
-    def _one_update(self, batch: Batch, rows: list[Sample], on_policy: bool, sums: Sums) -> None:
+    def _one_update(self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums) -> None:
         recipe = self.recipe
-        num_tokens = sum(row.num_trained for row in rows)
+        num_tokens = sum(sample.num_trained for sample in samples)
         if LOSSES[recipe.loss_type].tokens_of == "step":
             num_tokens = max(1, batch.num_tokens // self._num_updates(batch))
-        totals = {"num_sequences": len(rows), "num_tokens": num_tokens}
-        sound = all(math.isfinite(row.advantage + sum(row.logprobs)) for row in rows)  # the sampler's numbers too
-        if not (self.reference or recipe.entropy_coef):
-            rows = [row for row in rows if row.advantage]  # the rest has no gradient; the denominators stay
+        totals = {"num_sequences": len(samples), "num_tokens": num_tokens}
+        is_finite = all(math.isfinite(sample.advantage + sum(sample.logprobs)) for sample in samples)
+        if not (self.reference or recipe.entropy_coef):  # the others have no gradient; the denominators stay
+            samples = [sample for sample in samples if sample.advantage]
         loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
-        norm, total = self._gradient(batch.prompt_ids, rows, loss_of, sums).tolist()
+        norm, total = self._gradient(batch.prompt_ids, samples, loss_of, sums).tolist()
         sums.add({"updates": 1.0, "loss": total})
-        if sound and math.isfinite(norm) and math.isfinite(total):
+        if is_finite and math.isfinite(norm) and math.isfinite(total):
             self._apply()
             self.skipped = 0
             sums.add({"applied": 1.0, "grad_norm": norm})
@@ -186,13 +186,13 @@ class LocalLearner(Updates):
         self.optimizer.zero_grad(set_to_none=True)
         if self.skipped >= MAX_SKIPPED:
             raise NumericsError(
-                f"{self.skipped} updates in a row had a non-finite loss, gradient or log-probability, and were not "
+                f"{self.skipped} updates in a row had a non-finite loss, gradient or log-probability and were not "
                 f"applied: lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now "
                 f"{recipe.max_grad_norm:g})"
             )
 
     def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
-        """The loss of a micro-batch, and sums over its tokens."""
+        """The loss of a micro-batch, and statistics summed over its tokens."""
         recipe = self.recipe
         ref_BT = self._ref_logprobs(packed) if self.reference else None
         logprobs_BT, entropy_BT = self._logprobs(self.policy, packed, self.temperature)
@@ -234,13 +234,13 @@ class LocalLearner(Updates):
     @torch.no_grad()
     def _ref_logprobs(self, packed: Packed) -> Tensor:
         assert self.reference
-        with self.reference.as_it_was() as first:
-            return self._logprobs(first, packed, self.temperature)[0]
+        with self.reference.activated() as reference:
+            return self._logprobs(reference, packed, self.temperature)[0]
 
     def _correction(self) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-        """How to weigh tokens whose sampler was not the learner: not at all while they differ by rounding alone."""
+        """The importance weights between sampler and learner: none while the two differ by rounding alone."""
         how = self.recipe.importance_sampling
         if how == "auto":
-            asked = self.recipe.importance_sampling_cap is not None
-            return truncated_weights if asked or self.mismatch > ROUNDING else None
+            is_requested = self.recipe.importance_sampling_cap is not None
+            return truncated_weights if is_requested or self.mismatch > ROUNDING else None
         return {"truncate": truncated_weights, "mask": masked_weights, "never": None}[how]

@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of chosen tokens, without ever holding the logits of a whole batch.
+"""Log-probabilities and entropies of chosen tokens, without holding the logits of a whole batch.
 
-The head runs over chunks of tokens; the backward computes each chunk's logits once more instead of keeping them,
-unless they were few. Products are in the weights' type, sums in float32.
+The head runs over chunks of tokens. The backward recomputes each chunk's logits instead of keeping them, unless there
+is only one chunk. Products are in the weights' dtype, sums in float32.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """log p(target) and the entropy of p, for p = softmax(head(hidden) / temperature); both differentiable, float32.
 
-    With `support_MK`, p is over those tokens alone (-1 stands for none): what is left of the same policy when its tail
-    was cut off in sampling.
+    With `support_MK`, p is over those tokens alone (-1 is padding): the policy renormalised over the tokens that
+    sampling with a cut-off tail could choose from.
     """
     return _TokenLogprobs.apply(hidden_MD, head.weight, head.bias, targets_M, temperature, support_MK, cap)
 
@@ -40,7 +40,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in chunks:
             logits = _logits(hidden_MD, weight_VD, bias_V, support_MK, cap, part)
             _fill(logits, targets_M[part], temperature, chosen[part], lse[part], entropy[part])
-        ctx.logits = logits if len(chunks) == 1 else None  # kept where they are few
+        ctx.logits = logits if len(chunks) == 1 else None  # kept if they are few
         ctx.save_for_backward(hidden_MD, weight_VD, bias_V, targets_M, lse, entropy, support_MK)
         ctx.temperature, ctx.cap = temperature, cap
         return chosen, entropy
@@ -93,7 +93,7 @@ def _gradient(
     logits: Tensor, targets: Tensor, lse: Tensor, entropy: Tensor, dchosen: Tensor, dentropy: Tensor,
     temperature: float, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Of the logits, in the type of the products that follow."""
+    """The gradient of the logits, in the dtype of the products that follow."""
     if k := kernels(logits):
         grad = torch.empty_like(logits, dtype=dtype)
         k.logprobs_backward(logits, targets, lse, entropy, dchosen, dentropy, temperature, grad)
@@ -116,7 +116,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def restrict(logits_MV: Tensor, support_MK: Tensor) -> Tensor:
-    """The logits of the tokens in `support_MK`; of all others, so low that they have no share."""
+    """The logits of the tokens in `support_MK`; the others get one so low that their probability is 0."""
     ids_MK = torch.where(support_MK < 0, support_MK[:, :1], support_MK)
     return torch.full_like(logits_MV, -1e4).scatter_(-1, ids_MK, logits_MV.gather(-1, ids_MK))
 

@@ -1,4 +1,4 @@
-"""What training takes of a device's memory: one model of it, for the plan before a run and for the learner in it."""
+"""Device memory of training: one estimate, for the plan before a run and for the learner in it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from outdo.models.shape import ModelShape, shape_of_policy
 from outdo.parallel.host import available_memory
 from outdo.recipe.schema import Recipe
 
-MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe says
-MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded side by side, unless the recipe says
+MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe sets it
+MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded at once, unless the recipe sets it
 ACTIVATION_SHARE = 0.3  # of a GPU's free memory
 BYTES = {"float32": 4, "bfloat16": 2}
-TYPICAL_PROMPT = 128  # tokens, where nothing is known of the prompts yet
+TYPICAL_PROMPT = 128  # tokens, assumed before the prompts are known
 GIB = 2**30
 
 
 def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
-    """Of a micro-batch: what the recipe says, or as many as the memory allows; more would not be faster."""
+    """Tokens of a micro-batch: what the recipe sets, or as many as fit, up to MAX_TOKENS: more would not be faster."""
     device = policy.device
     if recipe.tokens_per_micro_batch or device.type != "cuda":
         return recipe.tokens_per_micro_batch or MAX_TOKENS.get(device.type, MAX_TOKENS["cpu"])
@@ -32,7 +32,7 @@ def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
 
 
 def _tokens_that_fit(recipe: Recipe, shape: ModelShape, free: int) -> int:
-    """On a GPU with so much memory for activations and the cache."""
+    """On a GPU with `free` bytes for activations and the cache."""
     tokens = MAX_TOKENS["cuda"]
     while tokens > 1024 and tokens * activation_bytes(recipe, shape, "cuda") > ACTIVATION_SHARE * free:
         tokens //= 2
@@ -40,8 +40,8 @@ def _tokens_that_fit(recipe: Recipe, shape: ModelShape, free: int) -> int:
 
 
 def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
-    """What the backward needs of one token. On a GPU, by layer: the residual twice in float32, queries, keys and
-    values, what attention saw, and the gate's inputs; or with gradient_checkpointing the residual alone. On a CPU
+    """Bytes that the backward keeps per token. On a GPU, per layer: the residual twice in float32, queries, keys and
+    values, the attention's output and the gate's inputs; with gradient_checkpointing only the residual. On a CPU
     autograd keeps more: about ten hidden and four intermediate widths."""
     each = BYTES[recipe.dtype]
     if device != "cuda":
@@ -51,7 +51,7 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
 
 
 def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
-    """What is taken as long as a run lasts, whatever its batches: by the weights alone unless it learns."""
+    """Bytes held for the whole run, whatever the batches; only the weights unless it `learns`."""
     each = BYTES[recipe.dtype]
     weights, adapted = shape.parameters * each, shape.adapted * each
     if recipe.load_in_4bit:  # four bits and a scale for each block of 64
@@ -65,10 +65,10 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """What the learner holds beside the weights, whatever the batch.
+    """Bytes that the learner holds besides the weights, whatever the batch.
 
-    An adapter's reference is the adapter switched off, which takes nothing, or after a warm-up the adapted weights once
-    more.
+    An adapter's reference is the adapter switched off, which takes no memory, or after a warm-up a copy of the adapted
+    weights.
     """
     each = BYTES[recipe.dtype]
     if recipe.use_peft:
@@ -85,7 +85,7 @@ def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
 
 
 def planned_bytes(recipe: Recipe, shape: ModelShape, device: torch.device) -> dict[str, int]:
-    """Bytes by purpose of a whole run on that device: an estimate, meant to be right within a factor of about 1.5."""
+    """Bytes by purpose of a whole run on that device: an estimate, right to within a factor of about 1.5."""
     kind = "cuda" if device.type == "cuda" else "cpu"
     held = held_bytes(recipe, shape)
     free = max(0, (free_memory(device) or 0) - sum(held.values()))
@@ -103,8 +103,8 @@ def planned_bytes(recipe: Recipe, shape: ModelShape, device: torch.device) -> di
 
 
 def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = True) -> int | None:
-    """Bytes that the sampler may take for keys and values: what the recipe says, or on a GPU half of what is free once
-    the learner, where there is one, has taken its part; the other half is for activations."""
+    """Bytes for the sampler's keys and values: as the recipe sets them, or on a GPU half of what is free beside the
+    learner, if there is one; the other half is for activations."""
     if recipe and recipe.rollout_memory is not None:
         return int(recipe.rollout_memory * GIB)
     if policy.device.type != "cuda":
@@ -114,32 +114,32 @@ def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = Tr
 
 
 def release_memory(device: torch.device) -> None:
-    """Memory that nobody uses any more: of a step that did not fit, of the warm-up, of an earlier run."""
+    """Releases unused memory: of a step that did not fit, of the warm-up, of an earlier run."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU. What torch caches for later is released first."""
+    """Free bytes of a GPU, after releasing torch's cache."""
     release_memory(device)
     return torch.cuda.mem_get_info(device)[0]
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Of a device, or of the machine where it is the CPU. None: unknown."""
+    """Free bytes of a GPU, or of the machine for a CPU. None: unknown."""
     return free_bytes(device) if device.type == "cuda" else available_memory()
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that were in use so far: by tensors on a GPU, else by this process."""
+    """Peak bytes in use so far: by tensors on a GPU, else by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_completion_length") -> str:
-    """What to do where an answer and its prompt do not fit; `length_key` bounds them."""
+    """The error for an answer that does not fit with its prompt; `length_key` is the recipe key that bounds it."""
     ways = [f"lower {length_key} (now {getattr(recipe, length_key)})"]
     if not recipe.gradient_checkpointing:
         ways.append("set gradient_checkpointing=true")
@@ -149,7 +149,7 @@ def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_complet
 
 
 def describe_memory(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
-    """The memory in a line, once the longest micro-batch has been tried."""
+    """The memory in one line, after the largest micro-batch was run."""
     parts = {"weights": sum(p.numel() * p.element_size() for p in policy.model.parameters())}
     parts |= training_bytes(recipe, shape_of_policy(policy))
     sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)

@@ -15,8 +15,8 @@ from outdo.models.quantized import LiveAdapter
 class Masters:
     """The weights in float32: the model's own, or copies of them where it computes in less.
 
-    Small updates are lost in bfloat16, whose numbers lie 0.4% apart. Gradients of micro-batches are summed here too, so
-    that one that failed half way leaves nothing behind.
+    Small updates are lost in bfloat16, whose values are 0.4% apart. Gradients of micro-batches are summed here too, so
+    that one that fails midway leaves nothing behind.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,12 +47,12 @@ class Masters:
 
 
 class AdapterMasters:
-    """The factors of an adapter, in place of the weights that it changes. Those get the merged sum after each step."""
+    """The factors of an adapter, instead of the weights that it adapts. Those get the merged sum after each step."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self.names, self.weights = adapter.keys, adapter.pairs
-        self.copies: list[int] = []  # a checkpoint has them as its model
+        self.copies: list[int] = []  # a checkpoint's weights are the factors already
 
     def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
         """Adds the gradients of the last backward."""
@@ -77,7 +77,7 @@ def masters_of(policy: Policy) -> Masters | AdapterMasters:
 
 
 def _added(sums: list[Tensor | None], gradients: list[Tensor | None]) -> list[Tensor | None]:
-    """Sums in float32, each where there is anything to add."""
+    """Adds gradients to sums in float32; None means no gradient."""
     if not sums:
         return [None if g is None else g.float() for g in gradients]
     both = [(s, g) for s, g in zip(sums, gradients, strict=True) if s is not None and g is not None]
@@ -89,7 +89,7 @@ def _added(sums: list[Tensor | None], gradients: list[Tensor | None]) -> list[Te
 def adamw(
     trained: Sequence[nn.Parameter], lr: float, weight_decay: float, betas: tuple[float, float], eps: float = 1e-8
 ) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: norms and biases are left alone."""
+    """AdamW with weight decay on matrices only, not on norms and biases."""
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},

@@ -1,9 +1,9 @@
-"""From ragged samples to the tensors of one forward pass: prompts once each, then the answers that share them; or,
-where none is shared, a prompt and its answer as one text.
+"""From ragged samples to the tensors of one forward pass: each prompt once, then the answers that share it; or, if no
+prompt is shared, each prompt and its answer as one text.
 
 No padding: N tokens in one row. Legend: A answer tokens in all, M of them trained on, B answers of up to T trained
-tokens. Tokens of an environment are fed in and predicted by nobody: they are in N and A, never in M or T. An answer's
-last token is never fed in: nothing follows it.
+tokens. Tokens of an environment are inputs but not targets: they are in N and A, never in M or T. An answer's last
+token is never an input, because nothing follows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outdo.models.load import Policy
 from outdo.models.ops import sent
 from outdo.types import Sample
 
-Laid = tuple[np.ndarray, np.ndarray, np.ndarray, SharedPrompts]  # ids_N, positions_N, before_A, layout
+Layout = tuple[np.ndarray, np.ndarray, np.ndarray, SharedPrompts]  # ids_N, positions_N, before_A, layout
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class Packed:
     before_M: Tensor  # the token from which each trained token is predicted
     targets_M: Tensor
     answer_lens: list[int]  # tokens of each answer, the environment's included
-    last_B: Tensor  # each answer's last token, which is not fed in
+    last_B: Tensor  # each answer's last token, which is not an input
     trained_A: Tensor | None  # which answer tokens are trained on; None: all
-    mask_BT: Tensor  # where the M stand in a rectangle
+    mask_BT: Tensor  # which entries hold one of the M tokens
     sampler_logprobs_BT: Tensor
     advantages_B: Tensor
-    support_MK: Tensor | None  # the tokens that were left to choose from, -1 for none; None: all were
+    support_MK: Tensor | None  # the tokens that could be sampled, padded with -1; None: all
 
 
 def pack(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Packed:
-    """Tensors for these samples, which stand beside those of the same prompt. Prompts without one are left out."""
+    """Tensors for these samples; those of one prompt are adjacent. Prompts without a sample are left out."""
     lens_B = np.array([sample.num_trained for sample in samples])
-    targets_M = _chained([sample.token_ids for sample in samples])
-    lone = len({sample.prompt for sample in samples}) == len(samples)
-    ids_N, positions_N, before_M, layout = (_texts if lone else _shared)(prompt_ids, samples, device)
+    targets_M = _concatenated([sample.token_ids for sample in samples])
+    none_shared = len({sample.prompt for sample in samples}) == len(samples)
+    ids_N, positions_N, before_M, layout = (_texts if none_shared else _shared)(prompt_ids, samples, device)
     trained_A = _trained(samples)
     if trained_A is not None:
         targets_M, before_M = targets_M[trained_A], before_M[trained_A]
@@ -71,7 +71,7 @@ def pack(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device:
     )
 
 
-def _shared(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Laid:
+def _shared(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Layout:
     """Each prompt once, then all answers."""
     used = sorted({sample.prompt for sample in samples})
     place = {prompt: i for i, prompt in enumerate(used)}
@@ -79,33 +79,33 @@ def _shared(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], devi
     prompt_of = [place[sample.prompt] for sample in samples]
     lens_P, lens_B = np.array([len(ids) for ids in prompts]), np.array([len(sample.token_ids) for sample in samples])
     num_prompt, num_fed = int(lens_P.sum()), int((lens_B - 1).sum())
-    # An answer's first token is predicted from its prompt's last, each further one from the one before.
+    # An answer's first token is predicted from its prompt's last, each later one from the one before it.
     before_A = np.empty(num_fed + len(samples), np.int64)
     first_A = np.zeros(len(before_A), bool)
     first_A[lens_B.cumsum() - lens_B] = True
     before_A[first_A] = (lens_P.cumsum() - 1)[prompt_of]
     before_A[~first_A] = num_prompt + np.arange(num_fed)
-    ids_N = _chained([*prompts, *(sample.token_ids[:-1] for sample in samples)])
-    positions_N = np.concatenate([_counted(lens_P), _counted(lens_B - 1) + np.repeat(lens_P[prompt_of], lens_B - 1)])
+    ids_N = _concatenated([*prompts, *(sample.token_ids[:-1] for sample in samples)])
+    positions_N = np.concatenate([_ranges(lens_P), _ranges(lens_B - 1) + np.repeat(lens_P[prompt_of], lens_B - 1)])
     return ids_N, positions_N, before_A, SharedPrompts(lens_P.tolist(), prompt_of, (lens_B - 1).tolist(), device)
 
 
-def _texts(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Laid:
-    """Where no prompt is shared, each with its answer is one text: attention is then one call instead of three."""
+def _texts(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Layout:
+    """If no prompt is shared, each prompt and its answer is one text: attention is one call instead of three."""
     lens_P = np.array([len(prompt_ids[sample.prompt]) for sample in samples])
     lens_B = np.array([len(sample.token_ids) for sample in samples])
     lens_R = lens_P + lens_B - 1
     starts_R = lens_R.cumsum() - lens_R
-    before_A = np.repeat(starts_R + lens_P - 1, lens_B) + _counted(lens_B)
-    ids_N = _chained([ids for sample in samples for ids in (prompt_ids[sample.prompt], sample.token_ids[:-1])])
-    return ids_N, _counted(lens_R), before_A, SharedPrompts(lens_R.tolist(), [], [], device)
+    before_A = np.repeat(starts_R + lens_P - 1, lens_B) + _ranges(lens_B)
+    ids_N = _concatenated([ids for sample in samples for ids in (prompt_ids[sample.prompt], sample.token_ids[:-1])])
+    return ids_N, _ranges(lens_R), before_A, SharedPrompts(lens_R.tolist(), [], [], device)
 
 
-def _chained(parts: Sequence[Sequence[int]]) -> np.ndarray:
+def _concatenated(parts: Sequence[Sequence[int]]) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), np.int64, sum(map(len, parts)))
 
 
-def _counted(lens: np.ndarray) -> np.ndarray:
+def _ranges(lens: np.ndarray) -> np.ndarray:
     """0, 1, 2, … for each length, one after the other."""
     return np.arange(int(lens.sum())) - np.repeat(lens.cumsum() - lens, lens)
 
@@ -117,20 +117,20 @@ def forward(policy: Policy, packed: Packed, recompute: bool = False) -> Tensor:
 
 
 def unpack(values_M: Tensor, packed: Packed) -> Tensor:
-    """Values of the trained tokens in their places, [B, T], 0 elsewhere."""
+    """Values of the trained tokens as [B, T], 0 elsewhere."""
     return values_M.new_zeros(packed.mask_BT.shape).masked_scatter(packed.mask_BT, values_M)
 
 
 def _trained(samples: Sequence[Sample]) -> np.ndarray | None:
-    """Which of the answers' tokens are trained on; None where all are."""
+    """Which of the answers' tokens are trained on; None: all."""
     if not any(sample.mask for sample in samples):
         return None
     return np.concatenate([np.array(sample.mask or (True,) * len(sample.token_ids), bool) for sample in samples])
 
 
 def _support(samples: Sequence[Sample], device: torch.device) -> Tensor | None:
-    kept = [*chain(*(sample.support for sample in samples))]
-    if not kept:
+    supports = [*chain(*(sample.support for sample in samples))]
+    if not supports:
         return None
-    widest = max(map(len, kept))
-    return sent(np.array([[*ids, *[-1] * (widest - len(ids))] for ids in kept]), device)
+    width = max(map(len, supports))
+    return sent(np.array([[*ids, *[-1] * (width - len(ids))] for ids in supports]), device)

@@ -1,6 +1,6 @@
-"""Log-probabilities by the model's own forward: for models whose logits neither our attention nor our head gives.
+"""Log-probabilities from the model's own forward, for models that our attention and head do not support.
 
-Each answer comes with its prompt, and the logits are held whole: slow and large, and right for every class.
+Each answer is run with its prompt and all logits are held at once: slow and large, but correct for every model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outdo.models.load import Policy
 
 
 def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-    """log p and entropy of the M trained tokens, as `token_logprobs` gives them."""
+    """log p and entropy of the M trained tokens, as from `token_logprobs`."""
     layout = packed.layout
     texts = packed.ids_N[: layout.num_prompt_tokens].split(layout.prompt_lens)
     lasts = packed.last_B.split(1)
@@ -23,14 +23,14 @@ def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[
         fed = packed.ids_N[layout.num_prompt_tokens :].split(layout.answer_lens)
         parts = zip(layout.prompt_of, fed, lasts, strict=True)
         rows = [torch.cat([texts[p], answer, last]) for p, answer, last in parts]
-    else:  # each answer but for its last token stands with its prompt already
+    else:  # each text is a prompt and its answer, except the last token
         rows = [torch.cat([text, last]) for text, last in zip(texts, lasts, strict=True)]
     ids_BN = pad_sequence(rows, batch_first=True, padding_value=policy.pad_id)
     lens_B = torch.tensor([len(row) for row in rows], device=ids_BN.device)
     seen_BN = torch.arange(ids_BN.shape[1], device=ids_BN.device) < lens_B[:, None]
     logits_BNV = policy.model(input_ids=ids_BN, attention_mask=seen_BN.long(), use_cache=False).logits
     lens = zip(map(len, rows), packed.answer_lens, strict=True)
-    logits_MV = torch.cat([logits_BNV[i, whole - own - 1 : whole - 1] for i, (whole, own) in enumerate(lens)]).float()
+    logits_MV = torch.cat([logits_BNV[i, total - own - 1 : total - 1] for i, (total, own) in enumerate(lens)]).float()
     if packed.trained_A is not None:
         logits_MV = logits_MV[packed.trained_A]
     if packed.support_MK is not None:

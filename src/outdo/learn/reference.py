@@ -1,4 +1,4 @@
-"""The policy as it was when GRPO began: what KL is measured from."""
+"""The reference of the KL term: the policy as it was when GRPO started."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from outdo.models.lora import Adapter
 
 
 class Reference(Protocol):
-    def as_it_was(self) -> AbstractContextManager[Policy]:
-        """The policy with its first weights, for as long as the context lasts."""
+    def activated(self) -> AbstractContextManager[Policy]:
+        """The policy with the reference's weights, inside the context."""
         ...
 
     def state_dict(self) -> Mapping[str, Tensor]: ...
@@ -25,17 +25,17 @@ class Reference(Protocol):
 
 
 def reference_of(policy: Policy) -> Reference:
-    return AdapterBefore(policy, policy.adapter) if policy.adapter else FrozenCopy(policy)
+    return AdapterReference(policy, policy.adapter) if policy.adapter else FrozenCopy(policy)
 
 
 class FrozenCopy:
-    """A second model."""
+    """A second model with frozen weights."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = replace(policy, model=copy.deepcopy(policy.model).eval().requires_grad_(False))
 
     @contextmanager
-    def as_it_was(self) -> Iterator[Policy]:
+    def activated(self) -> Iterator[Policy]:
         yield self.policy
 
     def state_dict(self) -> Mapping[str, Tensor]:
@@ -45,10 +45,10 @@ class FrozenCopy:
         self.policy.model.load_state_dict(state)
 
 
-class AdapterBefore:
-    """The same model with its adapter as it was: switched off, unless a warm-up had moved it already.
+class AdapterReference:
+    """The same model with its initial adapter: switched off, unless a warm-up has trained it.
 
-    Switched off it costs no memory at all, as the weights without it are there; else a copy of the adapted ones.
+    Switched off it takes no memory, since the weights without it are kept anyway; otherwise a copy of the adapted ones.
     """
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
@@ -56,7 +56,7 @@ class AdapterBefore:
         self.load_state_dict(adapter.state_dict())
 
     @contextmanager
-    def as_it_was(self) -> Iterator[Policy]:
+    def activated(self) -> Iterator[Policy]:
         model, training = self.policy.model, self.policy.model.training
         with self.adapter.instead(self.weights):
             model.eval()
@@ -69,6 +69,6 @@ class AdapterBefore:
         return self.factors
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """The factors as they were. The adapter itself is left as it is."""
+        """Sets the reference's factors. The adapter itself does not change."""
         self.factors = {key: value.to("cpu", copy=True) for key, value in state.items()}
         self.weights = self.adapter.weights_of(self.factors)

@@ -1,4 +1,4 @@
-"""How likely a model finds given texts: log-probabilities by the learner's engine, without gradients."""
+"""Log-likelihoods of context texts, computed like the learner's log-probabilities, without gradients."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from outdo.learn.plain import plain_logprobs
 from outdo.models.load import Policy
 from outdo.types import Sample
 
-Text = tuple[tuple[int, ...], tuple[int, ...]]  # what is given, and what is scored; neither is empty
+Text = tuple[tuple[int, ...], tuple[int, ...]]  # the context, and what is scored; neither is empty
 
 
 @torch.no_grad()
 def log_likelihoods(
-    policy: Policy, texts: Sequence[Text], tell: Callable[[int], None] = lambda count: None
+    policy: Policy, texts: Sequence[Text], progress: Callable[[int], None] = lambda count: None
 ) -> list[float]:
-    """The sum of log p over each text's scored tokens, at temperature 1. `tell` hears how many texts more are done."""
+    """The sum of log p over each text's scored tokens, at temperature 1. `progress` gets how many were just scored."""
     policy.set_training(False)
-    found: list[float] = []
-    for part in _parts(texts, MAX_TOKENS["cpu"]):
-        rows = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
-        packed = pack([given for given, _ in part], rows, policy.device)
-        found += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()
-        tell(len(part))
-    return found
+    sums: list[float] = []
+    for part in _micro_batches(texts, MAX_TOKENS["cpu"]):
+        samples = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
+        packed = pack([context for context, _ in part], samples, policy.device)
+        sums += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()
+        progress(len(part))
+    return sums
 
 
 def _logprobs(policy: Policy, packed: Packed) -> torch.Tensor:
@@ -38,16 +38,16 @@ def _logprobs(policy: Policy, packed: Packed) -> torch.Tensor:
     return token_logprobs(hidden_MD, policy.head, packed.targets_M, temperature=1.0, cap=policy.cap)[0]
 
 
-def _parts(texts: Sequence[Text], most: int) -> Iterator[list[Text]]:
-    """Neighbours that together have at most so many tokens; a longer one alone."""
+def _micro_batches(texts: Sequence[Text], max_tokens: int) -> Iterator[list[Text]]:
+    """Consecutive texts of at most `max_tokens` together; a longer one alone."""
     part: list[Text] = []
     tokens = 0
-    for given, scored in texts:
-        size = len(given) + len(scored)
-        if part and tokens + size > most:
+    for context, scored in texts:
+        size = len(context) + len(scored)
+        if part and tokens + size > max_tokens:
             yield part
             part, tokens = [], 0
-        part.append((given, scored))
+        part.append((context, scored))
         tokens += size
     if part:
         yield part

@@ -1,6 +1,6 @@
 """What GRPO and SFT share: float32 weights, the optimizer, and micro-batches that fit the memory.
 
-The loss of a micro-batch has the denominators of its whole update, so that its size changes no gradient.
+The loss of a micro-batch uses the denominators of its whole update, so that its size changes no gradient.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
 Stats = dict[str, Tensor | float]
-MASTER = "master"  # the slot of a float32 copy, beside the optimizer's
+MASTER = "master"  # the slot of a float32 copy, beside the optimizer's slots
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
 class Updates:
-    """Trains `policy` in place. `length_key` is the recipe's key that bounds an answer, for when one does not fit."""
+    """Trains `policy` in place. `length_key` is the recipe key that bounds an answer; errors name it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Updates:
         return adapter.state_dict() if adapter else self.policy.model.state_dict()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint holds beside the weights: tensors (copies) by parameter name, and plain values."""
+        """What a checkpoint holds besides the weights: tensors (copies) by parameter name, and plain values."""
         named = list(zip(self.masters.names, self.masters.weights, strict=True))
         tensors = {
             f"{name}.{slot}": value.detach().to("cpu", copy=True)
@@ -65,22 +65,22 @@ class Updates:
         return tensors, {"tokens_at_once": self.tokens_at_once}
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-        """Restores it. The weights are the caller's business."""
+        """Restores what `state` returned. The caller restores the weights."""
         weights = dict(zip(self.masters.names, self.masters.weights, strict=True))
         for key, value in self._by_name(tensors).items():
             name, _, slot = key.rpartition(".")
             if slot == MASTER:
                 weights[name].data.copy_(value)
-            else:  # "step" too is on the device: the optimizer is fused
+            else:  # "step" is on the device too: the optimizer is fused
                 self.optimizer.state[weights[name]][slot] = value.to(self.policy.device, copy=True)
         self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
 
     def _by_name(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Checkpoints of version 0.1 have parameters by their place in the optimizer."""
+        """Converts a checkpoint of version 0.1, which has parameters by their position in the optimizer."""
         if not all(any(part.isdecimal() for part in key.split(".")) and key.count(".") == 1 for key in tensors):
             return dict(tensors)
-        places = {id(p): name for name, p in zip(self.masters.names, self.masters.weights, strict=True)}
-        order = [places[id(param)] for group in self.optimizer.param_groups for param in group["params"]]
+        names = {id(p): name for name, p in zip(self.masters.names, self.masters.weights, strict=True)}
+        order = [names[id(param)] for group in self.optimizer.param_groups for param in group["params"]]
         named = {}
         for key, value in tensors.items():
             first, _, second = key.partition(".")
@@ -92,14 +92,14 @@ class Updates:
     def _gradient(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf, sums: Sums
     ) -> Tensor:
-        """Sets the clipped gradient of these samples. Returns its norm before, and the loss, still on the device."""
+        """Sets the clipped gradient of these samples. Returns its norm before clipping and the loss, on the device."""
         self.policy.set_training(True)
         loss = torch.zeros((), device=self.policy.device)
         gradients: list[Tensor | None] = []
-        for part, of_part in self._trained_on(prompt_ids, rows, loss_of):
+        for part, stats in self._trained_on(prompt_ids, rows, loss_of):
             gradients = self.masters.collect(gradients)
             loss += part
-            sums.add(of_part)
+            sums.add(stats)
         self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
         return torch.stack([clip_grad_norm(self.masters.weights, self.recipe.max_grad_norm, loss.device), loss])
 
@@ -110,10 +110,10 @@ class Updates:
     def _trained_on(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
-        """Forward and backward of micro-batches, each leaving its gradients on the model: the loss and its sums.
+        """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
 
-        One that does not fit the memory is split in two and repeated; what it left behind is dropped. Raises ModelError
-        where one answer alone does not fit.
+        A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
+        Raises ModelError if a single answer does not fit.
         """
         parts = deque(self._micro_batches(prompt_ids, rows))
         while parts:
@@ -125,7 +125,7 @@ class Updates:
                 failed = True
             else:
                 failed = False
-            if failed:  # out of the handler, whose traceback would keep the tensors
+            if failed:  # outside the handler, whose traceback would keep the tensors alive
                 loss = stats = None  # type: ignore[assignment]
                 self.masters.drop()
                 memory.release_memory(self.policy.device)
@@ -144,7 +144,7 @@ class Updates:
             self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
-        """As many rows as make up the tokens that fit; a prompt counts once for its rows."""
+        """Consecutive samples of at most `tokens_at_once` tokens; a prompt counts once for its samples."""
         parts: list[list[Sample]] = []
         room = 0
         for row in rows:
@@ -171,7 +171,7 @@ class Updates:
 
 
 class Sums:
-    """Running sums that stay on the device until they are read, all at once."""
+    """Running sums that stay on the device until all are read at once."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor | float] = defaultdict(float)
@@ -192,5 +192,5 @@ def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> in
 
 
 def clip_grad_norm(weights: Sequence[torch.nn.Parameter], max_norm: float, device: torch.device) -> Tensor:
-    """Clips, and returns the norm before; 0 where there is no gradient at all."""
+    """Clips, and returns the norm before clipping; 0 if there is no gradient."""
     return torch.nn.utils.clip_grad_norm_(weights, max_norm).to(device)

@@ -13,7 +13,7 @@ from outdo.doctor.difficulty import describe_difficulty
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
-from outdo.learn.sft import Imitator, imitate
+from outdo.learn.sft import SFTLearner, run_sft_updates
 from outdo.rewards.choose import dense_rewards
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
@@ -66,10 +66,10 @@ def _start(run: Run, demonstrations: Demonstrations | None) -> list[Evaluation]:
     """The warm-up, the learner, and the first evaluation."""
     if demonstrations:
         run.reporter.begin(f"warm-up: SFT on {demonstrations.name}")
-        warm_up = Imitator(run.policy, run.recipe, demonstrations.steps)
+        warm_up = SFTLearner(run.policy, run.recipe, demonstrations.steps)
         warm_up.notify = run.reporter.note
         with report_speed(warm_up, run.reporter):
-            imitate(warm_up, demonstrations, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
+            run_sft_updates(warm_up, demonstrations, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
     with run.uninterruptible():
         learner = LocalLearner(run.policy, run.recipe)
         _save_reference(run, learner)

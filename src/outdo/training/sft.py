@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from outdo.evals.held_out import Evaluation
-from outdo.learn.sft import Imitator, encode, imitate
+from outdo.learn.sft import SFTLearner, encode, run_sft_updates
 from outdo.runs.files import Writer
 from outdo.runs.reader import held_out_losses
 from outdo.tasks.demonstrations import Demonstrations, held_out_demonstrations
@@ -17,7 +17,7 @@ from outdo.training.run import TrainingRun
 from outdo.training.start import make_run, open_run
 from outdo.types import Reporter
 
-Run = TrainingRun[Imitator]
+Run = TrainingRun[SFTLearner]
 SAVE_INTERVAL = 60.0  # seconds between two checkpoints at least: steps are short
 
 
@@ -31,7 +31,7 @@ def run_sft(context: RunContext) -> Result:
     run.total = demonstrations.steps
     # Without a verifier there is no success to measure, and the loss on held-out demonstrations is measured instead.
     unseen = None if context.rewards else held_out_demonstrations(recipe, context.task)
-    learner = Imitator(opened.policy, recipe, run.total)
+    learner = SFTLearner(opened.policy, recipe, run.total)
     learner.notify = context.reporter.note
 
     def record(rows: list[dict[str, Any]]) -> None:
@@ -61,7 +61,7 @@ def run_sft(context: RunContext) -> Result:
         before = _evaluate(run, 0, "before", unseen)
         run.begin(f"SFT on {demonstrations.name}: {run.total} steps of {demonstrations.batch_size} examples")
         with report_speed(learner, run.reporter):
-            imitate(learner, demonstrations, record, save_if_due, run.uninterruptible)
+            run_sft_updates(learner, demonstrations, record, save_if_due, run.uninterruptible)
         run.sampler.update(learner, version=run.done)
         after = _evaluate(run, run.total, "after", unseen)
         run.finish()
@@ -82,7 +82,7 @@ def _evaluate(run: Run, step: int, when: str, unseen: Demonstrations | None) -> 
 
 
 @contextmanager
-def report_speed(learner: Imitator, reporter: Reporter) -> Iterator[None]:
+def report_speed(learner: SFTLearner, reporter: Reporter) -> Iterator[None]:
     start = time.monotonic()
     yield
     rate = learner.seen / (time.monotonic() - start)
