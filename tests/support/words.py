@@ -36,7 +36,7 @@ NAMES = {
     "Glance": "DonePoll",
     "Book": "RunReader",
     "Shelf": "RunCache",
-    "Desk": "ApiState",
+    "DashDesk": "ApiState",
     "Quiz": "EvalSplit",
 }
 
