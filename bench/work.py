@@ -26,6 +26,8 @@ SHAPES: dict[str, dict[str, Any]] = {
                      "num_attention_heads": 14, "num_key_value_heads": 2},
     "qwen2.5-1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
                      "num_attention_heads": 12, "num_key_value_heads": 2},
+    "qwen2.5-7b": {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+                   "num_attention_heads": 28, "num_key_value_heads": 4},
 }  # fmt: skip
 CONTEXT = 8192
 UNKNOWN, END = 0, 1  # ids; all others are words. Their names share no beginning with a word, else words would be split

@@ -26,7 +26,7 @@ def near(values, tolerance=1e-6):
         ([1, 2, 3, 4], [-1.341641, -0.447214, 0.447214, 1.341641]),
     ],
 )
-def test_a_group_is_normalised_by_its_own_mean_and_population_std(rewards, expected):
+def test_group_mean_and_population_std(rewards, expected):
     assert group_advantages(rewards, len(rewards)).tolist() == near(expected, 5e-4)
 
 
@@ -55,7 +55,7 @@ def test_equal_rewards_give_exactly_zero(value, size, scale):
 
 @EVERY_ESTIMATOR
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e15 + 0.3])
-def test_a_flat_batch_gives_exactly_zero_by_every_estimator(estimate, value):
+def test_flat_batch_is_exactly_zero(estimate, value):
     assert estimate([value] * 6, 3, "group").tolist() == [0.0] * 6
 
 
@@ -82,11 +82,11 @@ def test_groups_are_neighbours_not_strides():
     assert group_advantages([0, 1, 2, 5], 2, scale="none").tolist() == near([-0.5, 0.5, -1.5, 1.5])
 
 
-def test_scale_none_takes_the_mean_off_and_divides_by_nothing():
+def test_scale_none():
     assert group_advantages([1, 0.5, 0.5, 0, 8, 8, 8, 0], 4, "none").tolist() == near([0.5, 0, 0, -0.5, 2, 2, 2, -6])
 
 
-def test_scale_batch_divides_each_group_by_the_std_over_all_rewards():
+def test_scale_batch():
     # The mean of all six is 2, their squared deviations 4 1 0 4 1 0; the groups' own means are 1 and 3.
     std = math.sqrt(10 / 6)
     expected = [x / (std + 1e-4) for x in (-1, 0, 1, 1, 0, -1)]
@@ -105,7 +105,7 @@ def test_unjudged_answers_are_left_out_of_the_statistics():
     assert [advantages[0], advantages[1], advantages[3]] == near(same)
 
 
-def test_unjudged_answers_are_left_out_of_the_sample_std_and_of_the_batch_std():
+def test_unjudged_answers_are_outside_the_std():
     std = math.sqrt((2 / 3) / 2) + 1e-4  # squares of 1/3, 2/3, 1/3 sum to 2/3, over 3 - 1
     assert group_advantages([1, 0, None, 1], 4, correction=1)[0].item() == near((1 / 3) / std)
     # Judged: 1, 0 | 4 -> mean 5/3, squares 4/9 + 25/9 + 49/9 = 78/9, over 3
@@ -119,7 +119,7 @@ def test_groups_that_nobody_could_judge_get_zero(estimate):
 
 
 @pytest.mark.parametrize("estimate", [group_advantages, rloo_advantages])
-def test_an_answer_judged_alone_has_no_sibling_to_beat(estimate):
+def test_single_judged_answer_is_zero(estimate):
     assert estimate([None, 5.0, None, 1.0, 0.0, None], 3).tolist()[:3] == [0.0, 0.0, 0.0]
 
 
@@ -195,7 +195,7 @@ def test_a_tensor_with_a_graph_gives_advantages_without_one():
 
 
 @EVERY_ESTIMATOR
-def test_an_indivisible_number_of_rewards_is_an_error_that_names_both(estimate):
+def test_indivisible_number_of_rewards(estimate):
     with pytest.raises(ValueError, match=r"\b7\b.*\b4\b"):
         estimate([0.0] * 7, 4, "group")
 

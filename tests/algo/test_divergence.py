@@ -43,7 +43,7 @@ def test_the_gradient_of_expected_k3_is_that_of_the_kl():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_k3_is_never_negative_and_zero_only_where_it_must_be(dtype):
+def test_k3_is_never_negative(dtype):
     exponents = torch.linspace(-30, 1, 2001, dtype=torch.float64)
     d = torch.cat([10**exponents, -(10**exponents), torch.zeros(1, dtype=torch.float64)]).to(dtype)
     new = torch.full_like(d, -1.5)

@@ -159,7 +159,7 @@ def test_weights_multiply_the_policy_term_alone(loss_type):
 
 
 @EVERY_LOSS
-def test_the_entropy_bonus_is_a_mean_over_tokens_whatever_the_loss(loss_type):
+def test_entropy_bonus_is_a_token_mean(loss_type):
     batch = made_batch(seed=6)
     without = run(batch, loss_type)[0]
     mean = batch["entropy"][batch["mask"]].mean().item()
@@ -220,7 +220,7 @@ def test_without_the_totals_a_part_is_its_own_whole():
 
 @EVERY_LOSS
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30, -1e30])
-def test_what_stands_under_the_mask_counts_nowhere(loss_type, garbage):
+def test_masked_tokens_are_ignored(loss_type, garbage):
     clean = made_batch(seed=2)
     hidden = ~clean["mask"]
     dirty = {key: clean[key].masked_fill(hidden, garbage) for key in ("new", "old", "ref")}
@@ -273,7 +273,7 @@ def test_masks_of_any_type_mean_the_same(dtype):
     assert run({**batch, "mask": batch["mask"].to(dtype)}, "dapo", beta=0.1)[0] == run(batch, "dapo", beta=0.1)[0]
 
 
-def test_kl_is_measured_where_there_is_a_reference_and_weighs_nothing_without_beta():
+def test_kl_without_beta_is_only_measured():
     batch = made_batch()
     loss, gradient, stats = run(batch, "grpo", beta=0.0)
     bare_loss, bare_gradient, bare_stats = run(batch, "grpo", ref=False)

@@ -22,7 +22,7 @@ def group(name, rewards, start=0, finishes=None, versions=None):
     return Group(Prompt(name, ({"role": "user", "content": name},)), (start, 7), answers, grades)
 
 
-def test_each_group_is_measured_by_itself_and_keeps_its_rewards():
+def test_advantages_per_group():
     groups = with_advantages([group("a", [0.0, 1.0]), group("b", [10.0, 30.0])])
     assert groups[0].advantages == pytest.approx((-0.5 / 0.5001, 0.5 / 0.5001))
     assert groups[1].advantages == pytest.approx((-10 / 10.0001, 10 / 10.0001))
@@ -37,7 +37,7 @@ def test_the_estimator_and_the_scale_are_obeyed():
     assert with_advantages(groups, "reinforce_plus_plus")[1].advantages == pytest.approx((2 / std, 1 / std))
 
 
-def test_penalties_come_off_the_rewards_and_leave_the_grades_alone():
+def test_penalties_are_subtracted():
     groups = [group("a", [1.0, 1.0]), group("b", [0.0, 2.0])]
     judged = with_advantages(groups, scale="none", penalties=[[0.5, 0.1], [0.0, 1.0]])
     assert judged[0].advantages == pytest.approx((-0.2, 0.2))  # .5 and .9
@@ -48,7 +48,7 @@ def test_penalties_come_off_the_rewards_and_leave_the_grades_alone():
 @pytest.mark.parametrize(
     ("estimator", "scale"), [("grpo", "group"), ("grpo", "batch"), ("reinforce_plus_plus", "group")]
 )
-def test_a_penalty_is_not_blown_up_where_the_rewards_say_nothing(estimator: str, scale: str):
+def test_penalty_in_a_flat_group_is_not_scaled(estimator: str, scale: str):
     """Of equal rewards the penalty alone is left, as it is; else both are divided by the rewards' own spread."""
     alike = [group("a", [1.0, 1.0, 1.0])]
     for beta in (1e-3, 1e-1):
@@ -89,19 +89,19 @@ def test_rows_carry_their_own_tokens_prompt_and_advantage():
     assert batch.num_tokens == 8
 
 
-def test_unjudged_answers_are_left_out_and_their_siblings_stay():
+def test_unjudged_answers_are_left_out():
     batch = prepare(with_advantages([group("a", [1.0, None, 0.0])], scale="none"))
     assert [(row.token_ids, row.advantage) for row in batch.samples] == [((0, 1), 0.5), ((2, 3), -0.5)]
 
 
-def test_answers_cut_at_the_limit_are_left_out_on_request_and_count_in_the_mean():
+def test_truncated_answers_are_masked_on_request():
     groups = with_advantages([group("a", [1.0, 0.0, 2.0], finishes=["stop", "length", "stop"])], scale="none")
     assert len(prepare(groups).samples) == 3
     kept = prepare(groups, mask_truncated=True).samples
     assert [(row.token_ids, row.advantage) for row in kept] == [((0, 1), 0.0), ((2, 3), 1.0)]
 
 
-def test_a_prompt_whose_answers_are_all_left_out_keeps_its_place():
+def test_prompt_without_samples_keeps_its_index():
     groups = with_advantages([group("a", [None, None]), group("b", [0.0, 1.0], start=10)])
     batch = prepare(groups)
     assert batch.prompt_ids == ((0, 7), (10, 7))
@@ -113,6 +113,6 @@ def test_the_batch_is_as_old_as_its_oldest_answer():
     assert prepare(groups).version == 3
 
 
-def test_a_penalty_that_is_no_number_makes_an_advantage_that_is_none_and_spares_the_siblings():
+def test_non_finite_penalty_gives_a_nan_advantage():
     (made,) = with_advantages([group("a", [1.0, 0.0, 5.0])], scale="none", penalties=[[0.0, 0.0, math.inf]])
     assert made.advantages[:2] == (0.5, -0.5) and math.isnan(made.advantages[2])

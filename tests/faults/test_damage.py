@@ -204,7 +204,7 @@ def test_several_in_a_row_halt_with_3_and_keep_the_batch(bench: Bench, point: st
     bench.said()
     assert bench.train(name, faults=[fault(point, 2, "nan", always=True)]) == 3
     run = bench.folder / name
-    assert "no number" in bench.said()
+    assert "non-finite" in bench.said()
     assert json.loads((run / "run.json").read_text())["status"] == "stopped"
     (kept,) = run.glob("halted-step-*.jsonl")
     assert len(kept.read_text().splitlines()) == 4

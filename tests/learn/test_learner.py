@@ -59,9 +59,7 @@ def test_micro_batches_leave_gradients_unchanged(policy: Policy, loss_type: str)
 
 
 @pytest.mark.parametrize(("tokens", "sizes"), [(1, [1] * 8), (10, [2, 1, 1, 1, 1, 1, 1]), (20, [4, 4]), (10**6, [8])])
-def test_micro_batches_hold_so_many_tokens_and_a_prompt_counts_once(
-    policy: Policy, tokens: int, sizes: list[int]
-) -> None:
+def test_micro_batch_sizes(policy: Policy, tokens: int, sizes: list[int]) -> None:
     learner, b = LocalLearner(policy, recipe(tokens_per_micro_batch=tokens)), batch()
     parts = learner._micro_batches(b.prompt_ids, b.samples)
     assert [len(part) for part in parts] == sizes
@@ -69,7 +67,7 @@ def test_micro_batches_hold_so_many_tokens_and_a_prompt_counts_once(
     assert all(len(part) == 1 or tokens_of(part, b.prompt_ids) <= tokens for part in parts)
 
 
-def test_activations_made_again_give_the_same_gradients(policy: Policy) -> None:
+def test_gradient_checkpointing_changes_no_gradient(policy: Policy) -> None:
     keys: dict[str, object] = {"beta": 0.1, "entropy_coef": 0.01}
     assert_same(gradients_after(policy, keys), gradients_after(policy, {**keys, "gradient_checkpointing": True}))
 
@@ -160,7 +158,7 @@ def test_several_updates_a_step_see_every_row_once(policy: Policy) -> None:
     assert all(len({row.prompt for row in rows}) == 1 for rows in dealt)
 
 
-def test_updates_smaller_than_a_group_are_of_one_group_and_share_its_tokens(policy: Policy) -> None:
+def test_updates_smaller_than_a_group(policy: Policy) -> None:
     """Groups are not split. A loss that is divided by the step's tokens must not count updates that were never made."""
     norms = []
     for keys in ({"per_device_train_batch_size": 1, "steps_per_generation": 8}, {"per_device_train_batch_size": 4}):
@@ -172,7 +170,7 @@ def test_updates_smaller_than_a_group_are_of_one_group_and_share_its_tokens(poli
     assert norms[0] == pytest.approx(norms[1])
 
 
-def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Policy) -> None:
+def test_non_finite_gradient_is_skipped_then_halts(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe())
     before = [p.detach().clone() for p in policy.model.parameters()]
     poison = policy.model.get_input_embeddings().weight
@@ -210,7 +208,7 @@ def test_logprobs_of_groups(policy: Policy) -> None:
     assert sum(after[0][0]) > sum(before[0][0]) + 0.01  # the right answer became likelier
 
 
-def test_a_step_tells_how_far_its_later_updates_find_the_policy(policy: Policy) -> None:
+def test_step_kl_of_later_updates(policy: Policy) -> None:
     once = LocalLearner(policy, recipe())
     assert "step_kl" not in once.update(batch(), 0)
     now = torch.tensor([value for group in once.logprobs(groups()) for answer in group for value in answer])

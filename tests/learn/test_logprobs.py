@@ -50,7 +50,7 @@ def gradients(hidden, head):
 @pytest.mark.parametrize("chunk", [1, VOCABULARY, 4 * VOCABULARY + 3, TOKENS * VOCABULARY, 2**22])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients_equal_the_whole_softmax(monkeypatch, chunk, temperature, bias):
+def test_values_and_gradients_equal_a_full_softmax(monkeypatch, chunk, temperature, bias):
     monkeypatch.setattr(module, "CHUNK", chunk)
     hidden, head, targets = made(bias)
     by_chosen, by_entropy = weighing()
@@ -182,7 +182,7 @@ def test_never_more_logits_at_once_than_the_chunk(monkeypatch):
 
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("chunk", [4 * VOCABULARY, 2**22])
-def test_over_the_tokens_that_were_left_and_with_bent_logits(monkeypatch, chunk, cap):
+def test_support_and_capped_logits(monkeypatch, chunk, cap):
     monkeypatch.setattr(module, "CHUNK", chunk)
     hidden, head, targets = made()
     support = torch.full((TOKENS, 4), -1)

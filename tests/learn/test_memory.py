@@ -73,7 +73,7 @@ def test_running_out_of_memory_changes_no_gradient(
         handle.remove()
 
 
-def test_an_answer_that_does_not_fit_alone_is_said_in_words(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_if_one_answer_does_not_fit(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     Short(monkeypatch, 0, "forward")
     learner = LocalLearner(policy, recipe())
     with pytest.raises(ModelError, match=r"7 tokens.*max_completion_length \(now 8\).*gradient_checkpointing=true"):
@@ -81,7 +81,7 @@ def test_an_answer_that_does_not_fit_alone_is_said_in_words(policy: Policy, monk
     assert all(p.grad is None for p in policy.model.parameters())
 
 
-def test_what_torch_has_put_by_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_memory_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the warm-up or the stage before: else the next would plan with what they left over."""
     put_by = [7]
     monkeypatch.setattr("torch.cuda.empty_cache", put_by.clear)

@@ -39,7 +39,7 @@ def expected_gradients(policy: Policy, weights_BT: torch.Tensor) -> list[torch.T
 
 
 @pytest.mark.parametrize(("how", "cap"), [("never", None), ("truncate", 0.02), ("truncate", None), ("mask", 50.0)])
-def test_tokens_are_weighed_as_asked(policy: Policy, how: str, cap: float | None) -> None:
+def test_importance_sampling_modes(policy: Policy, how: str, cap: float | None) -> None:
     ratio_BT, mask_BT = ratios(policy)
     assert bool((ratio_BT[mask_BT] > 0.02).any()) and bool((ratio_BT[mask_BT] < 0.02).any())
     weights_BT = {
@@ -51,7 +51,7 @@ def test_tokens_are_weighed_as_asked(policy: Policy, how: str, cap: float | None
     assert_same(gradients_after(policy, keys), expected_gradients(policy, weights_BT))
 
 
-def test_auto_begins_to_weigh_once_they_differ_by_more_than_rounding(policy: Policy) -> None:
+def test_auto_corrects_beyond_rounding(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(learning_rate=1e-6))
     assert learner._correction() is None
     stats = learner.update(batch(), 0)  # made-up log-probabilities: far off
@@ -61,7 +61,7 @@ def test_auto_begins_to_weigh_once_they_differ_by_more_than_rounding(policy: Pol
     assert learner._correction() is None
 
 
-def test_auto_with_a_cap_weighs_from_the_start(policy: Policy) -> None:
+def test_auto_with_a_cap_corrects_from_the_start(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe(importance_sampling_cap=3.0))
     assert learner._correction() is module.truncated_weights
     ratio_BT, _ = ratios(policy)
@@ -69,7 +69,7 @@ def test_auto_with_a_cap_weighs_from_the_start(policy: Policy) -> None:
     assert_same(found, expected_gradients(policy, ratio_BT.clamp(max=0.02)))
 
 
-def test_what_auto_knows_is_kept_in_a_checkpoint(policy: Policy) -> None:
+def test_mismatch_is_saved_in_a_checkpoint(policy: Policy) -> None:
     learner = LocalLearner(policy, recipe())
     learner.update(batch(), 0)
     again = LocalLearner(policy, recipe())

@@ -20,7 +20,7 @@ from outdo.training.console import PlainLines
     ("name", "floor"),
     [("constant_with_warmup", 0.0), ("linear", 0.0), ("cosine", 0.0), ("cosine_with_min_lr", 0.1)],
 )
-def test_rates_are_those_of_transformers_after_the_climb(name: str, floor: float) -> None:
+def test_rates_equal_transformers_after_warm_up(name: str, floor: float) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     more = {"min_lr_rate": floor} if floor else None
     theirs = get_scheduler(name, optimizer, num_warmup_steps=4, num_training_steps=20, scheduler_specific_kwargs=more)

@@ -36,7 +36,7 @@ def recipe(**keys: Any) -> Recipe:
     return load_recipe(None, {**base, **keys})
 
 
-def lessons_of(policy: Policy, **keys: Any) -> list[EncodedExample]:
+def encoded_examples(policy: Policy, **keys: Any) -> list[EncodedExample]:
     return list(encode(policy, iter(EXAMPLES), **{"max_length": None, **keys}))
 
 
@@ -47,8 +47,8 @@ def gradients_of(learner: SFTLearner, batch: Sequence[EncodedExample]) -> list[t
     return caught
 
 
-def test_the_gradient_is_that_of_the_answers_tokens_and_the_end_of_the_turn(policy: Policy) -> None:
-    ours = gradients_of(SFTLearner(policy, recipe(), 1), lessons_of(policy))
+def test_gradient_of_answer_and_end_token(policy: Policy) -> None:
+    ours = gradients_of(SFTLearner(policy, recipe(), 1), encoded_examples(policy))
     policy.model.set_attn_implementation("eager")
     logprobs = []
     for prompt, text in EXAMPLES:
@@ -63,7 +63,7 @@ def test_the_gradient_is_that_of_the_answers_tokens_and_the_end_of_the_turn(poli
 
 
 def test_micro_batches_leave_gradients_unchanged(policy: Policy) -> None:
-    batch = lessons_of(policy)
+    batch = encoded_examples(policy)
     whole = gradients_of(SFTLearner(policy, recipe(), 1), batch)
     assert max(float(g.abs().max()) for g in whole) > 1e-3
     for tokens in (1, 30):
@@ -73,7 +73,7 @@ def test_micro_batches_leave_gradients_unchanged(policy: Policy) -> None:
 
 
 def test_running_out_of_memory_changes_no_gradient(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = lessons_of(policy)
+    batch = encoded_examples(policy)
     whole = gradients_of(SFTLearner(policy, recipe(), 1), batch)
     short = Short(monkeypatch, 1, "forward")
     learner = SFTLearner(policy, recipe(), 1)
@@ -81,13 +81,13 @@ def test_running_out_of_memory_changes_no_gradient(policy: Policy, monkeypatch: 
     assert short.failed > 0 and learner.tokens_at_once < 100
 
 
-def test_answers_are_cut_at_the_length_and_prompts_that_fill_it_are_left_out(policy: Policy) -> None:
-    whole = lessons_of(policy)
+def test_max_length_truncates_or_skips(policy: Policy) -> None:
+    whole = encoded_examples(policy)
     assert [one.index for one in whole] == [0, 1, 2, 3] and all(
         one.answer_ids[-1] == policy.eos_ids[0] for one in whole
     )
     longest = max(len(one.prompt_ids) for one in whole)
-    cut = lessons_of(policy, max_length=longest)
+    cut = encoded_examples(policy, max_length=longest)
     assert [one.index for one in cut] == [0, 1, 3]  # the longest prompt leaves no room
     assert all(len(one.prompt_ids) + len(one.answer_ids) <= longest for one in cut)
     assert cut[1].answer_ids == whole[1].answer_ids[: len(cut[1].answer_ids)]
@@ -142,14 +142,14 @@ def test_a_system_prompt_goes_before_data_of_another_name_once(tmp_path: Path) -
     assert shown == {"a": ["mine", "q"], "c": ["be brief", "p"]}
 
 
-def test_the_model_learns_to_say_it_and_the_rate_follows_the_schedule(policy: Policy) -> None:
+def test_loss_falls_and_rate_follows_the_schedule(policy: Policy) -> None:
     lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
     learner = SFTLearner(policy, recipe(sft_learning_rate=3e-3), lessons.steps)
-    before, _ = learner.loss_on(lessons_of(policy))
+    before, _ = learner.loss_on(encoded_examples(policy))
     rows: list[dict[str, Any]] = []
     run_sft_updates(learner, lessons, rows.extend)
-    after, tokens = learner.loss_on(lessons_of(policy))
-    assert after < before / 4 and tokens == sum(len(one.answer_ids) for one in lessons_of(policy))
+    after, tokens = learner.loss_on(encoded_examples(policy))
+    assert after < before / 4 and tokens == sum(len(one.answer_ids) for one in encoded_examples(policy))
     assert [row["step"] for row in rows] == list(range(15)) and rows[0]["loss"] == pytest.approx(before, rel=1e-4)
     assert rows[0]["lr"] == pytest.approx(3e-3) and rows[7]["lr"] == pytest.approx(
         3e-3 / 2 * (1 + math.cos(math.pi * 6 / 14))
@@ -173,7 +173,7 @@ def test_losses_read_in_batches_are_the_same(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_going_on_from_the_middle_is_as_if_nothing_had_happened(dtype: str) -> None:
+def test_resume_is_bit_equal(dtype: str) -> None:
     lessons = Demonstrations("four", 11, 2, lambda: iter(EXAMPLES * 3))
 
     def fresh() -> SFTLearner:
@@ -201,8 +201,8 @@ def test_going_on_from_the_middle_is_as_if_nothing_had_happened(dtype: str) -> N
         assert torch.equal(a, b)
 
 
-def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Policy) -> None:
-    learner, batch = SFTLearner(policy, recipe(), 9), lessons_of(policy)
+def test_non_finite_gradient_is_skipped_then_halts(policy: Policy) -> None:
+    learner, batch = SFTLearner(policy, recipe(), 9), encoded_examples(policy)
     learner.update(batch)
     learner.read()
     before = [p.detach().clone() for p in policy.model.parameters()]
@@ -220,16 +220,16 @@ def test_a_gradient_that_is_no_number_is_not_applied_and_then_halts(policy: Poli
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
-def test_an_adapter_alone_learns_where_the_recipe_says_so(policy: Policy, tmp_path: Path) -> None:
+def test_only_the_adapter_is_trained(policy: Policy, tmp_path: Path) -> None:
     save_policy(policy, tmp_path / "base")
     adapted = load_policy(str(tmp_path / "base"), device="cpu", lora=Lora(r=4, alpha=8.0))
     assert adapted.adapter
     frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if not p.requires_grad}
     lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
     learner = SFTLearner(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
-    before, _ = learner.loss_on(lessons_of(adapted))
+    before, _ = learner.loss_on(encoded_examples(adapted))
     run_sft_updates(learner, lessons, lambda rows: None)
-    after, _ = learner.loss_on(lessons_of(adapted))
+    after, _ = learner.loss_on(encoded_examples(adapted))
     assert after < before * 0.8
     now = dict(adapted.model.named_parameters())
     assert frozen and all(torch.equal(value, now[name]) for name, value in frozen.items())
