@@ -221,6 +221,7 @@ class Generation:
     request: Request
     segments: tuple[Segment, ...]
     finishes: tuple[Finish, ...]
+    more: bool = False  # another one is ready: whoever is faster with several at once may wait for it
 
 
 class WeightSource(Protocol):

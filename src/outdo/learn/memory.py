@@ -16,7 +16,7 @@ from outdo.recipe.schema import Recipe
 MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe sets it
 MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded at once, unless the recipe sets it
 ACTIVATION_SHARE = 0.3  # of a GPU's free memory
-BYTES = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 TYPICAL_PROMPT = 128  # tokens, assumed before the prompts are known
 GIB = 2**30
 
@@ -26,9 +26,15 @@ def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
     device = policy.device
     if recipe.tokens_per_micro_batch or device.type != "cuda":
         return recipe.tokens_per_micro_batch or MAX_TOKENS.get(device.type, MAX_TOKENS["cpu"])
-    shape = shape_of_policy(policy)
+    recipe, shape = _as_loaded(policy, recipe), shape_of_policy(policy)
     free = free_bytes(device) - sum(training_bytes(recipe, shape).values())
     return _tokens_that_fit(recipe, shape, free)
+
+
+def _as_loaded(policy: Policy, recipe: Recipe) -> Recipe:
+    """The recipe with the type and the adapter that the policy has, which a caller may have loaded otherwise."""
+    dtype = str(policy.model.dtype).removeprefix("torch.")
+    return recipe.model_copy(update={"dtype": dtype, "use_peft": policy.adapter is not None})
 
 
 def _tokens_that_fit(recipe: Recipe, shape: ModelShape, free: int) -> int:
@@ -109,8 +115,8 @@ def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = Tr
         return int(recipe.rollout_memory * GIB)
     if policy.device.type != "cuda":
         return None
-    taken = sum(training_bytes(recipe, shape_of_policy(policy)).values()) if recipe and learns else 0
-    return max(0, free_bytes(policy.device) - taken) // 2
+    parts = training_bytes(_as_loaded(policy, recipe), shape_of_policy(policy)) if recipe and learns else {}
+    return max(0, free_bytes(policy.device) - sum(parts.values())) // 2
 
 
 def release_memory(device: torch.device) -> None:
@@ -151,7 +157,7 @@ def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_complet
 def describe_memory(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
     """The memory in one line, after the largest micro-batch was run."""
     parts = {"weights": sum(p.numel() * p.element_size() for p in policy.model.parameters())}
-    parts |= training_bytes(recipe, shape_of_policy(policy))
+    parts |= training_bytes(_as_loaded(policy, recipe), shape_of_policy(policy))
     sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
     _, total = torch.cuda.mem_get_info(policy.device)
     return f"memory in GiB: {sizes}; at most {peak / GIB:.1f} of {total / GIB:.0f} with {tokens:,} tokens at once"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outdo.seeds import seed_of
-from outdo.types import Engine, Group, Prompt, Request, SampleParams, Trajectory, WeightSource
+from outdo.types import Engine, Generation, Group, Prompt, Request, SampleParams, Trajectory, WeightSource
 
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
@@ -25,11 +25,17 @@ def sample_groups(
         Request(str(place), ids, tuple(seed_of(seed, prompt.id, i) for i in range(n)), params, seed_of(seed, prompt.id))
         for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True))
     ]
+    ready: list[Generation] = []  # decoded together, by all cores
     for generation in engine.generate(requests):
-        texts = renderer.decode_answers([segment.token_ids for segment in generation.segments])
-        answers = zip(generation.segments, texts, generation.finishes, strict=True)
-        trajectories = tuple(Trajectory((segment,), text, finish) for segment, text, finish in answers)
-        yield Group(prompts[int(generation.request.id)], generation.request.prompt_ids, trajectories)
+        ready.append(generation)
+        if generation.more:
+            continue
+        texts = iter(renderer.decode_answers([segment.token_ids for one in ready for segment in one.segments]))
+        for one in ready:
+            answers = zip(one.segments, one.finishes, strict=True)
+            trajectories = tuple(Trajectory((segment,), next(texts), finish) for segment, finish in answers)
+            yield Group(prompts[int(one.request.id)], one.request.prompt_ids, trajectories)
+        ready = []
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,8 @@ class BatchScheduler:
             kept = tuple(tuple(token for token in at if token >= 0) for at in support[i])
             segments.append(Segment(tuple(ids[i]), tuple(logprobs[i]), self.engine.version, kept))
             finishes.append("stop" if ids[i][-1] in policy.eos_ids or answer in self.stops else "length")
+        ends = range(n, len(answers) + 1, n)
         return [
-            Generation(self.requests[request], tuple(segments[at : at + n]), tuple(finishes[at : at + n]))
-            for at, request in zip(range(0, len(answers), n), finished, strict=True)
+            Generation(self.requests[r], tuple(segments[end - n : end]), tuple(finishes[end - n : end]), end < len(answers))
+            for end, r in zip(ends, finished, strict=True)
         ]
