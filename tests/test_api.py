@@ -236,7 +236,7 @@ def test_a_run_is_evaluated_by_the_function_that_it_was_trained_with(tmp_path: P
     reporter = quiet()
     reporter.note = told.append  # type: ignore[method-assign]
     train(resume=other.folder, reward_funcs=both["reward_funcs"], reporter=reporter)
-    assert not any("math" in words for words in told) and any("nothing left to do" in words for words in told)
+    assert not any("math" in words for words in told) and any("nothing to do" in words for words in told)
     asked = {"size": 4, "samples": 0, "max_completion_length": 12}
     for reward in (numeric, [numeric]):
         assert outdo.evaluate(result.model, str(data), reward=reward, **asked).success_rate == 1.0
@@ -275,7 +275,16 @@ def test_likely_mistakes_are_told_in_a_sentence(call: Callable[[], object], word
 def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None:
     """To `help` and to an editor, though it is written down once."""
     told = inspect.signature(function)
-    assert list(told.parameters) == ["recipe", "task", "reward_funcs", "reporter", "resume", "force", "keys"]
+    assert list(told.parameters) == [
+        "recipe",
+        "task",
+        "reward_funcs",
+        "callbacks",
+        "reporter",
+        "resume",
+        "force",
+        "keys",
+    ]
     assert told.parameters["recipe"].annotation == "str | Path | Recipe | None" and told.return_annotation == "Result"
     assert function.__name__ in ("train", "sft", "harvest") and function.__doc__
     with pytest.raises(TypeError, match=f"{function.__name__}.*1 positional"):

@@ -19,6 +19,7 @@ from outdo.training.context import Result, RewardLike, as_reward_list, make_cont
 from outdo.training.launch import launch
 
 P = ParamSpec("P")
+INTERNAL = ("kind", "overrides", "where")  # of the command line
 
 
 def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
@@ -26,8 +27,9 @@ def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], C
     and `help`."""
 
     def decorate(function: Callable[..., Result]) -> Callable[P, Result]:
-        parameters, returned = signature(of), signature(function).return_annotation
-        function.__signature__ = parameters.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        public = [one for one in signature(of).parameters.values() if one.name not in INTERNAL]
+        shown = signature(of).replace(parameters=public, return_annotation=signature(function).return_annotation)
+        function.__signature__ = shown  # type: ignore[attr-defined]
         return function
 
     return decorate

@@ -31,4 +31,4 @@ def test_eta_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(90, 95):  # ten seconds each
         now += 10
         reporter.step(step, 100, {})
-    assert [line.rpartition("left ")[2] for line in out.getvalue().splitlines()[1:]] == ["0:50"]
+    assert [line.rpartition("ETA ")[2] for line in out.getvalue().splitlines()[1:]] == ["0:50"]

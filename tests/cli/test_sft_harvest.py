@@ -54,7 +54,7 @@ def test_sft_without_a_verifier(outdo: Outdo, tmp_path: Path) -> None:
     assert last < first / 2 and "held-out loss" in done.stdout  # type: ignore[operator]
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
     again = outdo("sft", "--resume", "run")
-    assert again.returncode == 0 and "nothing left to do" in again.stdout
+    assert again.returncode == 0 and "nothing to do" in again.stdout
 
 
 def test_sft_resumed_is_identical(outdo: Outdo, forks: Forks, tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_sft_resumed_is_identical(outdo: Outdo, forks: Forks, tmp_path: Path) ->
     data = (tmp_path / "shown.jsonl").read_text()
     (tmp_path / "shown.jsonl").write_text(data.replace("<answer>1", "<answer>5"))
     other = outdo("sft", "--resume", "run")
-    assert other.returncode == 2 and "shows other examples" in other.stderr
+    assert other.returncode == 2 and "other examples" in other.stderr
     (tmp_path / "shown.jsonl").write_text(data)
     done = outdo("train", "--resume", "run")  # a run knows its kind
-    assert done.returncode == 0 and "going on after step 5" in done.stdout, done.stderr
+    assert done.returncode == 0 and "resumed after step 5" in done.stdout, done.stderr
     for name in ("sft.jsonl", "evals.jsonl", "model/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "steady" / name).read_bytes(), name
 
@@ -132,7 +132,7 @@ def test_teacher_answers_come_first(tmp_path: Path) -> None:
         return "two" if prompt.answer == "2" else None
 
     sampler = local_sampler(policy)
-    tally = harvest(prompts, sampler, always, params, out, {}, samples=2, keep=1, seed=0, teacher=teacher)
+    tally = harvest(prompts, sampler, always, params, out, {}, samples=2, keep=1, seed=0, demonstrate=teacher)
     texts = {row["answer"]: row["completion"] for row in reversed(list(read_rows(out)))}
     assert texts["2"] == "two" and texts.get("3") != "two"
     assert len(list(read_rows(out))) == tally.kept + 1

@@ -53,7 +53,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     bench.said()
     assert bench.train(run.name) == 0
     said = bench.said()
-    assert "passed over" in said and name in said and "going on after step 2" in said and "Traceback" not in said
+    assert "skipped" in said and name in said and "resumed after step 2" in said and "Traceback" not in said
     same(run, steady)
 
 
@@ -69,11 +69,11 @@ def test_all_checkpoints_damaged(bench: Bench, steady: Path, stopped: Path) -> N
         bench.said()
         assert bench.start(*words).wait() == 2
         said = bench.said()
-        assert "none of its checkpoints can be used" in said and "--force" in said and "begins again" not in said
+        assert "cannot be resumed" in said and "--force" in said and "restarted" not in said
         assert {name: (run / name).read_bytes() for name in files} == had
         assert (run / "checkpoints" / "step-000004").is_dir()
     assert bench.start("train", "--resume", run.name, "--force").wait() == 0
-    assert "begins again; its rows so far are in none-left/before-1" in bench.said()
+    assert "restarted from the beginning; its rows so far were moved to none-left/before-1" in bench.said()
     assert {name: (run / "before-1" / name).read_bytes() for name in files} == had
     assert (run / "before-1" / "checkpoints" / "step-000004").is_dir()
     same(run, steady)
@@ -87,7 +87,10 @@ def test_steps_without_a_checkpoint_are_not_erased(bench: Bench, steady: Path, s
     had = (run / "metrics.jsonl").read_bytes()
     bench.said()
     assert bench.train(run.name) == 0
-    assert "has no checkpoint yet: it begins again; its rows so far are in none-yet/before-1" in bench.said()
+    assert (
+        "no checkpoint yet: restarted from the beginning; its rows so far were moved to none-yet/before-1"
+        in bench.said()
+    )
     assert had and (run / "before-1" / "metrics.jsonl").read_bytes() == had
     same(run, steady)
 
@@ -111,7 +114,7 @@ def test_a_damaged_reference_is_refused(bench: Bench, stopped: Path) -> None:
     bench.said()
     assert bench.train(run.name) == 1
     said = bench.said()
-    assert "weights.safetensors is not what was written" in said and "Traceback" not in said
+    assert "weights.safetensors is corrupt" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"recipe": 3}', "\0" * 50])

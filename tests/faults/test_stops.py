@@ -1,4 +1,4 @@
-"""Runs that are killed or told to stop, at every phase: gone on with, they are bit-equal to one that was not."""
+"""Runs that are killed or interrupted, at every phase: resumed, they are bit-equal to one that was not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_told_to_stop(bench: Bench, disturbed: Disturbed, point: str, action: st
     nth = {"rollout": 7, "grade": 16}.get(point, 3)
     assert disturbed(fault(point, nth, action)) == [status, 0]
     said = bench.said()
-    assert "Traceback" not in said and "--resume" in said and "going on after step" in said
+    assert "Traceback" not in said and "--resume" in said and "resumed after step" in said
 
 
 @pytest.mark.parametrize("point", ["rollout", "update", "record", "save"])
@@ -63,7 +63,7 @@ def test_told_twice(disturbed: Disturbed, point: str) -> None:
 def test_stopped_before_there_is_anything_to_go_on_from(bench: Bench, disturbed: Disturbed) -> None:
     bench.said()
     assert disturbed(fault("imitate", 2, "term")) == [143, 0]
-    assert "has no checkpoint yet: it begins again" in bench.said()
+    assert "has no checkpoint yet: restarted" in bench.said()
 
 
 @pytest.mark.parametrize(("point", "action", "status"), [("evaluate", "term", 143), ("prune", "kill", -9)])
@@ -74,7 +74,7 @@ def test_a_warm_up_that_is_done_is_not_done_again(
     bench.said()
     assert disturbed(fault(point, 1, action)) == [status, 0]
     said = bench.said()
-    assert "going on after step 0" in said and said.count("warm-up: imitating") == 1
+    assert "resumed after step 0" in said and said.count("warm-up: SFT") == 1
 
 
 def test_stopped_again_and_again(disturbed: Disturbed) -> None:
@@ -129,7 +129,7 @@ def test_a_run_with_nothing_left_to_do_says_so(bench: Bench, steady: Path) -> No
     before = (steady / "metrics.jsonl").read_bytes()
     bench.said()
     assert bench.start("train", "--resume", str(steady)).wait() == 0
-    assert "nothing left to do" in bench.said()
+    assert "nothing to do" in bench.said()
     assert (steady / "metrics.jsonl").read_bytes() == before
 
 
@@ -178,14 +178,14 @@ def test_another_folder_is_refused_and_another_device_is_named(bench: Bench) -> 
 
 
 def test_what_could_not_be_saved_is_not_offered(bench: Bench) -> None:
-    """Told to stop, and the disk is full: no word of going on where it stands."""
+    """Interrupted, and the disk is full: the step that was not saved is not offered."""
     faults = [fault("update", 4, "term"), fault("save", 5, "full", always=True)]
     bench.said()
     assert bench.train("unsaved", faults=faults) == 143
     said = bench.said()
-    assert "go on with" not in said and "step 4 could not be saved" in said
+    assert "resume with" not in said and "step 4 could not be saved" in said
     assert bench.train("unsaved") == 0
-    assert "going on after step 2" in bench.said()
+    assert "resumed after step 2" in bench.said()
 
 
 def test_signals_that_were_ignored_stay_so() -> None:

@@ -18,7 +18,7 @@ from outdo.tasks import arithmetic
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import TASKS, Task, find_task, held_out, task
-from outdo.training.dry_run import plan_of
+from outdo.training.context import make_context
 from outdo.types import Prompt
 from support.basics import prompt_of
 
@@ -173,7 +173,7 @@ def test_curriculum_ends() -> None:
 def test_curriculum_args_are_checked(args: dict[str, int], part: str) -> None:
     """By a dry run and a run alike, before a model is loaded; also for a task that is given in Python."""
     recipe = load_recipe(None, {"curriculum_steps": 5, "curriculum_args": args})
-    for act in (lambda: task_of(recipe), lambda: task_of(recipe, TASKS["arithmetic"]), lambda: plan_of(recipe)):
+    for act in (lambda: task_of(recipe), lambda: task_of(recipe, TASKS["arithmetic"]), lambda: make_context(recipe)):
         with pytest.raises(TaskError, match=f"curriculum_args: .*{part}"):
             act()
 

@@ -1,4 +1,4 @@
-"""Stages of one recipe: each from the model of the one before, in a folder of its own, gone on with after a kill."""
+"""Stages of one recipe: each from the model of the one before, in a folder of its own, resumed after a kill."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_key_of_one_stage_on_the_command_line() -> None:
 def test_a_run_does_not_go_on_as_another_kind(kind: str, go_on: Any, asked: str, tmp_path: Path) -> None:
     """Not by GRPO from the start in a harvest's folder, nor with lessons from GRPO's checkpoint."""
     RunWriter.create(tmp_path / "run", load_recipe().model_dump(mode="json"), {"kind": kind}).close()
-    with pytest.raises(RecipeError, match=f"of the kind {kind}, not {asked}: it goes on with"):
+    with pytest.raises(RecipeError, match=f"of kind {kind}, not {asked}: resume it with"):
         go_on(resume=tmp_path / "run")
 
 
@@ -113,7 +113,8 @@ def test_whatever_ends_a_run_is_written_down(error: BaseException, status: str, 
     run = RunWriter.create(tmp_path / "run", {}, {"kind": "stages"})
     with pytest.raises(type(error)), run.until_done():
         raise error
-    assert [read_manifest(tmp_path / "run")[key] for key in ("status", "why")] == [status, why]
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest.status, manifest.why) == (status, why)
     assert not is_locked(tmp_path / "run")
 
 

@@ -80,7 +80,7 @@ IGNORED = {
 _INTERNAL = "internal to another trainer"
 IGNORED |= dict.fromkeys(
     (
-        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "bnb_4bit_quant_storage", "callbacks"),
+        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "bnb_4bit_quant_storage"),
         *("data_seed", "dataset_num_proc", "dataset_streaming", "debug", "deepspeed", "disable_dropout"),
         *("disable_tqdm", "do_predict", "do_train", "ds3_gather_for_generation", "eval_accumulation_steps"),
         *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval"),
@@ -296,6 +296,12 @@ def _prompt_column(value: Any, data: Mapping[str, Any], where: str) -> Items:
         yield "columns", {"prompt": value, **(columns if isinstance(columns, Mapping) else {})}
 
 
+def _callbacks(value: Any, data: Mapping[str, Any], where: str) -> Items:
+    """open-r1 names callbacks of its own, which upload to the hub."""
+    names = [value] if isinstance(value, str) else value
+    yield "callbacks", [one for one in names if one != "push_to_hub_revision"] if isinstance(names, list) else names
+
+
 def _rewards(value: Any, data: Mapping[str, Any], where: str) -> Items:
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if isinstance(names, list):
@@ -342,6 +348,7 @@ FORMS: dict[str, Form] = {
     "reward_funcs": _rewards,
     "optim": _optimizer,
     "wandb_project": _same("project", None),
+    "callbacks": _callbacks,
     "dataset_mixture": _mixture,
     "vllm_importance_sampling_correction": _constant("importance_sampling", "never", False),
 }

@@ -234,8 +234,8 @@ class BatchScheduler:
             kept = tuple(tuple(token for token in at if token >= 0) for at in support[i])
             segments.append(Segment(tuple(ids[i]), tuple(logprobs[i]), self.engine.version, kept))
             finishes.append("stop" if ids[i][-1] in policy.eos_ids or answer in self.stops else "length")
-        ends = range(n, len(answers) + 1, n)
+        parts = [slice(at, at + n) for at in range(0, len(answers), n)]
         return [
-            Generation(self.requests[r], tuple(segments[end - n : end]), tuple(finishes[end - n : end]), end < len(answers))
-            for end, r in zip(ends, finished, strict=True)
+            Generation(self.requests[request], tuple(segments[part]), tuple(finishes[part]), part.stop < len(answers))
+            for request, part in zip(finished, parts, strict=True)
         ]
