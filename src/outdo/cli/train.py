@@ -120,7 +120,7 @@ def split_words(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 @contextmanager
-def exit_on_signal(more: str = "what was done is kept") -> Iterator[None]:
+def exit_on_signal(more: str = "finished work is saved") -> Iterator[None]:
     """A signal ends the command with its own status, and a line."""
     try:
         yield
