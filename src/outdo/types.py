@@ -228,7 +228,6 @@ class WeightSource(Protocol):
 
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
-        ...
 
 
 @runtime_checkable
@@ -243,16 +242,13 @@ class Engine(Protocol):
 
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""
-        ...
 
     def abort(self) -> None:
         """Drops the requests in flight."""
-        ...
 
     @property
     def capacity(self) -> int:
         """How many answers it decodes side by side."""
-        ...
 
 
 class Sampler(Protocol):
@@ -289,11 +285,9 @@ class RolloutSource(Protocol):
 
     def publish(self, learner: WeightSource, version: int) -> None:
         """The step of the last rollouts is done: these are the weights to sample from."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Where the last step ended, for a checkpoint."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None: ...
 
@@ -306,35 +300,28 @@ class Learner(Protocol):
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One step's updates. Raises NumericsError where too many in a row are non-finite."""
-        ...
 
     def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
         """What to subtract from each answer's reward (KL shaped into the reward), or None."""
-        ...
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Of the model's own tokens of every answer, under the weights as they are now."""
-        ...
 
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
-        ...
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a checkpoint holds beside the weights: tensors by parameter name, and plain values."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Any], plain: Mapping[str, Any]) -> None: ...
 
     def scale_rate(self, factor: float) -> None:
         """Multiplies the learning rate from here on, whatever its schedule."""
-        ...
 
     def scale_beta(self, factor: float) -> None: ...
 
     def check_memory(self) -> None:
         """Tries the largest micro-batch before the first step, and takes a smaller one where it does not fit."""
-        ...
 
 
 class Reporter(Protocol):
@@ -346,7 +333,6 @@ class Reporter(Protocol):
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
         """Something long that is no GRPO step: how far it is, and how it goes."""
-        ...
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
 

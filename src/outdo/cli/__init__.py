@@ -25,9 +25,7 @@ try:
         grade,
         harvest,
         report,
-        sft,
         sweep,
-        tasks,
         train,
     )
     from outdo.cli.app import app

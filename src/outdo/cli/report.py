@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.errors import RunError
@@ -25,8 +25,8 @@ def _notify(message: str) -> None:
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
+    run: Annotated[str, Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
 ) -> None:
     """Write a run as one page to send: verdict, curves, findings, answers before and after, recipe.
 
@@ -57,9 +57,9 @@ def report(
 
 @app.command()
 def plot(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
-    signals: Annotated[str, typer.Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
+    runs: Annotated[list[str], Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
+    signals: Annotated[str, Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
 ) -> None:
     """Draw the curves of one or several runs.
 

@@ -60,7 +60,6 @@ class PlainLines:
         self.note(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and how it goes."""
         if _due(step, total, 5):
             self.note(f"  {name} {step + 1}/{total}  {more}")
 
@@ -72,21 +71,18 @@ class PlainLines:
     def close(self) -> None: ...
 
 
-class LiveTable:
+class LiveTable(PlainLines):
     """For terminals: progress, and each signal at the start, now, and over time."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.pace = console, _Pace()
+        super().__init__(console)
         self.rows: list[Mapping[str, Any]] = []
         self.live: Live | None = None
 
-    def note(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
     def begin(self, phase: str) -> None:
         self.close()
-        self.pace, self.rows = _Pace(), []
-        self.note(phase)
+        self.rows = []
+        super().begin(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
         self._show(_progress(name, step, total, self.pace, more))
