@@ -22,8 +22,7 @@ P = ParamSpec("P")
 
 
 def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
-    """For a function that passes all it is given to `of`: its parameters are that one's, for type checkers, editors
-    and `help`."""
+    """For a function that passes all it is given to `of`: it shows that one's parameters."""
 
     def decorate(function: Callable[..., Result]) -> Callable[P, Result]:
         parameters, returned = signature(of), signature(function).return_annotation

@@ -73,11 +73,8 @@ class PlaceError(RunError):
 
 
 def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean {!r}?") -> str:
-    """The known name that was probably meant, in that form; nothing where none is near.
-
-    One that begins with the word is nearer than one that has it for a part, that than one which is spelled alike, and
-    that than one which the word begins with.
-    """
+    """The known name that was probably meant, in that form; nothing where none is near. Nearest is one that begins
+    with the word, then one that has it for a part, one that is spelled alike, and one that the word begins with."""
     text, names = str(word), sorted(known, key=len)
     if len(text) > LONGEST:
         return ""

@@ -1,7 +1,5 @@
 """Starts `outdo …` in a process of its own without import time: by a fork of this one, where everything is imported.
-
-This process must not have computed anything before: threads do not survive a fork.
-"""
+This process must not have computed anything before: threads do not survive a fork."""
 
 from __future__ import annotations
 

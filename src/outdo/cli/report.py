@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +18,6 @@ PAGE = {
     ".html": (b'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"/><meta http-equiv="Content-Security',)
 }
 PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg"), ".pdf": (b"%PDF",)}
-
-
-def _notify(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 @app.command()
@@ -50,7 +47,7 @@ def report(
         print("no PNG beside it: that needs pip install 'outdo[plot]'")
         return
     try:
-        print(plot_runs([folder], path.with_suffix(".png"), notify=_notify))
+        print(plot_runs([folder], path.with_suffix(".png"), notify=partial(print, file=sys.stderr)))
     except RunError as error:
         print(f"no PNG beside it: {error}")
 
@@ -73,4 +70,4 @@ def plot(
         refuse_foreign(out, PICTURES)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
-    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _notify))
+    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, partial(print, file=sys.stderr)))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.drills.desk import Desk, ShowProgress
+from outdo.drills.desk import Desk, ShowProgress, logged
 from outdo.drills.draw import draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel
 from outdo.drills.judge import improved, named, no_longer
@@ -47,7 +46,10 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     elif findings[0].change:
         change = findings[0].change.pair()
         desk.say(f"  change, by the doctor: {change}")
-        fixed, start = _treat(drill, desk, failing)
+        with logged(desk.folder / "cured.log") as reporter:
+            progress = [ShowProgress("cured", desk.say)]
+            treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
+        fixed, start = treatment.folder, treatment.start
     else:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
     fixed_history = run_history(fixed)
@@ -64,14 +66,6 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     with suppress(RunError):  # without matplotlib there is no picture
         picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
     return Outcome(tuple(checks), facts, picture)
-
-
-def _treat(drill: Drill, desk: Desk, failing: Path) -> tuple[Path, int]:
-    """The run with the doctor's change, and the step from before the onset that it resumes from."""
-    with desk.logged("cured") as reporter:
-        progress = [ShowProgress("cured", desk.say)]
-        treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
-    return treatment.folder, treatment.start
 
 
 def format_keys(keys: Keys) -> str:

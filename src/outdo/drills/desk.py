@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,8 @@ class Desk:
     def train(self, name: str, keys: Keys) -> Path:
         """One run of the drill, in a folder of that name."""
         recipe = self.recipe(name, keys)
-        with self.logged(name) as reporter:
+        with logged(self.folder / f"{name}.log") as reporter:
             return api.train(recipe, reporter=reporter, callbacks=[ShowProgress(name, self.say)]).folder
-
-    def logged(self, name: str) -> AbstractContextManager[PlainLines]:
-        """All that a run prints goes to NAME.log."""
-        return logged(self.folder / f"{name}.log")
 
 
 class ShowProgress(Callback):

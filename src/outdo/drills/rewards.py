@@ -1,7 +1,5 @@
-"""Rewards that make a run fail, each with a mistake that real graders have, and a dense reward that fixes one.
-
-Named in a recipe as `outdo.drills.rewards:NAME`. Only `digits` is fit to train on.
-"""
+"""Rewards that make a run fail, each with a mistake that real graders have, and a dense reward that fixes one: only
+`digits` is fit to train on. Named in a recipe as `outdo.drills.rewards:NAME`."""
 
 from __future__ import annotations
 

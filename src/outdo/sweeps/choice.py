@@ -1,7 +1,6 @@
 """Which setting to pick: by held-out success, among those whose signals are sane, beyond noise.
 
-Where the best does not differ significantly from others, the default is kept if it is among them, else the fastest is
-picked.
+Of those that do not differ significantly from the best, the default is picked, else the fastest.
 """
 
 from __future__ import annotations

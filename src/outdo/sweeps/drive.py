@@ -207,11 +207,8 @@ def _run_all(drive: Drive, cells: Sequence[Cell], children: Children, parallel: 
             drive.rows[cell.name] = row
             drive.save()
             eta = (time.monotonic() - start) / ended * (len(cells) - ended)
-            notify(f"[{ended}/{len(cells)}] {describe_cell(row)}  ETA {_duration(eta)}")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+            duration = f"{eta / 60:.0f} min" if eta > 90 else f"{eta:.0f} s"
+            notify(f"[{ended}/{len(cells)}] {describe_cell(row)}  ETA {duration}")
 
 
 def describe_cell(row: dict[str, Any]) -> str:

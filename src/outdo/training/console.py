@@ -132,7 +132,7 @@ def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     for new in after:
         old = had.get(new.split)
         passes = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
-        table.add_row(f"{new.split} ({new.n})", interval(old) if old else "–", interval(new), *passes)
+        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *passes)
     return table
 
 
@@ -142,8 +142,7 @@ def stages_table(stages: Sequence[StageResult]) -> Table:
     for stage in stages:
         name, task, before = stage.name, stage.recipe.dataset_name, {one.split: one for one in stage.before}
         for one in stage.after:
-            start = before.get(one.split)
-            table.add_row(name, task, f"{one.split} ({one.n})", interval(start) if start else "–", interval(one))
+            table.add_row(name, task, f"{one.split} ({one.n})", interval(before.get(one.split)), interval(one))
             name = task = ""
         if not stage.after:
             table.add_row(name, task, "–", "–", "–")
@@ -154,8 +153,8 @@ def _change(old: float | None, new: float | None) -> str:
     return format_share(new) if old is None or new is None else f"{format_share(old)} → {format_share(new)}"
 
 
-def interval(e: Evaluation) -> str:
-    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
+def interval(e: Evaluation | None) -> str:
+    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]" if e else "–"
 
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:

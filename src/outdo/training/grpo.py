@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -79,7 +76,10 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
     with run.uninterruptible():
         learner = LocalLearner(run.policy, run.recipe)
         if learner.reference:
-            _load_weights(learner.reference, run.writer.reference_folder / checkpoint.name_of(0))
+            folder = run.writer.reference_folder / checkpoint.name_of(0)
+            if problem := checkpoint.corruption(folder):
+                raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
+            learner.reference.load_state_dict(load_file(folder / WEIGHTS))
         run.restore(learner, point)
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)
@@ -98,10 +98,8 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
 
 def _report_difficulty(run: Run, before: Evaluation) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
-    passes = before.pass_at
-    k = max(passes, default=1)
-    chance = passes.get(1, before.success_rate)
-    rewards = run.context.rewards
+    passes, rewards = before.pass_at, run.context.rewards
+    k, chance = max(passes, default=1), passes.get(1, before.success_rate)
     partial = dense_rewards(rewards, chance > 0.5) if rewards else []
     for line in describe_difficulty(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
         run.reporter.note(line)
@@ -116,9 +114,3 @@ def _save_reference(run: Run, learner: LocalLearner) -> None:
         checkpoint.save(run.writer.reference_folder, 0, lambda folder: save_file(tensors, folder / WEIGHTS))
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error
-
-
-def _load_weights(model: Any, folder: Path) -> None:
-    if problem := checkpoint.corruption(folder):
-        raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
-    model.load_state_dict(load_file(folder / WEIGHTS))

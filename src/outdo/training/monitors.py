@@ -33,7 +33,7 @@ def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
     """Recording comes first: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
     trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
-    return [recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder), ReportPage()]
+    return [recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder)]
 
 
 class Recorder(Callback):
@@ -112,7 +112,7 @@ class KLGuard(Callback):
 
 
 class Console(Callback):
-    """Shows the run to a person."""
+    """Shows the run to a person, and when it is over by its report."""
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         run.reporter.step(step, run.recipe.max_steps, metrics)
@@ -126,6 +126,9 @@ class Console(Callback):
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         run.reporter.note(finding_line(finding))
+
+    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
+        try_report(run.folder, run.reporter.note)
 
 
 class Schedule(Callback):
@@ -142,13 +145,6 @@ class Schedule(Callback):
             with run.uninterruptible():
                 run.save()
             self.recorder.saving = time.perf_counter() - start
-
-
-class ReportPage(Callback):
-    """Writes the report of the run when it is over."""
-
-    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
-        try_report(run.folder, run.reporter.note)
 
 
 def logged_tokens(run: TrainingRun[Any], groups: Sequence[Group]) -> list[Tokens]:

@@ -45,8 +45,7 @@ MAX_TEXT_CHARS = 1000  # in these tables
 
 
 class Sink(Protocol):
-    """A tool. `step` is the number of completed steps: 0 is before the first. Names of SFT rows start with `sft/`, and
-    their steps count SFT updates."""
+    """A tool. `step` is the number of completed steps; of SFT rows, whose names start with `sft/`, of SFT updates."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -89,11 +88,6 @@ def select_trackers(report_to: Iterable[str]) -> list[str]:
 # --- what is sent
 
 
-def sanitize_name(name: str) -> str:
-    """A name that every tool accepts: mlflow allows letters, digits and a few other characters."""
-    return re.sub(r"[^-\w./ ]", "_", name.replace("@", "_at_"))
-
-
 def step_values(row: Mapping[str, Any]) -> dict[str, float]:
     """A row of metrics: train/reward_mean, train/reward/NAME, time/update."""
     return _named(row, lambda key: key if key.startswith("time/") else f"train/{key}")
@@ -105,9 +99,10 @@ def eval_values(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _named(row: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, float]:
-    """The finite numbers of a row, under their names."""
+    """The finite numbers of a row, under names that every tool accepts: mlflow allows few characters."""
     numbers = {key: float(value) for key, value in row.items() if key != "step" and isinstance(value, (int, float))}
-    return {sanitize_name(name(key)): value for key, value in numbers.items() if math.isfinite(value)}
+    names = {key: re.sub(r"[^-\w./ ]", "_", name(key).replace("@", "_at_")) for key in numbers}
+    return {names[key]: value for key, value in numbers.items() if math.isfinite(value)}
 
 
 def sample_answers(groups: Sequence[Group]) -> list[dict[str, Any]]:
