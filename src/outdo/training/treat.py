@@ -82,7 +82,7 @@ def treat(
     reporter: Reporter,
     steps: int | None = None,
     out: Path | None = None,
-    watchers: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Treatment:
     """Makes the first finding's change and continues the run with it. Raises RecipeError where there is none."""
     history = run_history(folder)
@@ -106,13 +106,13 @@ def treat(
     reporter.note(f"{finding.code}: {finding.change.describe()}")
     origin = f"step {start}" if saved else "the start (no checkpoint is from before it)"
     reporter.note(f"continuing from {origin}, in {copy}")
-    callbacks = [_StopAfter(last), *watchers]
+    watchers = [_StopAfter(last), *callbacks]
     with suppress(Halted):  # enough, or a guard: what there is is judged
         if saved:
             _copy_run(folder, manifest, copy, saved)
-            launch(make_context(resume=copy, force=True, reporter=reporter, callbacks=callbacks, **keys))
+            launch(make_context(resume=copy, force=True, reporter=reporter, callbacks=watchers, **keys))
         else:
-            launch(make_context(recipe, reporter=reporter, callbacks=callbacks))
+            launch(make_context(recipe, reporter=reporter, callbacks=watchers))
     return _judged(history, finding, finding.expect, copy, start)
 
 
