@@ -23,7 +23,7 @@ from outdo.runs.outputs import refuse_folder
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
-    from outdo.sweeps.grid import Sweep
+    from outdo.sweeps.grid import Cell, Sweep
 
 
 @app.command()
@@ -99,8 +99,10 @@ def _refuse_unknown(sweep: Sweep, only: list[str]) -> None:
         if name not in EXTRA_COLUMNS:
             raise RecipeError(f"sweep: columns: {name!r} is not one of {', '.join(EXTRA_COLUMNS)}")
     keys = ("dataset_name", "task_args", "columns", "dataset_mixture", "reward_funcs", "reward_weights", "reward_gate")
-    distinct = {json.dumps([cell.definition[key] for key in keys], sort_keys=True): cell for cell in sweep.cells[::-1]}
-    for cell in reversed(distinct.values()):
+    distinct: dict[str, Cell] = {}
+    for cell in sweep.cells:
+        distinct.setdefault(json.dumps([cell.definition[key] for key in keys], sort_keys=True), cell)
+    for cell in distinct.values():
         try:
             rewards_of(cell.recipe, task_of(cell.recipe), {})
         except (RecipeError, ValueError) as error:

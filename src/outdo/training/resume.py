@@ -84,9 +84,9 @@ def _stable(value: Any) -> Any:
 def reward_files(rewards: Rewards | None) -> dict[str, str]:
     """A hash of each file that one of the user's rewards is in, except one that is only measured. Objects have none,
     and what such a file imports is not looked into."""
-    hashes: dict[str, str] = {}
     if rewards is None:
-        return hashes
+        return {}
+    hashes: dict[str, str] = {}
     for part in rewards.by_part.values():
         hashes |= reward_files(part)
     for reward in rewards.parts:
