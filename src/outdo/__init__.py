@@ -10,31 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "train": "outdo.api",
-    "evaluate": "outdo.api",
-    "sft": "outdo.api",
-    "Callback": "outdo.training.callbacks",
-    "EarlyStopping": "outdo.training.callbacks",
-    "plot": "outdo.report.plot",
-    "GRPOTrainer": "outdo.training.trainer",
-    "group_advantages": "outdo.algo.advantage",
-    "rloo_advantages": "outdo.algo.advantage",
-    "reinforce_pp_advantages": "outdo.algo.advantage",
-    "grpo_loss": "outdo.algo.losses",
-    "k1_kl": "outdo.algo.divergence",
-    "k2_kl": "outdo.algo.divergence",
-    "k3_kl": "outdo.algo.divergence",
-    "clip_table": "outdo.algo.clip",
-    "pass_at_k": "outdo.evals.estimate",
-    "wilson": "outdo.evals.estimate",
-    "Recipe": "outdo.recipe.schema",
-    "load_recipe": "outdo.recipe.load",
-    "task": "outdo.tasks.task",
-    "belongs": "outdo.tasks.splits",
-    "Prompt": "outdo.types",
-    "Grade": "outdo.types",
+_NAMES = {
+    "outdo.algo.advantage": ("group_advantages", "reinforce_pp_advantages", "rloo_advantages"),
+    "outdo.algo.clip": ("clip_table",),
+    "outdo.algo.divergence": ("k1_kl", "k2_kl", "k3_kl"),
+    "outdo.algo.losses": ("grpo_loss",),
+    "outdo.api": ("evaluate", "sft", "train"),
+    "outdo.evals.estimate": ("pass_at_k", "wilson"),
+    "outdo.recipe.load": ("load_recipe",),
+    "outdo.recipe.schema": ("Recipe",),
+    "outdo.report.plot": ("plot",),
+    "outdo.tasks.splits": ("belongs",),
+    "outdo.tasks.task": ("task",),
+    "outdo.training.callbacks": ("Callback", "EarlyStopping"),
+    "outdo.training.trainer": ("GRPOTrainer",),
+    "outdo.types": ("Grade", "Prompt"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 if TYPE_CHECKING:
     from outdo.algo.advantage import group_advantages as group_advantages
@@ -61,19 +53,18 @@ if TYPE_CHECKING:
     from outdo.types import Grade as Grade
     from outdo.types import Prompt as Prompt
 
-
-__all__ = sorted(_WHERE)  # noqa: PLE0605 names, all of them texts
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605 names, all of them texts
 
 
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("outdo.errors")
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'outdo' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    return sorted([*globals(), *_MODULE_OF])

@@ -23,8 +23,7 @@ INTERNAL = ("kind", "overrides", "where")  # of the command line
 
 
 def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
-    """For a function that passes all it is given to `of`: its parameters are that one's, for type checkers, editors
-    and `help`."""
+    """For a function that passes all it is given to `of`: it shows that one's parameters."""
 
     def decorate(function: Callable[..., Result]) -> Callable[P, Result]:
         public = [one for one in signature(of).parameters.values() if one.name not in INTERNAL]

@@ -18,34 +18,30 @@ class OutdoError(Exception):
     exit_status = 1
 
 
-class RecipeError(OutdoError, ValueError):
+class InputError(OutdoError, ValueError):
+    """Something that was given cannot be used."""
+
+    exit_status = 2
+
+
+class RecipeError(InputError):
     """The recipe asks for something that cannot be."""
 
-    exit_status = 2
 
-
-class TaskError(OutdoError, ValueError):
+class TaskError(InputError):
     """The prompts cannot be had, or are not what a task must give."""
 
-    exit_status = 2
 
-
-class GraderError(OutdoError, ValueError):
+class GraderError(InputError):
     """A reward function cannot be found or does not keep its contract."""
 
-    exit_status = 2
 
-
-class SandboxError(OutdoError, ValueError):
+class SandboxError(InputError):
     """Code or workers cannot be isolated on this machine."""
 
-    exit_status = 2
 
-
-class ModelError(OutdoError, ValueError):
+class ModelError(InputError):
     """The model or its tokenizer cannot be loaded or used."""
-
-    exit_status = 2
 
 
 class EngineError(OutdoError, RuntimeError):
@@ -77,11 +73,8 @@ class PlaceError(RunError):
 
 
 def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean {!r}?") -> str:
-    """The known name that was probably meant, in that form; nothing where none is near.
-
-    One that begins with the word is nearer than one that has it for a part, that than one which is spelled alike, and
-    that than one which the word begins with.
-    """
+    """The known name that was probably meant, in that form; nothing where none is near. Nearest is one that begins
+    with the word, then one that has it for a part, one that is spelled alike, and one that the word begins with."""
     text, names = str(word), sorted(known, key=len)
     if len(text) > LONGEST:
         return ""

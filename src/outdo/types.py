@@ -36,10 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens that one side wrote: the model, or an environment that answered it.
-
-    Only the model's own segments have log-probabilities, and only they are trained on.
-    """
+    """Tokens that the model wrote, or an environment that answered it; only the model's have log-probabilities."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] = ()  # the sampler's own, under the distribution that each token was drawn from
@@ -54,10 +51,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One sampled answer: what the model wrote and, over several turns, what it was answered.
-
-    Token ids are those that were sampled: text is never encoded again to get them back.
-    """
+    """One sampled answer: what the model wrote and, over several turns, what it was answered. Token ids are those that
+    were sampled: text is never encoded again to get them back."""
 
     segments: tuple[Segment, ...]
     text: str
@@ -65,31 +60,25 @@ class Trajectory:
 
     @classmethod
     def single(
-        cls,
-        token_ids: tuple[int, ...],
-        logprobs: tuple[float, ...],
-        text: str,
-        finish: Finish,
-        version: int,
-        support: Support = (),
+        cls, token_ids: tuple[int, ...], logprobs: tuple[float, ...], text: str, finish: Finish, version: int
     ) -> Trajectory:
         """The common case: one turn, all of it the model's."""
-        return cls((Segment(token_ids, logprobs, version, support),), text, finish)
+        return cls((Segment(token_ids, logprobs, version),), text, finish)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         """All tokens after the prompt, the environment's included."""
-        return self.segments[0].token_ids if len(self.segments) == 1 else self._joined("token_ids")
+        return self._joined("token_ids")
 
     @property
     def logprobs(self) -> tuple[float, ...]:
         """Of the model's own tokens."""
-        return self.segments[0].logprobs if len(self.segments) == 1 else self._joined("logprobs")
+        return self._joined("logprobs")
 
     @property
     def support(self) -> Support:
         """Of the model's own tokens."""
-        return self.segments[0].support if len(self.segments) == 1 else self._joined("support")
+        return self._joined("support")
 
     @property
     def mask(self) -> Mask:
@@ -109,6 +98,8 @@ class Trajectory:
         return min(segment.version for segment in self.segments if segment.trained)
 
     def _joined(self, name: str) -> tuple[Any, ...]:
+        if len(self.segments) == 1:
+            return getattr(self.segments[0], name)
         return tuple(value for segment in self.segments for value in getattr(segment, name))
 
 
@@ -229,39 +220,31 @@ class WeightSource(Protocol):
 
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
-        ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Token ids in, token ids out. It knows no chat template, no task and no group.
-
-    A generation is yielded as soon as its last answer is done, in any order. What is sampled depends on a request's
-    prompt, seeds and parameters alone, not on its neighbours.
-    """
+    """Token ids in, token ids out. It knows no chat template, no task and no group. A generation is yielded as soon as
+    its last answer is done, in any order. What is sampled depends on a request's prompt, seeds and parameters alone,
+    not on its neighbours."""
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Generation]: ...
 
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""
-        ...
 
     def abort(self) -> None:
         """Drops the requests in flight."""
-        ...
 
     @property
     def capacity(self) -> int:
         """How many answers it decodes side by side."""
-        ...
 
 
 class Sampler(Protocol):
-    """Prompts in, groups of answers out: an engine, and the chat template in front of it.
-
-    A group is yielded as soon as its last answer is done, in any order, so that grading overlaps sampling. The seed
-    of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
-    """
+    """Prompts in, groups of answers out: an engine, and the chat template in front of it. A group is yielded as soon as
+    its last answer is done, in any order, so that grading overlaps sampling. The seed of every answer is
+    `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled."""
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]: ...
 
@@ -278,10 +261,8 @@ class Rollouts:
 
 
 class RolloutSource(Protocol):
-    """Where a step's groups come from. It owns the curriculum's position and the rollouts in flight.
-
-    No group that it returns is more than `max_staleness` training steps older than the weights it is trained into.
-    """
+    """Where a step's groups come from. It owns the curriculum's position and the rollouts in flight. No group is more
+    than `max_staleness` training steps older than the weights it is trained into."""
 
     @property
     def max_staleness(self) -> int: ...
@@ -290,52 +271,38 @@ class RolloutSource(Protocol):
 
     def publish(self, learner: WeightSource, version: int) -> None:
         """The step of the last rollouts is done: these are the weights to sample from."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """Where the last step ended, for a checkpoint."""
-        ...
 
     def load_state(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Learner(Protocol):
-    """Turns a batch into new weights. Engines and learners count versions in training steps.
-
-    Denominators are those of the whole update, whatever part of it is computed at once.
-    """
+class Learner(WeightSource, Protocol):
+    """Turns a batch into new weights. Engines and learners count versions in training steps. Denominators are those of
+    the whole update, whatever part of it is computed at once."""
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One step's updates. Raises NumericsError where too many in a row are non-finite."""
-        ...
 
     def penalties(self, groups: Sequence[Group]) -> list[list[float]] | None:
         """What to subtract from each answer's reward (KL shaped into the reward), or None."""
-        ...
 
     def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Of the model's own tokens of every answer, under the weights as they are now."""
-        ...
-
-    def weights(self) -> Mapping[str, Any]:
-        """What is trained, by parameter name: the model, or its adapter."""
-        ...
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a checkpoint holds beside the weights: tensors by parameter name, and plain values."""
-        ...
 
     def load_state(self, tensors: Mapping[str, Any], plain: Mapping[str, Any]) -> None: ...
 
     def scale_rate(self, factor: float) -> None:
         """Multiplies the learning rate from here on, whatever its schedule."""
-        ...
 
     def scale_beta(self, factor: float) -> None: ...
 
     def check_memory(self) -> None:
         """Tries the largest micro-batch before the first step, and takes a smaller one where it does not fit."""
-        ...
 
 
 class Reporter(Protocol):
@@ -347,7 +314,6 @@ class Reporter(Protocol):
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
         """Something long that is no GRPO step: how far it is, and how it goes."""
-        ...
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
 

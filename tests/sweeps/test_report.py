@@ -13,6 +13,7 @@ from outdo.evals.estimate import paired_difference
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.draw import draw
+from outdo.sweeps.grid import Sweep
 from outdo.sweeps.report import heat_map, notes, page, table
 from support.cells import row
 
@@ -53,10 +54,11 @@ def test_heat_map() -> None:
 
 def test_page() -> None:
     settings = settings_of(grid())
-    text = page("Title", "About.", settings, choose(settings), {"made by": "`outdo sweep`"}, "p.png", ["grad_norm"])
+    sweep = Sweep((), (), title="Title", about="About.", columns=("grad_norm",))
+    text = page(sweep, settings, choose(settings), {"made by": "`outdo sweep`"}, "p.png")
     assert "| num_generations=4 beta=0.0 | 0.520 [0.45, 0.59] | +0.32 |" in text and "against" not in text
     best = settings[-1].name
-    told = page("Title", "", settings, choose(settings), {}, default=best)
+    told = page(Sweep((), (), title="Title", default=best), settings, choose(settings), {})
     gap = paired_difference([1.0] * 104 + [0.0] * 96, [1.0] * 128 + [0.0] * 72)
     assert f"| against {best} |" in told and f"| -0.120 [{gap.low:+.3f}, {gap.high:+.3f}], lower |" in told
     assert "halted; halted at step 9: KL\\|past |" in text and "**Pick** num_generations=" in text

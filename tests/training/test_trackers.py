@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
+from outdo.doctor.finding import Change, Evidence, Finding
 from outdo.errors import RecipeError
+from outdo.evals.held_out import Evaluation
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.manifest import holds_run
@@ -35,6 +37,7 @@ from support.harness import Bench, same
 
 RECIPE = Recipe(max_steps=4, run_name="a run: «one»", project="my project", reward_funcs=["numeric"])
 EVAL = {"split": "test/a", "n": 10, "success_rate": 0.5, "low": 0.2, "high": 0.8, "pass@10": 0.75, "problems": "ab"}
+EVAL |= {"temperature": 1.0, "broken": 0}
 
 
 def follow(folder: Path, names: Sequence[str], steps: range, completed: bool = True) -> list[str]:
@@ -43,15 +46,17 @@ def follow(folder: Path, names: Sequence[str], steps: range, completed: bool = T
     recipe = RECIPE.model_copy(update={"report_to": list(names)})
     keys = recipe.model_dump(mode="json")
     run = RunWriter.reopen(folder) if holds_run(folder) else RunWriter.create(folder, keys, {"kind": "grpo"})
-    tracked = Trackers.of(run, recipe, messages.append)
+    tracked, itself = Trackers.of(run, recipe, messages.append), cast(Any, None)  # a tracker does not look at the run
     for step in range(2):
-        tracked.sft_update({"step": step, "loss": 2.0 - step, "lr": 1e-3})
-    tracked.evaluation({"step": 0, **EVAL})
+        tracked.on_sft_step(itself, {"step": step, "loss": 2.0 - step, "lr": 1e-3})
+    tracked.on_eval(itself, 0, [Evaluation.of(EVAL)])
     for step in steps:
-        tracked.step(step, numbers(step, step / 10, kl_mean=None), [group("1+1", ["<b>`2`</b>", "no"], [1.0, 0.0])])
-    tracked.finding(1, "kl_blowup", "doctor: kl_blowup since step 1 (kl_mean 0.01 → 0.5); try beta=0.04")
-    tracked.evaluation({"step": steps.stop, **EVAL})
-    tracked.close(completed)
+        groups = [group("1+1", ["<b>`2`</b>", "no"], [1.0, 0.0])]
+        tracked.on_step(itself, step, numbers(step, step / 10, kl_mean=None), groups)
+    evidence = (Evidence("kl_mean", 0.01, 0.5),)
+    tracked.on_finding(itself, 1, Finding("kl_blowup", "critical", 1, evidence, Change("beta", 0.0, 0.04)))
+    tracked.on_eval(itself, steps.stop, [Evaluation.of(EVAL)])
+    tracked.on_end(itself, "done" if completed else "stopped", "")
     run.close()
     return messages
 

@@ -15,21 +15,8 @@ STOPPED = 130  # by Ctrl-C
 READER_GONE = 141  # as of a command that SIGPIPE ends
 
 try:
-    from outdo.cli import (  # noqa: F401 importing registers the commands
-        chat,
-        dash,
-        doctor,
-        drill,
-        evaluate,
-        export,
-        grade,
-        harvest,
-        report,
-        sft,
-        sweep,
-        tasks,
-        train,
-    )
+    # importing registers the commands
+    from outdo.cli import chat, dash, doctor, drill, evaluate, export, grade, harvest, report, sweep, train  # noqa: F401
     from outdo.cli.app import app
     from outdo.errors import OutdoError
     from outdo.parallel.host import share_cores

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
@@ -27,23 +27,23 @@ KEYS = ("top_k", "min_p", "stop", *OPTION_KEYS.values())
 
 @app.command()
 def chat(
-    context: typer.Context,
+    context: Context,
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="MODEL [key=value …]", help="A Hugging Face folder, a hub name, or a run; and keys of a recipe."
         ),
     ],
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
+        str | None, Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.7,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1: all tokens.")] = 1.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
-    seed: Annotated[int | None, typer.Option(min=0, help="Makes answers reproducible; default: random.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    system: Annotated[str | None, Option(help="A system prompt.")] = None,
+    temperature: Annotated[float, Option(min=0.0, help="0: greedy.")] = 0.7,
+    top_p: Annotated[float, Option(min=0.0, max=1.0, help="Nucleus sampling; 1: all tokens.")] = 1.0,
+    max_completion_length: Annotated[int, Option(min=1, help="The most tokens of an answer.")] = 512,
+    seed: Annotated[int | None, Option(min=0, help="Makes answers reproducible; default: random.")] = None,
+    dtype: Annotated[str, Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Chat with a model. Answers are shown while they are generated.
 
@@ -78,7 +78,7 @@ def chat(
     talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
     if text is not None:
         reply = _answer(talk, text)
-        raise typer.Exit(130 if reply.finish == "interrupted" else 0)
+        raise Exit(130 if reply.finish == "interrupted" else 0)
     _converse(talk, model)
 
 

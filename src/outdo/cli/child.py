@@ -1,7 +1,5 @@
 """Starts `outdo …` in a process of its own without import time: by a fork of this one, where everything is imported.
-
-This process must not have computed anything before: threads do not survive a fork.
-"""
+This process must not have computed anything before: threads do not survive a fork."""
 
 from __future__ import annotations
 
@@ -38,10 +36,8 @@ class Child:
 
 
 def start(words: Sequence[str], log: Path, threads: int) -> Child:
-    """Starts `outdo WORDS`, which writes to `log` and gets SIGTERM when this process ends.
-
-    It has a process group of its own, so that Ctrl-C reaches it once, through this process.
-    """
+    """Starts `outdo WORDS`, which writes to `log` and gets SIGTERM when this process ends. It has a process group of
+    its own, so that Ctrl-C reaches it once, through this process."""
     from outdo import api, cli  # noqa: F401 imported once, before the fork
     from outdo.training import plan  # noqa: F401 imported once, before the fork
 
@@ -80,11 +76,10 @@ def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
 
 
 def _redirect(log: Path) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(nothing, 0)
-    for descriptor in (1, 2):
-        os.dup2(out, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
 
 

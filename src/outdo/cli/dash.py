@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
@@ -19,13 +19,13 @@ TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # that needs no escape in an addr
 
 @app.command()
 def dash(
-    runs: Annotated[Path, typer.Argument(metavar="[RUNS]", help="A folder of runs, or one run.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; the next free one if it is taken. 0: any.")] = 8787,
-    host: Annotated[str, typer.Option(help="Address to listen on; one that is not local gets a token.")] = "127.0.0.1",
-    token: Annotated[str | None, typer.Option(help="Require this token; default: a random one where needed.")] = None,
-    browse: Annotated[bool | None, typer.Option("--open/--no-open", help="Open a browser; default: auto.")] = None,
-    descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
-    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+    runs: Annotated[Path, Argument(metavar="[RUNS]", help="A folder of runs, or one run.")] = Path("runs"),
+    port: Annotated[int, Option(min=0, max=65535, help="Port; the next free one if it is taken. 0: any.")] = 8787,
+    host: Annotated[str, Option(help="Address to listen on; one that is not local gets a token.")] = "127.0.0.1",
+    token: Annotated[str | None, Option(help="Require this token; default: a random one where needed.")] = None,
+    browse: Annotated[bool | None, Option("--open/--no-open", help="Open a browser; default: auto.")] = None,
+    descriptor: Annotated[int | None, Option("--fd", hidden=True)] = None,
+    parent: Annotated[int | None, Option("--parent", hidden=True)] = None,
 ) -> None:
     """Show runs live in a browser: curves, answers, findings, sweeps. Read-only.
 

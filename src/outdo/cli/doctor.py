@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
@@ -18,16 +18,14 @@ STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
 @app.command()
 def doctor(
-    target: Annotated[Path | None, typer.Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    system: Annotated[bool, typer.Option("--system", help="Check this machine instead.")] = False,
+    target: Annotated[Path | None, Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
+    system: Annotated[bool, Option("--system", help="Check this machine instead.")] = False,
     treat: Annotated[
-        bool, typer.Option("--treat", help="Apply the change, resume from before the onset, and test it.")
+        bool, Option("--treat", help="Apply the change, resume from before the onset, and test it.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=5, help="Steps with the change; default: as expected.")] = None,
-    into: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the treated run; default: beside the run.")
-    ] = None,
+    steps: Annotated[int | None, Option(min=5, help="Steps with the change; default: as expected.")] = None,
+    into: Annotated[Path | None, Option("--out", help="Folder of the treated run; default: beside the run.")] = None,
 ) -> None:
     """Diagnose a run from its curves and answers: the evidence, one change, and the signal that should respond.
 
@@ -48,10 +46,9 @@ def doctor(
         raise RecipeError("--steps and --out need --treat")
     out = Console(highlight=False)
     if target is None:
-        _system(out, as_json)
-        return
+        return _system(out, as_json)
     if treat:
-        raise typer.Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
+        raise Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.train import exit_on_signal
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 @app.command()
 def drill(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME … | all]", help="Default: list them.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the warm-up and of every run.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Parent of the folders drill-NAME.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    names: Annotated[list[str] | None, Argument(metavar="[NAME … | all]", help="Default: list them.")] = None,
+    seed: Annotated[int, Option(min=0, help="Of the warm-up and of every run.")] = 0,
+    out: Annotated[Path, Option("--out", "-o", help="Parent of the folders drill-NAME.")] = Path("runs"),
+    as_json: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Make a small run fail on purpose, and check that the doctor names the failure and that one change fixes it.
 
@@ -37,10 +38,7 @@ def drill(
     from outdo.drills.registry import DRILLS, find_drills
 
     console = Console(highlight=False, stderr=as_json)
-
-    def notify(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
+    notify = partial(console.print, markup=False, soft_wrap=True)
     if not names:
         if as_json:
             print(json.dumps({name: drill.shows for name, drill in DRILLS.items()}, indent=2))
@@ -60,7 +58,7 @@ def drill(
         print(json.dumps([each.row() for each in results], indent=2, default=str))
     elif len(results) > 1:
         _summary(results, console)
-    raise typer.Exit(0 if all(each.outcome.passed for each in results) else 1)
+    raise Exit(0 if all(each.outcome.passed for each in results) else 1)
 
 
 def _show(done: Performed, console: Console) -> None:

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Context, Option
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
@@ -31,49 +31,49 @@ OPTION_KEYS = {  # option -> the recipe's key
 
 @app.command("eval")
 def evaluate(
-    context: typer.Context,
+    context: Context,
     words: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="MODEL… [key=value …]",
             help="One or more models (Hugging Face folders, hub names, runs), and keys of a recipe.",
         ),
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="Task names, .jsonl files or file.py:function; comma-separated. Default: the run's own."),
+        Option(help="Task names, .jsonl files or file.py:function; comma-separated. Default: the run's own."),
     ] = None,
-    split: Annotated[str, typer.Option(help="test, dev, ood, train, or all for data; comma-separated.")] = "test",
-    size: Annotated[str, typer.Option("--size", "-n", help="Problems per split; all (or 0): every one.")] = "200",
-    samples: Annotated[int, typer.Option(min=0, help="Samples per problem, for pass@k; 0: greedy only.")] = 10,
-    k: Annotated[str, typer.Option("--k", help="The k's of pass@k, comma-separated; default: 1, and 8 or 10.")] = "",
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of the samples.")] = 1.0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the samples.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Of the samples; 0: no limit.")] = 0,
-    min_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the samples; 0: no limit.")] = 0.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens per answer.")] = 256,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends an answer; repeatable.")] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Put before every problem.")] = None,
-    reward: Annotated[str | None, typer.Option(help="Judge by this reward instead of the task's own.")] = None,
+    split: Annotated[str, Option(help="test, dev, ood, train, or all for data; comma-separated.")] = "test",
+    size: Annotated[str, Option("--size", "-n", help="Problems per split; all (or 0): every one.")] = "200",
+    samples: Annotated[int, Option(min=0, help="Samples per problem, for pass@k; 0: greedy only.")] = 10,
+    k: Annotated[str, Option("--k", help="The k's of pass@k, comma-separated; default: 1, and 8 or 10.")] = "",
+    temperature: Annotated[float, Option(min=0.01, help="Of the samples.")] = 1.0,
+    top_p: Annotated[float, Option(min=0.0, max=1.0, help="Of the samples.")] = 1.0,
+    top_k: Annotated[int, Option(min=0, help="Of the samples; 0: no limit.")] = 0,
+    min_p: Annotated[float, Option(min=0.0, max=1.0, help="Of the samples; 0: no limit.")] = 0.0,
+    max_completion_length: Annotated[int, Option(min=1, help="Tokens per answer.")] = 256,
+    stop: Annotated[list[str] | None, Option(help="A text that ends an answer; repeatable.")] = None,
+    system_prompt: Annotated[str | None, Option(help="Put before every problem.")] = None,
+    reward: Annotated[str | None, Option(help="Judge by this reward instead of the task's own.")] = None,
     task_arg: Annotated[
-        list[str] | None, typer.Option("--task-arg", help="key=value for every task, TASK.key=value for one.")
+        list[str] | None, Option("--task-arg", help="key=value for every task, TASK.key=value for one.")
     ] = None,
-    base: Annotated[str | None, typer.Option(help="Compare with this model; default: the first.")] = None,
+    base: Annotated[str | None, Option(help="Compare with this model; default: the first.")] = None,
     retention: Annotated[
-        bool, typer.Option("--retention", help="Also score texts that the base model finds likely: forgetting.")
+        bool, Option("--retention", help="Also score texts that the base model finds likely: forgetting.")
     ] = False,
     text: Annotated[
-        Path | None, typer.Option(help="For --retention: score this file instead of texts by the base model.")
+        Path | None, Option(help="For --retention: score this file instead of texts by the base model.")
     ] = None,
-    also: Annotated[str, typer.Option(help="Further tasks, to see what training cost there; comma-separated.")] = "",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    also: Annotated[str, Option(help="Further tasks, to see what training cost there; comma-separated.")] = "",
+    dtype: Annotated[str, Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, Option(help="Of the samples.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write each answer with its verdict, as JSON Lines.")
+        Path | None, Option("--out", "-o", help="Write each answer with its verdict, as JSON Lines.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing --out file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing --out file.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Evaluate models on held-out problems: success, pass@k, and whether two models differ.
 
@@ -140,8 +140,7 @@ def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any
 def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> EvalPlan | None:
     """How the first of these models that is a run's was evaluated in training. None where there is no run.
 
-    Raises RecipeError for a run of several tasks, and for one with Python code: it came with the folder, and naming
-    the folder does not mean trusting it.
+    Raises RecipeError for a run of several tasks, and for one with code: to name its folder is not to trust it.
     """
     from outdo.cli.eval_command import format_eval_command
     from outdo.evals.from_recipe import code_names, plans_from_recipe, recipe_of_model, trained_splits
@@ -233,15 +232,12 @@ def _integer(option: str, word: str) -> int:
     return int(word)
 
 
-def _size(word: str) -> int:
-    return 0 if word == "all" else _integer("--size", word)
-
-
-def _ks(text: str) -> list[int]:
-    return sorted({_integer("--k", word) for word in _split_list(text)})
-
-
-PARSERS: dict[str, Callable[[str], Any]] = {"size": _size, "k": _ks, "split": _splits, "reward": lambda name: [name]}
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "size": lambda word: 0 if word == "all" else _integer("--size", word),
+    "k": lambda text: sorted({_integer("--k", word) for word in _split_list(text)}),
+    "split": _splits,
+    "reward": lambda name: [name],
+}
 
 
 def _write(path: Path, results: Sequence[EvalResult]) -> None:

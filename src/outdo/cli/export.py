@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from outdo.cli.app import app
 
 
 @app.command()
 def export(
-    model: Annotated[str, typer.Argument(help="A run, a checkpoint, a model folder, an adapter, a .gguf, a hub name.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new folder.")],
-    gguf: Annotated[Path | None, typer.Option(help="Also write a GGUF file, with llama.cpp's converter.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    model: Annotated[str, Argument(help="A run, a checkpoint, a model folder, an adapter, a .gguf, a hub name.")],
+    out: Annotated[Path, Option("--out", "-o", help="A new folder.")],
+    gguf: Annotated[Path | None, Option(help="Also write a GGUF file, with llama.cpp's converter.")] = None,
+    dtype: Annotated[str, Option(help="float32 or bfloat16.")] = "float32",
 ) -> None:
     """Write any model as one Hugging Face folder, with its adapter merged.
 

@@ -1,30 +1,32 @@
-"""`outdo grade`, `graders` and `audit`: rewards without training."""
+"""`outdo tasks`, `graders`, `grade` and `audit`: tasks and rewards without training."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
+from outdo.errors import TaskError
 
 
 @app.command("grade")
 def grade_file(
     file: Annotated[
-        str, typer.Argument(help="JSON Lines with `completion` and the reward's columns; - reads standard input.")
+        str, Argument(help="JSON Lines with `completion` and the reward's columns; - reads standard input.")
     ],
-    reward: Annotated[str, typer.Option(help="Names, file.py:function or grader.json, separated by commas.")] = "",
-    weights: Annotated[str, typer.Option(help="One for each reward, separated by commas.")] = "",
-    gate: Annotated[str, typer.Option(help="A reward; the others count only where it is right.")] = "",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: standard output.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per answer.")] = 10.0,
-    max_completion_length: Annotated[int, typer.Option(min=0, help="In tokens, for overlong and cosine.")] = 0,
-    tokenizer: Annotated[str | None, typer.Option(help="A folder or hub name, for rewards that count tokens.")] = None,
-    validate: Annotated[bool, typer.Option("--validate", help="Only validate a grader.json.")] = False,
+    reward: Annotated[str, Option(help="Names, file.py:function or grader.json, separated by commas.")] = "",
+    weights: Annotated[str, Option(help="One for each reward, separated by commas.")] = "",
+    gate: Annotated[str, Option(help="A reward; the others count only where it is right.")] = "",
+    out: Annotated[Path | None, Option("--out", "-o", help="Default: standard output.")] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
+    timeout: Annotated[float, Option(min=0.01, help="Seconds per answer.")] = 10.0,
+    max_completion_length: Annotated[int, Option(min=0, help="In tokens, for overlong and cosine.")] = 0,
+    tokenizer: Annotated[str | None, Option(help="A folder or hub name, for rewards that count tokens.")] = None,
+    validate: Annotated[bool, Option("--validate", help="Only validate a grader.json.")] = False,
 ) -> None:
     """Grade answers without training: one grade per line on standard output, a summary on standard error.
 
@@ -46,7 +48,7 @@ def grade_file(
 
         encode = load_encoder(tokenizer)
     options = command.Options(names, weights, gate, timeout, max_completion_length, encode)
-    raise typer.Exit(command.grade_file(file, out, options, force))
+    raise Exit(command.grade_file(file, out, options, force))
 
 
 @app.command()
@@ -54,26 +56,24 @@ def graders() -> None:
     """List the built-in graders: what each pays, needs and rejects."""
     from outdo.rewards.registry import GRADERS
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for name, grader in GRADERS.items():
-        console.print(name, style="bold", markup=False)
-        console.print(f"  pays      {grader.pays}", markup=False, soft_wrap=True)
-        console.print(f"  needs     {', '.join(grader.needs) or 'only the answer'}", markup=False)
+        console.print(name, style="bold")
+        console.print(f"  pays      {grader.pays}", soft_wrap=True)
+        console.print(f"  needs     {', '.join(grader.needs) or 'only the answer'}")
         if grader.rejects:
-            console.print(f"  rejects   {grader.rejects}", markup=False, soft_wrap=True)
-    console.print(
-        "\nYour own: file.py:function, package.module:function, or a grader.json in OpenAI's format", markup=False
-    )
+            console.print(f"  rejects   {grader.rejects}", soft_wrap=True)
+    console.print("\nYour own: file.py:function, package.module:function, or a grader.json in OpenAI's format")
 
 
 @app.command()
 def audit(
-    task: Annotated[str | None, typer.Argument(help="A task, for its prompts and rewards.")] = None,
-    reward: Annotated[str, typer.Option(help="Instead of the task's own, separated by commas.")] = "",
-    data: Annotated[str | None, typer.Option(help="JSON Lines of prompts to test the reward on.")] = None,
-    size: Annotated[int, typer.Option("--size", "-n", min=1, help="Number of prompts.")] = 20,
-    task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds per answer.")] = 10.0,
+    task: Annotated[str | None, Argument(help="A task, for its prompts and rewards.")] = None,
+    reward: Annotated[str, Option(help="Instead of the task's own, separated by commas.")] = "",
+    data: Annotated[str | None, Option(help="JSON Lines of prompts to test the reward on.")] = None,
+    size: Annotated[int, Option("--size", "-n", min=1, help="Number of prompts.")] = 20,
+    task_arg: Annotated[list[str] | None, Option("--task-arg", help="key=value for the task.")] = None,
+    timeout: Annotated[float, Option(min=0.01, help="Seconds per answer.")] = 10.0,
 ) -> None:
     """Test whether a reward is fit to train on: gold answers, exploits, determinism, speed. Exit status 0 if it is.
 
@@ -85,4 +85,43 @@ def audit(
     from outdo.recipe.parse import parse_overrides
     from outdo.rewards import command
 
-    raise typer.Exit(command.audit(task or data, reward, size, parse_overrides(task_arg or []), timeout))
+    raise Exit(command.audit(task or data, reward, size, parse_overrides(task_arg or []), timeout))
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks that can be trained on, each with an example and its rewards."""
+    from outdo.tasks.gym import generators
+    from outdo.tasks.task import TASKS
+
+    out = Console(highlight=False, markup=False)
+    for name, task in TASKS.items():
+        try:
+            example = next(task.prompts("train", 0))
+            shown = f"{example.text}   (answer: {example.answer})"
+        except TaskError as error:  # a task that needs a folder
+            shown = str(error)
+        args = [_format_parameter(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
+        out.print(name, style="bold")
+        out.print(f"  example   {shown}")
+        out.print(f"  rewards   {', '.join(task.rewards)}")
+        out.print(f"  splits    {', '.join(task.splits)}")
+        out.print(f"  task_args {', '.join(args)}")
+    try:
+        gym = sorted(generators())
+    except TaskError:
+        gym = ["not installed"]
+    out.print("\nreasoning_gym/NAME, the generators of reasoning-gym (pip install 'outdo[gym]'):")
+    out.print(f"  {', '.join(gym)}")
+    out.print(
+        "\nAlso: data (a .jsonl file with `prompt` and `answer` on each line, a folder, a hub name), a mixture "
+        "(dataset_mixture), or your own function: path/to/file.py:function"
+    )
+
+
+def _format_parameter(parameter: inspect.Parameter) -> str:
+    """As in the function's source: digits: int = 2."""
+    kind = parameter.annotation if isinstance(parameter.annotation, str) else ""
+    bare = str(parameter.replace(annotation=inspect.Parameter.empty))
+    name, equals, default = bare.partition("=")
+    return f"{name}: {kind}" + (f" = {default}" if equals else "") if kind else bare

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Context, Option
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
@@ -29,27 +29,27 @@ KEYS = (  # of a recipe, that decide a harvest
 
 @app.command()
 def harvest(
-    context: typer.Context,
+    context: Context,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL [key=value …]", help="A model's folder or name, or a run; and keys of a recipe."),
+        Argument(metavar="MODEL [key=value …]", help="A model's folder or name, or a run; and keys of a recipe."),
     ],
-    task: Annotated[str, typer.Option(help="A task's name, a .jsonl file, or file.py:function.")] = "arithmetic",
-    samples: Annotated[int, typer.Option(min=1, help="Answers per prompt.")] = 8,
-    size: Annotated[int, typer.Option("--size", "-n", min=0, help="Prompts; 0: all of a finite task.")] = 1000,
-    keep: Annotated[int, typer.Option(min=1, help="Distinct right answers to keep per prompt, at most.")] = 4,
-    teacher: Annotated[bool, typer.Option("--teacher", help="Add the task's own demonstrations.")] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines.")] = Path("demonstrations.jsonl"),
-    temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
-    top_p: Annotated[float, typer.Option(min=0.01, max=1.0)] = 1.0,
-    max_completion_length: Annotated[int, typer.Option(min=1, help="Tokens; truncated answers are dropped.")] = 256,
-    split: Annotated[str, typer.Option(help="Of the task.")] = "train",
-    reward: Annotated[str | None, typer.Option(help="Judge by this reward instead of the task's own.")] = None,
-    task_arg: Annotated[list[str] | None, typer.Option("--task-arg", help="key=value for the task.")] = None,
-    system_prompt: Annotated[str | None, typer.Option(help="Put before every prompt.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
+    task: Annotated[str, Option(help="A task's name, a .jsonl file, or file.py:function.")] = "arithmetic",
+    samples: Annotated[int, Option(min=1, help="Answers per prompt.")] = 8,
+    size: Annotated[int, Option("--size", "-n", min=0, help="Prompts; 0: all of a finite task.")] = 1000,
+    keep: Annotated[int, Option(min=1, help="Distinct right answers to keep per prompt, at most.")] = 4,
+    teacher: Annotated[bool, Option("--teacher", help="Add the task's own demonstrations.")] = False,
+    out: Annotated[Path, Option("--out", "-o", help="JSON Lines.")] = Path("demonstrations.jsonl"),
+    temperature: Annotated[float, Option(min=0.01)] = 1.0,
+    top_p: Annotated[float, Option(min=0.01, max=1.0)] = 1.0,
+    max_completion_length: Annotated[int, Option(min=1, help="Tokens; truncated answers are dropped.")] = 256,
+    split: Annotated[str, Option(help="Of the task.")] = "train",
+    reward: Annotated[str | None, Option(help="Judge by this reward instead of the task's own.")] = None,
+    task_arg: Annotated[list[str] | None, Option("--task-arg", help="key=value for the task.")] = None,
+    system_prompt: Annotated[str | None, Option(help="Put before every prompt.")] = None,
+    dtype: Annotated[str, Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, Option(min=0, help="Of the samples.")] = 0,
 ) -> None:
     """Rejection sampling: sample many answers and keep the distinct right ones, as demonstrations for SFT.
 

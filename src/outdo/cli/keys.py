@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Context
 
 from outdo.errors import RecipeError
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[str], list[str]]:
     """Models, and key=value words. A path that contains `=` is a model where it exists and does not start with a key.
-
-    Raises RecipeError where no model is named, or more than `most`.
-    """
+    Raises RecipeError where no model is named, or more than `most`."""
     from outdo.recipe.schema import Recipe
 
     models: list[str] = []
@@ -37,7 +35,7 @@ def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[st
     return models, pairs
 
 
-def given_options(context: typer.Context) -> dict[str, Any]:
+def given_options(context: Context) -> dict[str, Any]:
     """The options that the user gave, by parameter name; not the defaults."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name: context.params[name] for name, source in sources.items() if source and source.name != "DEFAULT"}

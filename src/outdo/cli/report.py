@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.errors import RunError
@@ -19,14 +20,10 @@ PAGE = {
 PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg"), ".pdf": (b"%PDF",)}
 
 
-def _notify(message: str) -> None:
-    print(message, file=sys.stderr)
-
-
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
+    run: Annotated[str, Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
 ) -> None:
     """Write a run as one page to send: verdict, curves, findings, answers before and after, recipe.
 
@@ -50,16 +47,16 @@ def report(
         print("no PNG beside it: that needs pip install 'outdo[plot]'")
         return
     try:
-        print(plot_runs([folder], path.with_suffix(".png"), notify=_notify))
+        print(plot_runs([folder], path.with_suffix(".png"), notify=partial(print, file=sys.stderr)))
     except RunError as error:
         print(f"no PNG beside it: {error}")
 
 
 @app.command()
 def plot(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
-    signals: Annotated[str, typer.Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
+    runs: Annotated[list[str], Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
+    out: Annotated[Path | None, Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
+    signals: Annotated[str, Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
 ) -> None:
     """Draw the curves of one or several runs.
 
@@ -73,4 +70,4 @@ def plot(
         refuse_foreign(out, PICTURES)
     folders = [find_run(run) for run in runs]
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
-    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, _notify))
+    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, partial(print, file=sys.stderr)))

@@ -8,11 +8,13 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.cli.train import exit_on_signal, split_words
@@ -21,18 +23,18 @@ from outdo.runs.outputs import refuse_folder
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
-    from outdo.sweeps.grid import Sweep
+    from outdo.sweeps.grid import Cell, Sweep
 
 
 @app.command()
 def sweep(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=a,b,c …]")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default: runs/sweep-NAME.")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="Cells that run at once and share the cores.")] = 1,
-    only: Annotated[list[str] | None, typer.Option(help="Run only this setting or cell; repeatable.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the result as Markdown, with a picture.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
+    words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=a,b,c …]")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder; default: runs/sweep-NAME.")] = None,
+    parallel: Annotated[int, Option(min=1, help="Cells that run at once and share the cores.")] = 1,
+    only: Annotated[list[str] | None, Option(help="Run only this setting or cell; repeatable.")] = None,
+    report: Annotated[Path | None, Option(help="Write the result as Markdown, with a picture.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="List the cells and stop.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Train every combination of the listed values, and report which to pick.
 
@@ -49,10 +51,7 @@ def sweep(
 
     path, pairs = split_words(words or [])
     console = Console(highlight=False, stderr=as_json)
-
-    def notify(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
+    notify = partial(console.print, markup=False, soft_wrap=True)
     if report:
         refuse_folder(report, "--report")
     sweep = read_sweep(path, pairs, notify)
@@ -99,26 +98,22 @@ def _refuse_unknown(sweep: Sweep, only: list[str]) -> None:
     for name in sweep.columns:
         if name not in EXTRA_COLUMNS:
             raise RecipeError(f"sweep: columns: {name!r} is not one of {', '.join(EXTRA_COLUMNS)}")
-    checked = set()
+    keys = ("dataset_name", "task_args", "columns", "dataset_mixture", "reward_funcs", "reward_weights", "reward_gate")
+    distinct: dict[str, Cell] = {}
     for cell in sweep.cells:
-        task_keys = ("dataset_name", "task_args", "columns", "dataset_mixture")
-        keys = (*task_keys, "reward_funcs", "reward_weights", "reward_gate")
-        values = json.dumps([cell.definition[key] for key in keys], sort_keys=True)
-        if values not in checked:
-            checked.add(values)
-            try:
-                rewards_of(cell.recipe, task_of(cell.recipe), {})
-            except (RecipeError, ValueError) as error:
-                raise RecipeError(f"cell {cell.name}: {error}") from None
+        distinct.setdefault(json.dumps([cell.definition[key] for key in keys], sort_keys=True), cell)
+    for cell in distinct.values():
+        try:
+            rewards_of(cell.recipe, task_of(cell.recipe), {})
+        except (RecipeError, ValueError) as error:
+            raise RecipeError(f"cell {cell.name}: {error}") from None
 
 
 def _show(drive: Drive, console: Console) -> None:
-    from outdo.sweeps.analysis import settings_of
-    from outdo.sweeps.choice import choose
     from outdo.sweeps.grid import SWEEP_FILE
     from outdo.sweeps.report import heat_map, notes, table
 
-    settings, varied = settings_of(list(drive.rows.values())), drive.sweep.varied
+    settings, varied, choice = drive.settings, drive.sweep.varied, drive.choice
     console.print()
     console.print(table(settings, console.width, drive.sweep.columns))
     if len(varied) == 2 and all(set(varied) == s.keys.keys() for s in settings):
@@ -126,7 +121,6 @@ def _show(drive: Drive, console: Console) -> None:
         console.print(heat_map(settings, varied))
     for line in notes(settings):
         console.print(line, markup=False, soft_wrap=True)
-    choice = choose(settings, drive.sweep.default)
     console.print(f"\n{'pick  ' if choice.name else ''}{choice.why}", markup=False)
     console.print(f"\nrows      {drive.folder / SWEEP_FILE}", markup=False, soft_wrap=True)
     if picture := _picture(drive, drive.folder / "sweep.png"):
@@ -134,26 +128,19 @@ def _show(drive: Drive, console: Console) -> None:
 
 
 def _picture(drive: Drive, path: Path) -> Path | None:
-    """None where matplotlib is not installed: the table has the same numbers."""
-    from outdo.sweeps.analysis import settings_of
+    """None where matplotlib is not installed or nothing is evaluated: the table has the same numbers."""
     from outdo.sweeps.draw import draw
 
-    settings = settings_of(list(drive.rows.values()))
-    if not any(s.success is not None for s in settings):
-        return None
-    try:
-        return draw(settings, drive.sweep.varied, drive.sweep.title, path)
-    except RunError:
-        return None
+    with suppress(RunError):
+        if any(s.success is not None for s in drive.settings):
+            return draw(drive.settings, drive.sweep.varied, drive.sweep.title, path)
+    return None
 
 
 def _write_page(drive: Drive, path: Path, command: str) -> None:
     from outdo.runs.files import disk_errors
-    from outdo.sweeps.analysis import settings_of
-    from outdo.sweeps.choice import choose
     from outdo.sweeps.report import page
 
-    settings = settings_of(list(drive.rows.values()))
     ended = [row for row in drive.rows.values() if row["status"] in ("done", "halted")]
     recipes = [cell.recipe for cell in drive.sweep.cells]
     lengths, sizes = _listed(r.max_steps for r in recipes), _listed(r.answers_per_step for r in recipes)
@@ -167,12 +154,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
     with disk_errors(path, "choose another path with --report"):
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
-        text = page(
-            *(drive.sweep.title, drive.sweep.about, settings, choose(settings, drive.sweep.default), facts),
-            picture.name if picture else None,
-            drive.sweep.columns,
-            drive.sweep.default,
-        )
+        text = page(drive.sweep, drive.settings, drive.choice, facts, picture.name if picture else None)
         path.write_text(text, encoding="utf-8")
 
 
@@ -182,8 +164,8 @@ def _listed(values: Iterable[int]) -> str:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; the others are compared with the first.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    runs: Annotated[list[Path], Argument(help="Run folders; the others are compared with the first.")],
+    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Compare runs: the keys in which they differ, the result of each, and whether the difference is more than noise.
 

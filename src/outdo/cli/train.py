@@ -1,4 +1,4 @@
-"""`outdo train`."""
+"""`outdo train`, and `outdo sft`: supervised training alone."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
-    from outdo.training.context import Result, RunContext
+    from outdo.training.context import Kind, Result, RunContext
 
 
 @app.command()
 def train(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
-    check: Annotated[bool, typer.Option("--preflight", help="With --dry-run: also load the model and try it.")] = False,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Resume this run with its own recipe.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Resume although something changed, or restart.")] = False,
-    dash: Annotated[bool, typer.Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
+    words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and exit.")] = False,
+    check: Annotated[bool, Option("--preflight", help="With --dry-run: also load the model and try it.")] = False,
+    resume: Annotated[Path | None, Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+    dash: Annotated[bool, Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
@@ -41,12 +42,11 @@ def train(
     if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
     out = Console(highlight=False)
-    context = make_context(words, "train", resume, force, out)
+    context = make_context(words, None, resume, force, out)
     if dry_run:
         from outdo.training.dry_run import describe_run, preflight
 
-        for line in describe_run(context):
-            out.print(line, markup=False, soft_wrap=True)
+        out.print("\n".join(describe_run(context)), markup=False, soft_wrap=True)
         if check:
             preflight(context)
         return
@@ -57,8 +57,42 @@ def train(
     _report(result, out)
 
 
+@app.command()
+def sft(
+    words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
+    resume: Annotated[Path | None, Option("--resume", help="Resume this run with its own recipe.")] = None,
+    force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+) -> None:
+    """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
+
+    A key may leave its sft_ out: epochs=3 is sft_epochs=3, learning_rate=1e-4 is sft_learning_rate=1e-4.
+
+    \b
+      outdo sft
+      outdo sft model_name_or_path=./model dataset_name=shown.jsonl epochs=3 learning_rate=1e-4
+      outdo sft recipes/arithmetic.yaml steps=200
+      outdo sft --resume runs/NAME
+    """
+    from outdo.runs.layout import row_path
+    from outdo.runs.reader import held_out_losses
+    from outdo.training.console import print_whole, summary
+    from outdo.training.launch import launch
+
+    out = Console(highlight=False)
+    context = make_context(words, "sft", resume, force, out)
+    with exit_on_signal():
+        result = launch(context)
+    out.print()
+    if result.after:
+        print_whole(out, summary(result.before, result.after))
+    if losses := held_out_losses(result.folder):
+        first, last = losses[min(losses)], losses[max(losses)]
+        out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)
+    out.print(f"\nmodel     {result.model}\nnumbers   {row_path(result.folder, 'sft')}", markup=False, soft_wrap=True)
+
+
 def make_context(
-    words: list[str] | None, command: str, resume: Path | None, force: bool, out: Console, **fixed: Any
+    words: list[str] | None, kind: Kind | None, resume: Path | None, force: bool, out: Console
 ) -> RunContext:
     """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
     from outdo.recipe.parse import parse_overrides
@@ -70,9 +104,9 @@ def make_context(
     if resume and path:
         raise RecipeError(f"--resume uses the run's own recipe: leave {path} out, or give keys")
     keys = parse_overrides(pairs)
-    keys = prefixed("sft", keys) if command == "sft" else keys
+    keys = prefixed("sft", keys) if kind == "sft" else keys
     given: dict[str, Any] = {"resume": resume, "force": force, "reporter": make_reporter(out), "where": "command line"}
-    return context.make_context(path, **given, **fixed, overrides=keys)
+    return context.make_context(path, kind=kind, **given, overrides=keys)
 
 
 def _report(result: Result, out: Console) -> None:
@@ -81,12 +115,9 @@ def _report(result: Result, out: Console) -> None:
     from outdo.runs.layout import report_path, row_path
     from outdo.training.console import print_whole, stages_table, summary
 
-    if result.stages:
+    if result.stages or result.after:
         out.print()
-        print_whole(out, stages_table(result.stages))
-    elif result.after:
-        out.print()
-        print_whole(out, summary(result.before, result.after))
+        print_whole(out, stages_table(result.stages) if result.stages else summary(result.before, result.after))
     out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
     files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
@@ -109,7 +140,7 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
 
     run = Path(folder) if folder else Path("runs") / "new"
     root = run.parent if run.resolve().parent.name == "runs" else run
-    return serve_beside(root, lambda line: out.print(line, markup=False, soft_wrap=True))
+    return serve_beside(root, partial(out.print, markup=False, soft_wrap=True))
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:
@@ -126,4 +157,4 @@ def exit_on_signal(more: str = "finished work is saved") -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         print(f"outdo: interrupted; {more}", file=sys.stderr)
-        raise typer.Exit(128 + getattr(error, "number", 2)) from None
+        raise Exit(128 + getattr(error, "number", 2)) from None

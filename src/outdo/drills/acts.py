@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outdo.doctor.finding import Finding
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.drills.desk import Desk, ShowProgress
+from outdo.drills.desk import Desk, ShowProgress, logged
 from outdo.drills.draw import draw, draw_shares
-from outdo.drills.drill import Check, Drill, Keys, Mark, Outcome, Panel
+from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel
 from outdo.drills.judge import improved, named, no_longer
 from outdo.errors import RunError
 from outdo.evals.loading import run_with_model
@@ -41,43 +39,33 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     checks.append(named(findings, drill.code))
     desk.say(f"  {checks[-1].line}")
     facts: dict[str, Any] = {"findings": [finding.row() for finding in findings]}
-    if drill.fix is None and findings[0].change is None:
+    if drill.fix is not None:
+        change = format_keys(drill.fix)
+        desk.say(f"  change: {change}")
+        fixed, start = desk.train("cured", {**drill.failing, **drill.fix}), 0
+    elif findings[0].change:
+        change = findings[0].change.pair()
+        desk.say(f"  change, by the doctor: {change}")
+        with logged(desk.folder / "cured.log") as reporter:
+            progress = [ShowProgress("cured", desk.say)]
+            treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
+        fixed, start = treatment.folder, treatment.start
+    else:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
-    fixed, start = _apply_fix(drill, desk, failing, findings[0])
     fixed_history = run_history(fixed)
     fixed_history = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
     after = diagnose(fixed_history)
     checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))
     checks += [drill.extra_check(failing, fixed)] if drill.extra_check else []
-    change = _describe_fix(drill, findings[0])
     facts |= {"cured": [finding.row() for finding in after], "change": change, "start": start}
-    onset = (Mark(findings[0].step, f"the doctor: {findings[0].code}"),)
-    resumed = (Mark(start, "changed here"),) if start else ()
+    onset = {findings[0].step: f"the doctor: {findings[0].code}"}
+    resumed = {start: "changed here"} if start else {}
     panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
+    picture = None
     with suppress(RunError):  # without matplotlib there is no picture
         picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
-        return Outcome(tuple(checks), facts, picture)
-    return Outcome(tuple(checks), facts)
-
-
-def _apply_fix(drill: Drill, desk: Desk, failing: Path, finding: Finding) -> tuple[Path, int]:
-    """The run with the change, and the step it starts from: the doctor's change resumes from before the onset, the
-    drill's own starts from scratch."""
-    if drill.fix is not None:
-        desk.say(f"  change: {format_keys(drill.fix)}")
-        return desk.train("cured", {**drill.failing, **drill.fix}), 0
-    desk.say(f"  change, by the doctor: {finding.change.pair() if finding.change else ''}")
-    with desk.logged("cured") as reporter:
-        progress = [ShowProgress("cured", desk.say)]
-        treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
-    return treatment.folder, treatment.start
-
-
-def _describe_fix(drill: Drill, finding: Finding) -> str:
-    if drill.fix is not None:
-        return format_keys(drill.fix)
-    return finding.change.pair() if finding.change else ""
+    return Outcome(tuple(checks), facts, picture)
 
 
 def format_keys(keys: Keys) -> str:
@@ -126,28 +114,24 @@ def wrong_weights(drill: Drill, desk: Desk) -> Outcome:
     checks = (_caught(wrong, trained), _passes(right, trained))
     rows = {"trained": trained, "shipped wrong": wrong, "shipped right": right}
     facts = {name: result.evaluation.row() for name, result in rows.items()}
+    picture = None
     with suppress(RunError):
         picture = draw_shares({name: result.evaluation for name, result in rows.items()}, drill, desk.folder)
-        return Outcome(checks, facts, picture)
-    return Outcome(checks, facts)
+    return Outcome(checks, facts, picture)
 
 
 def _caught(shipped: EvalResult, trained: EvalResult) -> Check:
-    difference = compare(shipped, trained)["success"]
-    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {format_difference(difference)}"
-    if difference.high < 0:
-        return Check(f"caught, these are not the weights that were trained: {words}", True)
-    return Check(f"not caught, the interval should be below 0: {words}", False)
+    if compare(shipped, trained)["success"].high < 0:
+        return Check(f"caught, these are not the weights that were trained: {_versus(shipped, trained)}", True)
+    return Check(f"not caught, the interval should be below 0: {_versus(shipped, trained)}", False)
 
 
 def _passes(shipped: EvalResult, trained: EvalResult) -> Check:
-    difference = compare(shipped, trained)["success"]
-    words = f"shipped {_share(shipped)} against the run's {_share(trained)}: {format_difference(difference)}"
     if shipped.answers.success_by_problem() == trained.answers.success_by_problem():
-        return Check(f"the right weights pass, problem for problem: {words}", True)
-    return Check(f"the right weights should answer every problem alike: {words}", False)
+        return Check(f"the right weights pass, problem for problem: {_versus(shipped, trained)}", True)
+    return Check(f"the right weights should answer every problem alike: {_versus(shipped, trained)}", False)
 
 
-def _share(result: EvalResult) -> str:
-    e = result.evaluation
-    return format_interval(e.success_rate, e.low, e.high)
+def _versus(shipped: EvalResult, trained: EvalResult) -> str:
+    ours, theirs = (format_interval(e.success_rate, e.low, e.high) for e in (shipped.evaluation, trained.evaluation))
+    return f"shipped {ours} against the run's {theirs}: {format_difference(compare(shipped, trained)['success'])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,8 @@ class Desk:
     def train(self, name: str, keys: Keys) -> Path:
         """One run of the drill, in a folder of that name."""
         recipe = self.recipe(name, keys)
-        with self.logged(name) as reporter:
+        with logged(self.folder / f"{name}.log") as reporter:
             return api.train(recipe, reporter=reporter, callbacks=[ShowProgress(name, self.say)]).folder
-
-    def logged(self, name: str) -> AbstractContextManager[PlainLines]:
-        """All that a run prints goes to NAME.log."""
-        return logged(self.folder / f"{name}.log")
 
 
 class ShowProgress(Callback):
@@ -113,17 +109,14 @@ def logged(log: Path) -> Iterator[PlainLines]:
 def warmed_up(parent: Path, seed: int, say: Say) -> Path:
     """The model that all drills of a seed start from: trained once, resumed where it was interrupted, then reused."""
     run = parent / f"drill-warm-{seed}"
-    keys = {**WARM_UP, "seed": seed, "output_dir": str(run)}
-    progress, log = [ShowProgress("warm-up", say)], parent / f"{run.name}.log"
-    if not holds_run(run):
-        say(f"warm-up: SFT of a tiny model on careless demonstrations, once for all drills, in {run}")
-        with logged(log) as reporter:
-            return api.sft(load_recipe(None, {}, base_of=keys), reporter=reporter, callbacks=progress).model
-    manifest = read_manifest(run)
-    if load_recipe(None, {}, base_of=manifest.recipe) != load_recipe(None, {}, base_of=keys):  # keys may be newer
+    recipe = load_recipe(None, {}, base_of={**WARM_UP, "seed": seed, "output_dir": str(run)})
+    manifest = read_manifest(run) if holds_run(run) else None
+    if manifest and load_recipe(None, {}, base_of=manifest.recipe) != recipe:  # its keys may be older
         raise RunError(f"{run} is another warm-up than the drills': move it away, or choose another --out")
-    if manifest.status != "done":
-        say(f"warm-up: resuming {run}")
-        with logged(log) as reporter:
-            return api.sft(resume=run, reporter=reporter, callbacks=progress).model
-    return run / layout.MODEL
+    if manifest and manifest.status == "done":
+        return run / layout.MODEL
+    new = f"SFT of a tiny model on careless demonstrations, once for all drills, in {run}"
+    say(f"warm-up: resuming {run}" if manifest else f"warm-up: {new}")
+    with logged(parent / f"{run.name}.log") as reporter:
+        given: dict[str, Any] = {"resume": run} if manifest else {"recipe": recipe}
+        return api.sft(**given, reporter=reporter, callbacks=[ShowProgress("warm-up", say)]).model

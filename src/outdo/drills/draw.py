@@ -25,10 +25,9 @@ def draw(panels: Sequence[Panel], signals: Sequence[Signal], title: str, out: Pa
     for axis, panel in zip(axes, panels, strict=True):
         for signal, colour in zip(drawn, COLOURS, strict=False):
             _curve(axis, panel.run, signal.name, colour)
-        for mark in panel.marks:
-            axis.axvline(mark.step, color="black", linestyle=":", linewidth=1)
-            transform = axis.get_xaxis_transform()
-            axis.text(mark.step, 0.97, f" {mark.text}", fontsize=7, va="top", transform=transform)
+        for step, text in panel.marks.items():
+            axis.axvline(step, color="black", linestyle=":", linewidth=1)
+            axis.text(step, 0.97, f" {text}", fontsize=7, va="top", transform=axis.get_xaxis_transform())
         axis.set_title(panel.title, fontsize=8, loc="left")
         axis.set_xlabel("step", fontsize=8)
         axis.grid(alpha=0.25)

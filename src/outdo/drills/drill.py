@@ -11,20 +11,16 @@ if TYPE_CHECKING:
     from outdo.drills.desk import Desk
 
 Keys = Mapping[str, Any]
-Way = Literal["up", "down"]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A curve, and its direction from the end of the failing run to the end of the fixed one.
-
-    `least` is the minimum difference in the signal's own units, beside exceeding noise.
-    """
+    """A curve, and its direction from the end of the failing run to the end of the fixed one."""
 
     name: str  # a metric, or eval_success_rate
-    way: Way
-    least: float = 0.0
+    way: Literal["up", "down"]
+    least: float = 0.0  # the minimum difference in its own units, beside exceeding noise
 
 
 @dataclass(frozen=True)
@@ -36,20 +32,12 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A step that is marked in a picture."""
-
-    step: int
-    text: str
-
-
-@dataclass(frozen=True)
 class Panel:
     """One run in a picture."""
 
     title: str
     run: Path
-    marks: tuple[Mark, ...] = ()
+    marks: Mapping[int, str]  # the text at a step
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,7 @@ _ALL = (
     Drill(
         "thinking-tax",
         "length is rewarded, so answers grow but do not improve; gated on correctness, they stay short",
-        {
-            "reward_funcs": [_OWN + "wordy"],
-            "max_completion_length": 64,
-            "learning_rate": 2e-4,
-            "beta": 0.0,
-            "max_steps": 30,
-        },
+        dict(reward_funcs=[_OWN + "wordy"], max_completion_length=64, learning_rate=2e-4, beta=0.0, max_steps=30),
         "thinking_tax",
         (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
         fail_and_fix,

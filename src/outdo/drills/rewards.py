@@ -1,7 +1,5 @@
-"""Rewards that make a run fail, each with a mistake that real graders have, and a dense reward that fixes one.
-
-Named in a recipe as `outdo.drills.rewards:NAME`. Only `digits` is fit to train on.
-"""
+"""Rewards that make a run fail, each with a mistake that real graders have, and a dense reward that fixes one: only
+`digits` is fit to train on. Named in a recipe as `outdo.drills.rewards:NAME`."""
 
 from __future__ import annotations
 
@@ -23,21 +21,15 @@ def at_least(completions: Sequence[str], answer: Sequence[str], **columns: objec
 
 
 def wordy(
-    completions: Sequence[str],
-    completion_ids: Sequence[Sequence[int]],
-    max_completion_length: int,
-    **columns: object,
+    completions: Sequence[str], completion_ids: Sequence[Sequence[int]], max_completion_length: int, **columns: object
 ) -> list[float]:
     """Pays for length, right or wrong, as if longer answers were better reasoned."""
     return [min(1.0, len(ids) / max(1, max_completion_length)) for ids in completion_ids]
 
 
 def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
-    """The right verdict, flipped at random for half of the answers.
-
-    It depends on a hash of the group and of the answer's index in it: the same answer gets different verdicts in
-    different groups or places, and a run is reproducible in any process.
-    """
+    """The right verdict, flipped for half of the answers by a hash of the group and of the answer's index in it: the
+    same answer gets different verdicts in different groups or places, and a run is reproducible in any process."""
     right = [grade.verdict == "right" for grade in numeric(list(completions), list(answer))]
     group = seed_of("moody", *answer, *completions)
     return [float(ok != (seed_of(group, index) % 100 < 100 * FLIP_RATE)) for index, ok in enumerate(right)]

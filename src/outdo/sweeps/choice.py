@@ -1,7 +1,6 @@
 """Which setting to pick: by held-out success, among those whose signals are sane, beyond noise.
 
-Where the best does not differ significantly from others, the default is kept if it is among them, else the fastest is
-picked.
+Of those that do not differ significantly from the best, the default is picked, else the fastest.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ class Choice:
     why: str
 
     def row(self) -> dict[str, Any]:
-        return {"setting": self.name or None, "best": self.best or None, "tied": list(self.tied)} | {
-            "noise": self.is_noise,
-            "why": self.why,
-        }
+        names = {"setting": self.name or None, "best": self.best or None, "tied": list(self.tied)}
+        return {**names, "noise": self.is_noise, "why": self.why}
 
 
 def choose(settings: Sequence[Setting], default: str = "") -> Choice:
@@ -46,32 +43,30 @@ def choose(settings: Sequence[Setting], default: str = "") -> Choice:
     gaps = {s.name: difference(best, s) for s in ranked[1:]}
     tied = [s for s in ranked if s is best or gaps[s.name].is_noise]
     picked, reason = _pick(tied, default)
-    why = [f"{picked.name}: {_format_success(picked)} of held-out problems{_seeds(picked)}, with sane signals"]
-    why += [_against(best, ranked, gaps, tied, picked, reason)] if len(ranked) > 1 else []
+    seeds = f" over {len(picked.evaluated)} seeds" if len(picked.evaluated) > 1 else ""
+    interval = f"{picked.success:.3f} [{picked.low:.3f}, {picked.high:.3f}]"
+    why = [f"{picked.name}: {interval} of held-out problems{seeds}, with sane signals"]
+    why += [_against(ranked, gaps, tied, picked, reason)] if len(ranked) > 1 else []
     rejected = [s for s in evaluated if not s.is_sane and _success(s) > _success(picked)]
     why += [f"{s.name} has {_success(s):.3f} and is rejected: {', '.join(s.troubles)}" for s in rejected]
     return Choice(picked.name, best.name, tuple(s.name for s in tied), len(tied) > 1, "; ".join(why) + ".")
 
 
 def _pick(tied: Sequence[Setting], default: str) -> tuple[Setting, str]:
-    kept = next((s for s in tied if s.name == default), None)
-    if kept:
-        return kept, "the default is kept"
+    for setting in tied:
+        if setting.name == default:
+            return setting, "the default is kept"
     fastest = min(tied, key=lambda s: (s.mean("seconds") or float("inf"), -_success(s)))
     return fastest, "the fastest is picked"
 
 
 def _against(
-    best: Setting,
-    ranked: Sequence[Setting],
-    gaps: dict[str, Difference],
-    tied: Sequence[Setting],
-    picked: Setting,
-    reason: str,
+    ranked: Sequence[Setting], gaps: dict[str, Difference], tied: Sequence[Setting], picked: Setting, reason: str
 ) -> str:
-    """How the best compares with the others."""
+    """How the best, the first of `ranked`, compares with the others."""
+    best, second, *_ = ranked
     if len(tied) == 1:
-        second, gap = ranked[1], gaps[ranked[1].name]
+        gap = gaps[second.name]
         return f"the next, {second.name}, is lower by {gap.value:.3f} [{gap.low:.3f}, {gap.high:.3f}], more than noise"
     rival = picked if picked is not best else tied[1]
     others = f" and that to {len(tied) - 2} more" if len(tied) > 2 else ""
@@ -82,13 +77,3 @@ def _against(
 def _success(setting: Setting) -> float:
     assert setting.success is not None
     return setting.success
-
-
-def _format_success(s: Setting) -> str:
-    assert s.low is not None and s.high is not None
-    return f"{_success(s):.3f} [{s.low:.3f}, {s.high:.3f}]"
-
-
-def _seeds(s: Setting) -> str:
-    count = len(s.evaluated)
-    return f" over {count} seeds" if count > 1 else ""

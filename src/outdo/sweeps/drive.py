@@ -25,14 +25,15 @@ from outdo.recipe.schema import Recipe
 from outdo.runs.files import acquire_lock, disk_errors, write_atomic
 from outdo.runs.layout import MODEL
 from outdo.runs.manifest import holds_run, read_manifest
-from outdo.sweeps.analysis import settings_of
-from outdo.sweeps.choice import choose
+from outdo.sweeps.analysis import Setting, settings_of
+from outdo.sweeps.choice import Choice, choose
 from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
 from outdo.training import interrupts
 
 Notify = Callable[[str], None]
 ENDED = ("done", "halted")  # such a cell is not resumed
 POLL_SECONDS = 0.1
+TAIL_BYTES = 4000  # of a log, in which its last error is
 STOP_SECONDS = 60.0  # that a child has to save and exit
 
 
@@ -64,16 +65,23 @@ class Drive:
         with disk_errors(path):
             write_atomic(path, json.dumps(self.summary(), indent=1) + "\n")
 
+    @property
+    def settings(self) -> list[Setting]:
+        return settings_of(list(self.rows.values()))
+
+    @property
+    def choice(self) -> Choice:
+        return choose(self.settings, self.sweep.default)
+
     def summary(self) -> dict[str, Any]:
-        rows = list(self.rows.values())
         return {
             "title": self.sweep.title,
             "varied": list(self.sweep.varied),
             "default": self.sweep.default or None,
-            "prepare": self.sweep.prepare.model_dump(mode="json") if self.sweep.prepare else None,
-            "pick": choose(settings_of(rows), self.sweep.default).row(),
-            "cells": rows,
-            "definitions": {cell.name: cell.definition for cell in self.sweep.cells},
+            "prepare": self.sweep.prepared,
+            "pick": self.choice.row(),
+            "cells": list(self.rows.values()),
+            "definitions": self.sweep.definitions,
         }
 
     def run_folder(self, cell: Cell) -> Path:
@@ -112,8 +120,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
 
 
 def _refuse_another(sweep: Sweep, folder: Path) -> None:
-    saved = read_sweep_file(folder)
-    definitions = {cell.name: cell.definition for cell in sweep.cells}
+    saved, definitions = read_sweep_file(folder), sweep.definitions
     advice = "choose another --out, or give the arguments that it was started with"
     for name, definition in saved["definitions"].items():
         if name not in definitions:
@@ -121,9 +128,8 @@ def _refuse_another(sweep: Sweep, folder: Path) -> None:
         if keys := changed_keys(definition, definitions[name]):
             values = f"{keys[0]} was {definition.get(keys[0])!r} and is {definitions[name].get(keys[0])!r}"
             raise RecipeError(f"{folder} holds another sweep: in its cell {name}, {values}; {advice}")
-    prepare = sweep.prepare.model_dump(mode="json") if sweep.prepare else None
-    before = saved.get("prepare")
-    if (before is None) != (prepare is None) or changed_keys(before or {}, prepare or {}):
+    before, now = saved.get("prepare"), sweep.prepared
+    if (before is None) != (now is None) or changed_keys(before or {}, now or {}):
         raise RecipeError(f"{folder} holds another sweep: it has another sweep.prepare; {advice}")
 
 
@@ -201,22 +207,19 @@ def _run_all(drive: Drive, cells: Sequence[Cell], children: Children, parallel: 
             drive.rows[cell.name] = row
             drive.save()
             eta = (time.monotonic() - start) / ended * (len(cells) - ended)
-            notify(f"[{ended}/{len(cells)}] {describe_cell(row)}  ETA {_duration(eta)}")
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+            duration = f"{eta / 60:.0f} min" if eta > 90 else f"{eta:.0f} s"
+            notify(f"[{ended}/{len(cells)}] {describe_cell(row)}  ETA {duration}")
 
 
 def describe_cell(row: dict[str, Any]) -> str:
     """A cell in one line."""
-    parts = [row["name"], row["status"]]
-    if row.get("success_rate") is not None:
-        parts.append(f"success {row['success_rate']:.3f} [{row['low']:.2f}, {row['high']:.2f}]")
-    if row.get("kl_mean") is not None:
-        parts.append(f"KL {row['kl_mean']:.3f}")
-    if row.get("wall_seconds") is not None:
-        parts.append(f"{row['wall_seconds']:.0f} s")
+    signals = {
+        "success_rate": "success {success_rate:.3f} [{low:.2f}, {high:.2f}]",
+        "kl_mean": "KL {kl_mean:.3f}",
+        "wall_seconds": "{wall_seconds:.0f} s",
+    }
+    known = [form.format_map(row) for name, form in signals.items() if row.get(name) is not None]
+    parts = [row["name"], row["status"], *known]
     if row["status"] != "done" and row["why"]:
         parts.append(" ".join(str(row["why"]).split()))
     return "  ".join(parts)
@@ -270,14 +273,9 @@ def _last_line(run: Path) -> str:
     """The last error message of a process, else the last line of its log."""
     try:
         with run.with_name(f"{run.name}.log").open("rb") as file:
-            lines = _tail(file).strip().splitlines()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return ""
     errors = [line.removeprefix("outdo: ").strip() for line in lines if line.startswith("outdo: ")]
     return (errors or lines or [""])[-1]
-
-
-def _tail(file: IO[bytes], size: int = 4000) -> str:
-    file.seek(0, os.SEEK_END)
-    file.seek(max(0, file.tell() - size))
-    return file.read().decode(errors="replace")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,13 @@ from typing import Any
 from outdo.errors import RecipeError
 from outdo.recipe.foreign import SYNONYMS
 from outdo.recipe.load import load_recipe
-from outdo.recipe.parse import parse_overrides, read_yaml
+from outdo.recipe.parse import parse_value, read_yaml
 from outdo.recipe.schema import Recipe
 
 Keys = dict[str, Any]
 PARTS = ("title", "about", "prepare", "cells", "grid", "default", "columns")
 REFUSED = {"output_dir": "use --out", "resume": "a sweep always resumes", "stages": "use sweep.prepare"}
+PLACE = {"output_dir", "resume"}  # keys that say where a cell runs, not what
 MAX_CELLS = 1000
 SWEEP_FILE = "sweep.json"
 
@@ -44,11 +46,11 @@ class Cell:
     @property
     def definition(self) -> Keys:
         """What identifies the cell, wherever it runs."""
-        return self.recipe.model_dump(mode="json", exclude={"output_dir", "resume"})
+        return self.recipe.model_dump(mode="json", exclude=PLACE)
 
 
 def _non_defaults(recipe: Recipe) -> Keys:
-    return recipe.model_dump(mode="json", exclude={"output_dir", "resume"}, exclude_defaults=True)
+    return recipe.model_dump(mode="json", exclude=PLACE, exclude_defaults=True)
 
 
 def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -68,6 +70,14 @@ class Sweep:
     about: str = ""
     default: str = ""  # the setting to keep where none is better; empty: none
     columns: tuple[str, ...] = ()  # more signals in its tables
+
+    @property
+    def definitions(self) -> dict[str, Keys]:
+        return {cell.name: cell.definition for cell in self.cells}
+
+    @property
+    def prepared(self) -> Keys | None:
+        return self.prepare.model_dump(mode="json") if self.prepare else None
 
     @property
     def fingerprint(self) -> str:
@@ -97,9 +107,7 @@ def read_sweep(path: str | None, words: Sequence[str], notify: Callable[[str], N
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise RecipeError(f"sweep: grid: {key} is {values!r}, expected a list of values: [1, 2]")
-    count = len(named or [""])
-    for values in grid.values():
-        count *= len(values)
+    count = math.prod(map(len, grid.values()), start=len(named or [""]))
     if count > MAX_CELLS:
         raise RecipeError(f"{count:,} cells are too many (at most {MAX_CELLS:,}): give fewer values")
     cells = [
@@ -137,7 +145,7 @@ def split_words(words: Sequence[str]) -> tuple[Keys, dict[str, list[Any]]]:
         texts = listed(text)
         if "" in texts and len(texts) > 1:
             raise RecipeError(f"{word!r}: a value between the commas is empty")
-        values = [_value(text) for text in texts]
+        values = [parse_value(text) for text in texts]
         if len(values) > 1:
             varying[name] = values
         else:
@@ -159,10 +167,6 @@ def listed(text: str) -> list[str]:
         else:
             parts[-1] += c
     return [part.strip() for part in parts]
-
-
-def _value(text: str) -> Any:
-    return parse_overrides([f"x={text}"])["x"]
 
 
 def canonical(keys: Any) -> Keys:
@@ -269,12 +273,10 @@ def _refuse_set_twice(named: Mapping[str, Keys], given: Keys) -> None:
 
 
 def _refuse_prepared(cells: Sequence[Cell]) -> None:
-    for cell in cells:
-        for key in cell.keys:
-            if key == "model_name_or_path" or key.startswith("sft"):
-                raise RecipeError(
-                    f"cell {cell.name}: {key} is set by sweep.prepare, which all cells start from: remove one of them"
-                )
+    for name, key in ((cell.name, key) for cell in cells for key in cell.keys):
+        if key == "model_name_or_path" or key.startswith("sft"):
+            what = f"{key} is set by sweep.prepare, which all cells start from"
+            raise RecipeError(f"cell {name}: {what}: remove one of them")
 
 
 def _refuse_duplicates(cells: Sequence[Cell]) -> None:

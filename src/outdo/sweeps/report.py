@@ -12,7 +12,7 @@ from rich.text import Text
 from outdo.evals.report import describe_difference, format_difference
 from outdo.sweeps.analysis import Setting, difference
 from outdo.sweeps.choice import Choice
-from outdo.sweeps.grid import format_value
+from outdo.sweeps.grid import Sweep, format_value
 
 NONE = "–"
 SHADES = " ░▒▓█"
@@ -106,10 +106,9 @@ def _failures(s: Setting) -> list[str]:
     return [*s.troubles, *list(dict.fromkeys(whys))[:1], *([f"the doctor says {', '.join(minor)}"] if minor else [])]
 
 
-Plane = tuple[list[Any], list[Any], list[list[Setting | None]]]
-
-
-def plane(settings: Sequence[Setting], varied: Sequence[str]) -> Plane:
+def plane(
+    settings: Sequence[Setting], varied: Sequence[str]
+) -> tuple[list[Any], list[Any], list[list[Setting | None]]]:
     """Settings of two keys as a grid: the first key's values down, the second's across."""
     values_of = [[s.keys[key] for s in settings] for key in varied]
     down, across = ([v for i, v in enumerate(values) if v not in values[:i]] for values in values_of)
@@ -139,28 +138,21 @@ def _heat_cell(s: Setting | None, low: float, high: float) -> str:
 
 
 def page(
-    title: str,
-    about: str,
-    settings: Sequence[Setting],
-    choice: Choice,
-    facts: Mapping[str, str],
-    picture: str | None = None,
-    extra: Sequence[str] = (),
-    default: str = "",
+    sweep: Sweep, settings: Sequence[Setting], choice: Choice, facts: Mapping[str, str], picture: str | None = None
 ) -> str:
     """The results as Markdown; each setting is also compared with the default, where there is one."""
-    columns = columns_of(settings, extra)
-    base = next((s for s in settings if s.name == default and s.success is not None), None)
+    columns = columns_of(settings, sweep.columns)
+    base = next((s for s in settings if s.name == sweep.default and s.success is not None), None)
     if base:
-        columns.insert(2, Column(f"against {default}", lambda s: _against(s, base), 0))
-    lines = [f"# {title}", "", *([about, ""] if about else [])]
+        columns.insert(2, Column(f"against {base.name}", lambda s: _against(s, base), 0))
+    lines = [f"# {sweep.title}", "", *([sweep.about, ""] if sweep.about else [])]
     lines += [*(f"- {key}: {value}" for key, value in facts.items()), ""]
     lines += ["| " + " | ".join([*(c.title for c in columns), "failures"]) + " |"]
     lines += ["| " + " | ".join(["---"] * (len(columns) + 1)) + " |"]
     for s in settings:
         lines.append("| " + " | ".join([*(_plain(c.text(s)) for c in columns), _plain("; ".join(_failures(s)))]) + " |")
     lines += ["", f"**Pick** {choice.why}" if choice.name else choice.why, ""]
-    lines += [f"![{title}]({picture})", ""] if picture else []
+    lines += [f"![{sweep.title}]({picture})", ""] if picture else []
     return "\n".join(lines)
 
 

@@ -82,9 +82,8 @@ class EarlyStopping(Callback):
         success = evaluations[0].success_rate
         self.best, self.since = (success, 0) if success > self.best else (self.best, self.since + 1)
         if self.since >= self.patience:
-            run.finish_early(
-                f"held-out success has not improved for {self.patience} evaluations (best {self.best:.3f})"
-            )
+            best = f"best {self.best:.3f}"
+            run.finish_early(f"held-out success has not improved for {self.patience} evaluations ({best})")
 
 
 CALLBACKS: dict[str, type[Callback]] = {"early_stopping": EarlyStopping}

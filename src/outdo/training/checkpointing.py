@@ -78,5 +78,4 @@ def load_optimizer(learner: Updates, folder: Path, state: Mapping[str, Any]) -> 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The state of a checkpoint whose hashes were checked."""
-    state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    return state
+    return json.loads((folder / STATE).read_text(encoding="utf-8"))

@@ -60,7 +60,6 @@ class PlainLines:
         self.note(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and how it goes."""
         if _due(step, total, 5):
             self.note(f"  {name} {step + 1}/{total}  {more}")
 
@@ -72,21 +71,18 @@ class PlainLines:
     def close(self) -> None: ...
 
 
-class LiveTable:
+class LiveTable(PlainLines):
     """For terminals: progress, and each signal at the start, now, and over time."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self.pace = console, _Pace()
+        super().__init__(console)
         self.rows: list[Mapping[str, Any]] = []
         self.live: Live | None = None
 
-    def note(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
     def begin(self, phase: str) -> None:
         self.close()
-        self.pace, self.rows = _Pace(), []
-        self.note(phase)
+        self.rows = []
+        super().begin(phase)
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
         self._show(_progress(name, step, total, self.pace, more))
@@ -136,7 +132,7 @@ def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
     for new in after:
         old = had.get(new.split)
         passes = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
-        table.add_row(f"{new.split} ({new.n})", interval(old) if old else "–", interval(new), *passes)
+        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *passes)
     return table
 
 
@@ -146,8 +142,7 @@ def stages_table(stages: Sequence[StageResult]) -> Table:
     for stage in stages:
         name, task, before = stage.name, stage.recipe.dataset_name, {one.split: one for one in stage.before}
         for one in stage.after:
-            start = before.get(one.split)
-            table.add_row(name, task, f"{one.split} ({one.n})", interval(start) if start else "–", interval(one))
+            table.add_row(name, task, f"{one.split} ({one.n})", interval(before.get(one.split)), interval(one))
             name = task = ""
         if not stage.after:
             table.add_row(name, task, "–", "–", "–")
@@ -158,8 +153,8 @@ def _change(old: float | None, new: float | None) -> str:
     return format_share(new) if old is None or new is None else f"{format_share(old)} → {format_share(new)}"
 
 
-def interval(e: Evaluation) -> str:
-    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]"
+def interval(e: Evaluation | None) -> str:
+    return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]" if e else "–"
 
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:

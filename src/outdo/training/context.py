@@ -24,7 +24,6 @@ from outdo.types import Reporter
 Kind = Literal["grpo", "sft", "harvest", "stages"]
 RewardLike = str | Callable[..., Any]
 OBJECT = "object:"  # marks the name of a function while the recipe is read, so that no other trainer's reward is meant
-WHERE = "keys given"  # what messages call the keys of a call
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,11 @@ def make_context(
     resume: str | Path | None = None,
     force: bool = False,
     overrides: Mapping[str, Any] | None = None,
-    where: str = WHERE,
+    where: str = "keys given",
     **keys: Any,
 ) -> RunContext:
-    """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, for those who
-    have them as a mapping; `where` is what messages call them.
-
-    Raises OutdoError's family for what cannot be, before anything is loaded.
-    """
+    """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
+    `where` is what messages call them. Raises OutdoError's family for what cannot be, before anything is loaded."""
     reporter = reporter or make_reporter()
     keys = {**keys, **(overrides or {})}
     if not isinstance(recipe, (str, Path, Recipe, type(None))):
@@ -138,7 +134,9 @@ def make_context(
         resolved = load_recipe(None, keys, reporter.note, base, where)
     else:
         resolved = recipe
-    resolved = _unmarked(resolved)
+    names = [name.removeprefix(OBJECT) for name in resolved.reward_funcs]
+    if names != resolved.reward_funcs:
+        resolved = resolved.model_copy(update={"reward_funcs": names})
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
     built, rewards = build_task(kind, resolved, task, objects)
@@ -207,12 +205,6 @@ def _kind(wanted: Kind | None, recipe: Recipe, manifest: Manifest | None) -> Kin
 def _base(recipe: Mapping[str, Any], rewards_given: Sequence[RewardLike] | None) -> dict[str, Any]:
     """A recipe without the rewards that others are given for: among their names may be those of objects."""
     return {key: value for key, value in recipe.items() if rewards_given is None or key != "reward_funcs"}
-
-
-def _unmarked(recipe: Recipe) -> Recipe:
-    if not any(name.startswith(OBJECT) for name in recipe.reward_funcs):
-        return recipe
-    return recipe.model_copy(update={"reward_funcs": [name.removeprefix(OBJECT) for name in recipe.reward_funcs]})
 
 
 def _refuse_elsewhere(folder: Path, before: Any, output_dir: str | None) -> None:

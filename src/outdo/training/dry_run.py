@@ -55,9 +55,8 @@ def _refuse_unfit(context: RunContext) -> None:
 def _long_prompts(recipe: Recipe, task: Task) -> list[str]:
     """What is reported of prompts that are too long. Raises where no other remains."""
     source = find_source(recipe.model_name_or_path)
-    tokenizer = load_tokenizer(source)
+    tokenizer, context = load_tokenizer(source), shape_of(source).context
     lines: list[str] = []
-    context = shape_of(source).context
     short = fit_to_context(
         recipe, task, context, lambda prompts: [len(ids) for ids in encode_prompts(tokenizer, prompts)], lines.append
     )
@@ -67,11 +66,9 @@ def _long_prompts(recipe: Recipe, task: Task) -> list[str]:
 
 def preflight(context: RunContext) -> None:
     """Loads the model and reports how often it is right on training prompts, and which groups would have spread."""
-    recipe, reporter, rewards = context.recipe, context.reporter, context.rewards
     if context.kind == "stages":
-        first = read_stages(recipe)[0]
-        context = context.for_stage("grpo", first.recipe, None)
-        recipe, rewards = context.recipe, context.rewards
+        context = context.for_stage("grpo", read_stages(context.recipe)[0].recipe, None)
+    recipe, reporter, rewards = context.recipe, context.reporter, context.rewards
     assert rewards
     policy = policy_for(recipe)
     context = replace(context, task=without_long_prompts(recipe, context.task, policy, reporter.note))

@@ -11,7 +11,7 @@ from outdo.runs.writer import RunWriter
 from outdo.seeds import seed_of
 from outdo.tasks.task import Task, held_out
 from outdo.training.context import PriorEvals
-from outdo.types import Prompt, Sampler
+from outdo.types import Sampler
 
 
 class Evaluator:
@@ -40,10 +40,8 @@ class Evaluator:
         recipe, rewards = self.recipe, self.rewards
         if rewards is None:
             return []
-        params = eval_params(recipe)
-        seed = seed_of("evaluation", recipe.seed, step)
-        splits: dict[str, list[Prompt]] = self.splits | (self.final_splits if is_last else {})
-        settings = params, recipe.eval_samples, seed, recipe.eval_ks
+        splits = self.splits | (self.final_splits if is_last else {})
+        settings = eval_params(recipe), recipe.eval_samples, seed_of("evaluation", recipe.seed, step), recipe.eval_ks
         return [evaluate_prompts(prompts, split, sampler, rewards, *settings) for split, prompts in splits.items()]
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -46,15 +42,8 @@ def run_grpo(context: RunContext) -> Result:
         run.learner.check_memory()
         size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
         run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
-        run_loop(
-            recipe,
-            source,
-            run.learner,
-            run,
-            start=run.done,
-            audit_reward=rewards.audit,
-            uninterruptible=run.uninterruptible,
-        )
+        guard = run.uninterruptible
+        run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=rewards.audit, uninterruptible=guard)
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")
         after = run.evaluate(run.total)
@@ -87,13 +76,14 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
     with run.uninterruptible():
         learner = LocalLearner(run.policy, run.recipe)
         if learner.reference:
-            _load_weights(learner.reference, run.writer.reference_folder / checkpoint.name_of(0))
+            folder = run.writer.reference_folder / checkpoint.name_of(0)
+            if problem := checkpoint.corruption(folder):
+                raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
+            learner.reference.load_state_dict(load_file(folder / WEIGHTS))
         run.restore(learner, point)
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)
-    every = run.recipe.eval_steps
-    if every and run.done % every == 0 and 0 < run.done < run.recipe.max_steps:
-        run.evaluate(run.done)  # was due when the run was interrupted
+    run.evaluate_if_due()  # where it was interrupted before that
     return run.evaluator.recorded(0) or _evaluate_first(run)
 
 
@@ -101,18 +91,15 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
     if run.evaluator.splits:
         run.reporter.begin("before GRPO: held-out problems")
     before = run.evaluate(0)
-    _report_difficulty(run, before)
+    if before:
+        _report_difficulty(run, before[0])
     return before
 
 
-def _report_difficulty(run: Run, before: Sequence[Evaluation]) -> None:
+def _report_difficulty(run: Run, before: Evaluation) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
-    if not before:
-        return
-    passes = before[0].pass_at
-    k = max(passes, default=1)
-    chance = passes.get(1, before[0].success_rate)
-    rewards = run.context.rewards
+    passes, rewards = before.pass_at, run.context.rewards
+    k, chance = max(passes, default=1), passes.get(1, before.success_rate)
     partial = dense_rewards(rewards, chance > 0.5) if rewards else []
     for line in describe_difficulty(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):
         run.reporter.note(line)
@@ -120,20 +107,10 @@ def _report_difficulty(run: Run, before: Sequence[Evaluation]) -> None:
 
 def _save_reference(run: Run, learner: LocalLearner) -> None:
     """The first weights, once. Without them the run could not be resumed, so here a full disk ends it."""
-    if learner.reference:
-        reference = learner.reference
-        try:
-            checkpoint.save(run.writer.reference_folder, 0, lambda folder: _save_weights(reference, folder))
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error
-
-
-def _save_weights(model: Any, folder: Path) -> None:
-    tensors = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
-    save_file(tensors, folder / WEIGHTS)
-
-
-def _load_weights(model: Any, folder: Path) -> None:
-    if problem := checkpoint.corruption(folder):
-        raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    if not learner.reference:
+        return
+    tensors = {name: value.detach().to("cpu", copy=True) for name, value in learner.reference.state_dict().items()}
+    try:
+        checkpoint.save(run.writer.reference_folder, 0, lambda folder: save_file(tensors, folder / WEIGHTS))
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error

@@ -97,19 +97,12 @@ def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
         more = f"solved {tally.solved / tally.prompts:.2f}  kept {tally.kept}"
         reporter.progress("prompt", tally.prompts - 1, len(prompts), more)
 
+    settings = {"split": split, **{key: getattr(recipe, key) for key in DECIDING_KEYS}}
+    counts = {"samples": recipe.harvest_samples, "keep": recipe.harvest_keep, "seed": seed_of("harvest", recipe.seed)}
+    params = sample_params(recipe)
     with interrupts.listen():
         tally = harvest(
-            prompts,
-            sampler,
-            context.rewards,
-            sample_params(recipe),
-            out,
-            {"split": split, **{key: getattr(recipe, key) for key in DECIDING_KEYS}},
-            samples=recipe.harvest_samples,
-            keep=recipe.harvest_keep,
-            seed=seed_of("harvest", recipe.seed),
-            demonstrate=demonstrate,
-            progress=show,
+            prompts, sampler, context.rewards, params, out, settings, demonstrate=demonstrate, progress=show, **counts
         )
     reporter.close()
     reporter.note(f"  {tally}")
@@ -136,11 +129,8 @@ def harvest(
     demonstrate: Callable[[Prompt], str | None] | None = None,
     progress: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """Writes `out`, resuming where an earlier call with the same `settings` was interrupted. The task's own
-    demonstration of a prompt, from `demonstrate`, stands before the model's answers.
-
-    Raises RecipeError where the file is another harvest's.
-    """
+    """Writes `out`, resuming where an earlier call with the same `settings` was interrupted; another harvest's file
+    raises RecipeError. The task's own demonstration of a prompt, from `demonstrate`, stands first."""
     journal = _open_journal(out, {**settings, "samples": samples, "keep": keep, "seed": seed})
     done = {row["prompt_id"]: row for row in read_rows(journal) if "prompt_id" in row}
     tally = sum((tally_of(done[p.id]) for p in prompts if p.id in done), Tally())

@@ -7,11 +7,8 @@ A signal raises `Interrupted` at once where work may be dropped, and waits where
         with uninterruptible():
             update()      # a signal that arrives here is raised when this is done
 
-A signal that was ignored before stays ignored: a background job of a shell has SIGINT so. SIGHUP is not handled:
-`nohup` decides.
-
-A second signal, while the first one waits or while the run is being saved, ends the process at once. What is on the
-disk is valid at any moment.
+A signal that was ignored before stays ignored, as SIGINT of a shell's background job. `nohup` decides about SIGHUP. A
+second signal, while the first waits or the run is saved, ends the process at once: the disk is valid at any moment.
 """
 
 from __future__ import annotations

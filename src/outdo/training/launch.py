@@ -8,18 +8,10 @@ from dataclasses import replace
 from outdo.parallel.host import keep_memory
 from outdo.training import resume
 from outdo.training.context import Result, RunContext
-from outdo.training.grpo import run_grpo
-from outdo.training.harvest import run_harvest
-from outdo.training.sft import run_sft
-from outdo.training.stages import run_stages
+from outdo.training.stages import RUNNERS, run_stages
 from outdo.training.trackers import select_trackers
 
-KINDS: dict[str, Callable[[RunContext], Result]] = {
-    "grpo": run_grpo,
-    "sft": run_sft,
-    "harvest": run_harvest,
-    "stages": run_stages,
-}
+KINDS: dict[str, Callable[[RunContext], Result]] = {**RUNNERS, "stages": run_stages}
 
 
 def launch(context: RunContext) -> Result:

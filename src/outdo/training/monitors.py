@@ -32,9 +32,8 @@ KL_PATIENCE = 3  # steps in a row past kl_limit before the guard acts
 def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
     """Recording comes first: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
-    trackers = TrackerCallback(Trackers.of(run.writer, run.recipe, run.reporter.note))
-    watching = [Doctor(), KLGuard()]
-    return [recorder, trackers, *watching, Console(), EvalSchedule(), CheckpointSchedule(recorder), ReportPage()]
+    trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
+    return [recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder)]
 
 
 class Recorder(Callback):
@@ -59,29 +58,6 @@ class Recorder(Callback):
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         run.writer.record_finding(step, finding.row())
-
-
-class TrackerCallback(Callback):
-    """Hands every row on to the trackers of `report_to`."""
-
-    def __init__(self, trackers: Trackers) -> None:
-        self.trackers = trackers
-
-    def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
-        self.trackers.sft_update(row)
-
-    def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
-        self.trackers.step(step, metrics, groups)
-
-    def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
-        for evaluation in evaluations:
-            self.trackers.evaluation(evaluation.row(step))
-
-    def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
-        self.trackers.finding(step, finding.code, finding_line(finding).strip())
-
-    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
-        self.trackers.close(status == "done")
 
 
 class Doctor(Callback):
@@ -123,13 +99,9 @@ class KLGuard(Callback):
             return
         reason = f"KL to the starting model is {kl:.3f}, past kl_limit={recipe.kl_limit} for {KL_PATIENCE} steps"
         if recipe.kl_guard == "stop":
-            run.halt(
-                NumericsError(
-                    f"halted at step {run.done}: {reason}. Raise beta (now {metrics['beta']:g}), lower learning_rate "
-                    f"(now {metrics['lr']:.2g}), or set kl_limit=null to switch the guard off. The model so far is kept"
-                )
-            )
-            return
+            advice = f"Raise beta (now {metrics['beta']:g}), lower learning_rate (now {metrics['lr']:.2g})"
+            advice += ", or set kl_limit=null to switch the guard off. The model so far is kept"
+            return run.halt(NumericsError(f"halted at step {run.done}: {reason}. {advice}"))
         self.past_limit = 0
         if recipe.kl_guard == "lower_rate":
             run.learner.scale_rate(0.5)
@@ -140,7 +112,7 @@ class KLGuard(Callback):
 
 
 class Console(Callback):
-    """Shows the run to a person."""
+    """Shows the run to a person, and when it is over by its report."""
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         run.reporter.step(step, run.recipe.max_steps, metrics)
@@ -155,36 +127,24 @@ class Console(Callback):
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         run.reporter.note(finding_line(finding))
 
-
-class EvalSchedule(Callback):
-    """Evaluates every `eval_steps` steps."""
-
-    def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
-        every = run.recipe.eval_steps
-        if every and done % every == 0 and 0 < done < run.recipe.max_steps:
-            run.evaluate(done)
+    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
+        try_report(run.folder, run.reporter.note)
 
 
-class CheckpointSchedule(Callback):
-    """Saves every `save_steps` steps."""
+class Schedule(Callback):
+    """Evaluates every `eval_steps` steps, and saves every `save_steps`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
     def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
+        run.evaluate_if_due()
         every = run.recipe.save_steps
         if every and done % every == 0 and done < run.recipe.max_steps:
             start = time.perf_counter()
             with run.uninterruptible():
                 run.save()
             self.recorder.saving = time.perf_counter() - start
-
-
-class ReportPage(Callback):
-    """Writes the report of the run when it is over."""
-
-    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
-        try_report(run.folder, run.reporter.note)
 
 
 def logged_tokens(run: TrainingRun[Any], groups: Sequence[Group]) -> list[Tokens]:

@@ -28,10 +28,8 @@ def lora_of(recipe: Recipe) -> Lora | None:
 
 def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True, folder: Path | None = None) -> Policy:
     """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit, or what a
-    new run of it writes does not fit on the disk of that `folder`.
-
-    One that does not learn is only sampled from, and has a new adapter only where four bits are not had without.
-    """
+    new run of it writes does not fit on the disk of that `folder`. One that does not learn is only sampled from, and
+    has a new adapter only where four bits are not had without."""
     name = name or recipe.model_name_or_path
     lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
     shape = shape_of(find_source(name), lora)

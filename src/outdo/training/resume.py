@@ -136,12 +136,10 @@ def refuse_changes(folder: Path, changed: list[str], force: bool, with_force: st
 
 
 def newest_checkpoint(run: RunWriter) -> tuple[ResumePoint | None, list[str]]:
-    """The newest checkpoint that is valid and whose rows are still there, and why newer ones are not.
-
-    Newer ones are renamed. Where none is valid, all stay as they are.
-    """
-    skipped: list[str] = []
-    unusable: list[Path] = []
+    """The newest checkpoint that is valid and whose rows are still there, and why newer ones are not. Those are
+    renamed; where none is valid, all stay as they are."""
+    unusable: dict[Path, str] = {}
+    point = None
     restore_replaced(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
         problem = checkpoint.corruption(folder)
@@ -149,10 +147,10 @@ def newest_checkpoint(run: RunWriter) -> tuple[ResumePoint | None, list[str]]:
             state = read_state(folder)
             truncated = run.truncated_file(state["offsets"])
             if not truncated:
-                for bad in unusable:
-                    checkpoint.set_unusable(bad)
-                return ResumePoint(folder, state), skipped
+                point = ResumePoint(folder, state)
+                break
             problem = f"{truncated} is shorter than it was when this was saved"
-        skipped.append(f"{folder}: {problem}")
-        unusable.append(folder)
-    return None, skipped
+        unusable[folder] = problem
+    for folder in unusable if point else ():
+        checkpoint.set_unusable(folder)
+    return point, [f"{folder}: {problem}" for folder, problem in unusable.items()]

@@ -133,6 +133,12 @@ class TrainingRun(Generic[L]):
             self.reporter.note(f"  carried over from {source}: the same model and problems, not evaluated again")
         return evaluations
 
+    def evaluate_if_due(self) -> None:
+        """Every `eval_steps` steps; the last evaluation is that of the end."""
+        every = self.recipe.eval_steps
+        if every and self.done % every == 0 and 0 < self.done < self.recipe.max_steps:
+            self.evaluate(self.done)
+
     # --- checkpoints
 
     def save(self, wait: bool = False) -> None:
@@ -211,10 +217,8 @@ class TrainingRun(Generic[L]):
         return Result(self.folder, self.writer.model_folder, before, after, self.recipe)
 
     def _end(self, status: Status, why: str, resumable: bool = False) -> None:
-        """The end of a run that did not finish: keeps what there is, and never hides the first error.
-
-        `resumable`: nothing is half done, so that a checkpoint of this moment is valid.
-        """
+        """The end of a run that did not finish: keeps what there is, and never hides the first error. `resumable`:
+        nothing is half done, so that a checkpoint of this moment is valid."""
         try:
             self.checkpointer.wait()
             if resumable and self._learner and (self.has_pending() or self.checkpointer.last_step != self.done):

@@ -78,13 +78,13 @@ class Stage:
 
 def prefixed(kind: str, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Keys as they are meant where there is one kind of training: in `sft`, epochs is sft_epochs."""
-    out: dict[str, Any] = {}
-    for key, value in keys.items():
-        full = TRL.get(key, key) if kind == "sft" else key
+
+    def full(key: str) -> str:
         if f"{kind}_{key}" in Recipe.model_fields and key not in TASK_KEYS:
-            full = f"{kind}_{key}"
-        out[full] = value
-    return out
+            return f"{kind}_{key}"
+        return TRL.get(key, key) if kind == "sft" else key
+
+    return {full(key): value for key, value in keys.items()}
 
 
 def read_stages(recipe: Recipe) -> list[Stage]:
@@ -118,21 +118,20 @@ def run_stages(context: RunContext) -> Result:
     """All stages in order. Resumed, stages that are done are skipped and the one that was interrupted is resumed."""
     recipe, reporter = context.recipe, context.reporter
     stages = read_stages(recipe)
-    facts = {"kind": "stages", "stages": [stage.name for stage in stages]}
+    names, resolved = [stage.name for stage in stages], recipe.model_dump(mode="json")
     if context.resume:
         writer = RunWriter.reopen(context.resume, "stages", context.manifest)
-        with_force = "--force takes it for the stages that are not started"
         try:
-            changed = changes(writer.manifest.recipe, recipe.model_dump(mode="json"))
+            changed = changes(writer.manifest.recipe, resolved)
+            with_force = "--force takes it for the stages that are not started"
             refuse_changes(writer.folder, changed, context.force, with_force)
         except RecipeError:
             writer.close()
             raise
-        resolved = recipe.model_dump(mode="json")
-        writer.update_manifest(status="running", why="", recipe=resolved, stages=facts["stages"])
+        writer.update_manifest(status="running", why="", recipe=resolved, stages=names)
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
-        writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+        writer = RunWriter.create(folder, resolved, {"kind": "stages", "stages": names})
     try:
         with writer.until_done():
             results = _run_all(context, stages, writer.folder)
@@ -159,34 +158,28 @@ def _run_all(context: RunContext, stages: Sequence[Stage], parent: Path) -> list
         keys["model_name_or_path"] = first if stage.start == "first" else model
         if stage.kind == "sft" and harvest and not stage.own_data:
             keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}
-        ready = replace(stage, recipe=stage.recipe.model_copy(update=keys))
-        result = _run_one(context, ready, folder, results)
-        results.append(result)
-        model, harvest = str(result.model), result.harvest or harvest
+        results.append(_run_one(context, stage.kind, stage.recipe.model_copy(update=keys), folder, results))
+        model, harvest = str(results[-1].model), results[-1].harvest or harvest
     return results
 
 
-def _run_one(context: RunContext, stage: Stage, folder: Path, earlier: Sequence[Result]) -> Result:
+def _run_one(context: RunContext, kind: Kind, recipe: Recipe, folder: Path, earlier: Sequence[Result]) -> Result:
     if not holds_run(folder):
-        prior = prior_evals(stage.recipe.model_dump(mode="json"), stage.kind, earlier)
-        return RUNNERS[stage.kind](context.for_stage(stage.kind, stage.recipe, prior))
+        prior = prior_evals(recipe.model_dump(mode="json"), kind, earlier)
+        return RUNNERS[kind](context.for_stage(kind, recipe, prior))
     manifest = read_manifest(folder)
     if manifest.status != "done":
-        prior = prior_evals(manifest.recipe, stage.kind, earlier)
-        return RUNNERS[stage.kind](context.for_resumed_stage(folder, manifest, prior))
+        prior = prior_evals(manifest.recipe, kind, earlier)
+        return RUNNERS[kind](context.for_resumed_stage(folder, manifest, prior))
     context.reporter.note("  done before")
-    result = finished_result(folder, stage.recipe)
-    if not manifest.harvest:
-        return result
-    return replace(result, model=Path(manifest.model), harvest=Path(manifest.harvest))
+    result = finished_result(folder, recipe)
+    harvest = manifest.harvest
+    return replace(result, model=Path(manifest.model), harvest=Path(harvest)) if harvest else result
 
 
 def prior_evals(recipe: Mapping[str, Any], kind: str, earlier: Sequence[Result]) -> PriorEvals | None:
-    """What the newest of the earlier stages measured of the model that this recipe starts from, in the same way.
-
-    After a warm-up it is another model than it started from. What was trained on four bits is rounded to them anew when
-    it is loaded, so that it is not what was measured.
-    """
+    """What the newest of the earlier stages measured of the model that this recipe starts from, in the same way. After
+    a warm-up it is another model. One trained on four bits is rounded to them anew when loaded: another, too."""
     if _warms_up(recipe, kind):
         return None
     for result in reversed(earlier):

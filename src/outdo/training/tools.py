@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,10 @@ from urllib.parse import urlsplit
 
 HTTPS = 443
 CONNECT_TIMEOUT = 5.0  # seconds
+MAX_VALUE_CHARS = 5000  # in mlflow, whose own limit is 6000
+MAX_PARAMS = 100  # that mlflow accepts in one call
+MAX_METRICS = 800  # in one call; mlflow's own limit is 1000
+SEND_SECONDS = 1.0  # between two calls to mlflow
 COLUMNS = ("prompt", "answer", "reward", "advantage", "verdict", "reason")
 
 
@@ -126,10 +130,7 @@ def wandb_mode(environment: Mapping[str, str]) -> Any:
         return mode
     host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     with suppress(OSError, netrc.NetrcParseError):
-        has_key = (
-            bool(environment.get("WANDB_API_KEY")) or netrc.netrc().authenticators(host.hostname or "") is not None
-        )
-        if has_key:
+        if environment.get("WANDB_API_KEY") or netrc.netrc().authenticators(host.hostname or "") is not None:
             socket.create_connection((host.hostname, host.port or HTTPS), timeout=CONNECT_TIMEOUT).close()
             return "online"
     return "offline"
@@ -158,7 +159,8 @@ class MLflow:
         facts = {f"outdo.{key}": json.dumps(value) for key, value in subject.facts.items()}
         run = self.client.create_run(experiment, run_name=subject.name, tags={"outdo.id": subject.id, **facts})
         self.id = run.info.run_id
-        params = [Param(key, _as_text(value)[:MAX_VALUE_CHARS]) for key, value in subject.recipe.items()]
+        texts = {k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in subject.recipe.items()}
+        params = [Param(key, text[:MAX_VALUE_CHARS]) for key, text in texts.items()]
         for start in range(0, len(params), MAX_PARAMS):
             self.client.log_batch(self.id, params=params[start : start + MAX_PARAMS])
 
@@ -184,12 +186,6 @@ class MLflow:
         self.client.set_terminated(self.id, "FINISHED" if completed else "FAILED")
 
 
-MAX_VALUE_CHARS = 5000  # in mlflow, whose own limit is 6000
-MAX_PARAMS = 100  # that mlflow accepts in one call
-MAX_METRICS = 800  # in one call; mlflow's own limit is 1000
-SEND_SECONDS = 1.0  # between two calls
-
-
 class Trackio:
     """In its local store, or the Space of TRACKIO_SPACE_ID; `trackio show` opens it."""
 
@@ -198,15 +194,10 @@ class Trackio:
 
         self.trackio = trackio
         project = re.sub(r"[^-\w. ]", "-", subject.project_of("TRACKIO_PROJECT"))
-        self.run = trackio.init(
-            project=project,
-            name=f"{subject.name}-{subject.id[:4]}",  # trackio identifies a run by its name alone
-            config=json.loads(json.dumps({**subject.recipe, "outdo": dict(subject.facts)}, default=str)),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+        name = f"{subject.name}-{subject.id[:4]}"  # trackio identifies a run by its name alone
+        config = json.loads(json.dumps({**subject.recipe, "outdo": dict(subject.facts)}, default=str))
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self.run = trackio.init(project=project, name=name, config=config, resume="allow", **quiet)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
@@ -222,10 +213,6 @@ class Trackio:
         self.run.finish()
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
 def fenced(text: str) -> str:
     """A Markdown code block, whatever the text contains."""
     longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
@@ -235,13 +222,9 @@ def fenced(text: str) -> str:
 
 def as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Answers as Markdown, for tools without tables."""
-    return "\n\n".join(part for row in rows for part in _parts(row))
-
-
-def _parts(row: Mapping[str, Any]) -> Iterator[str]:
-    numbers = (f"{name} {row[name]:.3g}" for name in ("reward", "advantage") if row[name] is not None)
-    yield ", ".join((f"**{row['verdict']}**", *numbers))
-    yield fenced(row["prompt"])
-    yield fenced(row["answer"])
-    if row["reason"]:
-        yield fenced(row["reason"])
+    parts = []
+    for row in rows:
+        numbers = (f"{name} {row[name]:.3g}" for name in ("reward", "advantage") if row[name] is not None)
+        texts = (row["prompt"], row["answer"], *([row["reason"]] if row["reason"] else []))
+        parts += [", ".join((f"**{row['verdict']}**", *numbers)), *map(fenced, texts)]
+    return "\n\n".join(parts)

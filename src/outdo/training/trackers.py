@@ -1,8 +1,7 @@
 """Experiment trackers: they receive a run's metrics, and can never harm the run.
 
 Each tool has a thread and a queue of its own. An exception is reported once and disables the tool; if it hangs, the
-queue fills and further rows are dropped; at the end it has a limited time to finish. Training is identical with and
-without trackers.
+queue fills and further rows are dropped; at the end it has a limited time. Training is the same without trackers.
 """
 
 from __future__ import annotations
@@ -21,13 +20,22 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from outdo.doctor.finding import Finding
+from outdo.doctor.show import note
 from outdo.errors import RecipeError, RunError
+from outdo.evals.held_out import Evaluation
+from outdo.metrics.measure import Metrics
+from outdo.runs.manifest import Status
 from outdo.runs.reader import read_evals, read_metrics, read_sft
 from outdo.runs.writer import RunWriter
 from outdo.training import tools
+from outdo.training.callbacks import Callback
 from outdo.types import Group
+
+if TYPE_CHECKING:
+    from outdo.training.run import TrainingRun
 
 QUEUE_SIZE = 2000  # rows that wait for a tool; further ones are dropped
 CLOSE_TIMEOUT = 15.0  # seconds without progress, at the end
@@ -37,8 +45,7 @@ MAX_TEXT_CHARS = 1000  # in these tables
 
 
 class Sink(Protocol):
-    """A tool. `step` is the number of completed steps: 0 is before the first. Names of SFT rows start with `sft/`, and
-    their steps count SFT updates."""
+    """A tool. `step` is the number of completed steps; of SFT rows, whose names start with `sft/`, of SFT updates."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None: ...
 
@@ -81,11 +88,6 @@ def select_trackers(report_to: Iterable[str]) -> list[str]:
 # --- what is sent
 
 
-def sanitize_name(name: str) -> str:
-    """A name that every tool accepts: mlflow allows letters, digits and a few other characters."""
-    return re.sub(r"[^-\w./ ]", "_", name.replace("@", "_at_"))
-
-
 def step_values(row: Mapping[str, Any]) -> dict[str, float]:
     """A row of metrics: train/reward_mean, train/reward/NAME, time/update."""
     return _named(row, lambda key: key if key.startswith("time/") else f"train/{key}")
@@ -96,34 +98,25 @@ def eval_values(row: Mapping[str, Any]) -> dict[str, float]:
     return _named(row, lambda key: f"eval/{row['split']}/{key}")
 
 
-def sft_values(row: Mapping[str, Any]) -> dict[str, float]:
-    return _named(row, lambda key: f"sft/{key}")
-
-
 def _named(row: Mapping[str, Any], name: Callable[[str], str]) -> dict[str, float]:
-    """The finite numbers of a row, under their names."""
+    """The finite numbers of a row, under names that every tool accepts: mlflow allows few characters."""
     numbers = {key: float(value) for key, value in row.items() if key != "step" and isinstance(value, (int, float))}
-    return {sanitize_name(name(key)): value for key, value in numbers.items() if math.isfinite(value)}
+    names = {key: re.sub(r"[^-\w./ ]", "_", name(key).replace("@", "_at_")) for key in numbers}
+    return {names[key]: value for key, value in numbers.items() if math.isfinite(value)}
 
 
 def sample_answers(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """A few answers: those with the highest and the lowest reward of each of the first groups."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in groups[: ANSWERS_PER_TABLE // 2]:
         graded = [i for i, grade in enumerate(group.grades) if grade.reward is not None] or [0]
         order = sorted(graded, key=lambda i: group.grades[i].reward or 0.0)
         for i in sorted({order[0], order[-1]}):
-            grade = group.grades[i]
-            rows.append(
-                {
-                    "prompt": str(group.prompt.messages[-1]["content"])[:MAX_TEXT_CHARS],
-                    "answer": group.trajectories[i].text[:MAX_TEXT_CHARS],
-                    "reward": grade.reward,
-                    "advantage": group.advantages[i] if group.advantages else None,
-                    "verdict": grade.verdict,
-                    "reason": grade.reason[:MAX_TEXT_CHARS],
-                }
-            )
+            grade, advantage = group.grades[i], group.advantages[i] if group.advantages else None
+            texts = str(group.prompt.text), group.trajectories[i].text, grade.reason
+            prompt, answer, reason = (text[:MAX_TEXT_CHARS] for text in texts)
+            values = (prompt, answer, grade.reward, advantage, grade.verdict, reason)
+            rows.append(dict(zip(tools.COLUMNS, values, strict=True)))
     return rows
 
 
@@ -152,7 +145,7 @@ def _eval_event(row: Mapping[str, Any]) -> _Event:
 def _sft_event(row: Mapping[str, Any]) -> _Event:
     """An SFT update, or the loss on held-out examples."""
     is_held_out = "held_out_loss" in row
-    values, step = sft_values(row), int(row["step"]) + (not is_held_out)
+    values, step = _named(row, "sft/{}".format), int(row["step"]) + (not is_held_out)
     return _Event("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
 
 
@@ -227,8 +220,8 @@ class _Worker:
             self.subject.notify(f"  warning: {self.name} made no progress for {CLOSE_TIMEOUT:g} s and is abandoned")
 
 
-class Trackers:
-    """All trackers of a recipe; none by default."""
+class Trackers(Callback):
+    """Hands every row on to the trackers of a recipe; none by default."""
 
     def __init__(self, names: Sequence[str], subject: tools.Subject, max_steps: int) -> None:
         stored = _stored_events(subject.folder) if names else []
@@ -242,40 +235,39 @@ class Trackers:
         is_new = not run.manifest.tracked
         if names and is_new:
             run.update_manifest(tracked=uuid.uuid4().hex[:16])
-        key = str(run.manifest.tracked)
-        name = recipe.run_name or run.folder.resolve().name
+        id, name = str(run.manifest.tracked), recipe.run_name or run.folder.resolve().name
         facts = {key: getattr(run.manifest, key) for key in ("kind", "device", "num_parameters", "versions", "git")}
         keys = recipe.model_dump(mode="json")
-        return cls(
-            names, tools.Subject(key, name, recipe.project, run.folder, keys, facts, notify, is_new), recipe.max_steps
-        )
+        subject = tools.Subject(id, name, recipe.project, run.folder, keys, facts, notify, is_new)
+        return cls(names, subject, recipe.max_steps)
 
-    def step(self, step: int, row: Mapping[str, Any], groups: Sequence[Group]) -> None:
+    def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
+        if self.workers:
+            self._put(_sft_event(row))
+
+    def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         if not self.workers:
             return
-        self._put(_step_event({**row, "step": step}))
+        self._put(_step_event({**metrics, "step": step}))
         if step == 0 or (step + 1) % self.table_every == 0:
             rows = sample_answers(groups)
             self._put(_Event("answers", step + 1, lambda sink: sink.answers(step + 1, rows)))
 
-    def evaluation(self, row: Mapping[str, Any]) -> None:
-        if self.workers:
-            self._put(_eval_event(row))
+    def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
+        for evaluation in evaluations if self.workers else ():
+            self._put(_eval_event(evaluation.row(step)))
 
-    def sft_update(self, row: Mapping[str, Any]) -> None:
-        if self.workers:
-            self._put(_sft_event(row))
-
-    def finding(self, step: int, code: str, text: str) -> None:
+    def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
+        code, text = finding.code, note(finding).strip()
         self._put(_Event(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, text)))
+
+    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
+        for worker in self.workers:
+            worker.close(status == "done")
 
     def _put(self, event: _Event) -> None:
         for worker in self.workers:
             worker.put(event)
-
-    def close(self, completed: bool) -> None:
-        for worker in self.workers:
-            worker.close(completed)
 
 
 def _read_ledger(path: Path) -> dict[str, int]:

@@ -62,10 +62,8 @@ class GRPOTrainer:
         mask: Tensor | None = None,
         ref_log_probs: Tensor | None = None,
     ) -> Tensor:
-        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer.
-
-        Without `ref_log_probs` it is the policy's term alone; `train_step` always adds the KL that `kl_coef` asks for.
-        """
+        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer. Without `ref_log_probs`
+        it is the policy's term alone; `train_step` always adds the KL that `kl_coef` asks for."""
         return self._loss(log_probs, old_log_probs, advantages, mask, ref_log_probs)[0]
 
     def train_step(self, batch: Mapping[str, Any], step: int) -> dict[str, float]:
@@ -91,9 +89,8 @@ class GRPOTrainer:
         if stats["updated"]:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
             stats["grad_norm"] = float(norm)
-            if not norm.isfinite():
-                stats["updated"] = 0.0  # a step by no number would be the last
-            else:
+            stats["updated"] = float(norm.isfinite())  # a step by NaN would be the last
+            if norm.isfinite():
                 self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         return stats
@@ -105,15 +102,9 @@ class GRPOTrainer:
             log_probs, old = log_probs[:, None], old[:, None]
             mask = None if mask is None else mask[:, None]
             reference = None if reference is None else reference[:, None]
-        return grpo_loss(
-            log_probs,
-            old,
-            advantages,
-            torch.ones_like(log_probs) if mask is None else mask,
-            ref_logprobs_BT=reference,
-            epsilon=self.clip_range,
-            beta=self.kl_coef if reference is not None else 0.0,
-        )
+        mask = torch.ones_like(log_probs) if mask is None else mask
+        beta, clip = self.kl_coef if reference is not None else 0.0, self.clip_range
+        return grpo_loss(log_probs, old, advantages, mask, ref_logprobs_BT=reference, epsilon=clip, beta=beta)
 
     def _log_probs(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         """Of every token given those before it, [B, N - 1]."""

@@ -35,6 +35,7 @@ from outdo.types import Group, Reporter
 START_KEYS = {"sft_steps"}  # decide what a run starts with: they cannot change in the middle
 MIN_ERRORS = 2.0  # standard errors between the failing run and the treated one
 MIN_CHANGE = 0.03  # of the signal, that it must have moved
+UNKNOWN = Shift(float("nan"), float("nan"), float("inf"))
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Treatment:
             "start": self.start,
             "steps": self.steps,
             "signal": self.signal,
-            "before": _finite(self.failing),
-            "after": _finite(self.treated),
+            "before": self.failing if np.isfinite(self.failing) else None,  # JSON has no NaN
+            "after": self.treated if np.isfinite(self.treated) else None,
             "answered": self.answered,
             "now": self.now,
         }
@@ -128,12 +129,9 @@ def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None
     with disk_errors(copy):
         (copy / layout.CHECKPOINTS).mkdir(parents=True)
         shutil.copytree(saved, copy / layout.CHECKPOINTS / saved.name)
-        for name in (layout.GROUPS, layout.REFERENCE):
+        for name in (layout.GROUPS, layout.REFERENCE, *layout.ROW_FILES):
             if (folder / name).exists():
-                shutil.copytree(folder / name, copy / name)
-        for name in layout.ROW_FILES:
-            if (folder / name).exists():
-                shutil.copy(folder / name, copy / name)
+                (shutil.copytree if (folder / name).is_dir() else shutil.copy)(folder / name, copy / name)
     recipe = {**manifest.recipe, "output_dir": str(copy)}
     why = f"copied from {folder} to be treated"
     write_manifest(copy, manifest.updated(recipe=recipe, status="stopped", why=why, treats=str(folder)))
@@ -152,11 +150,6 @@ def _judged(history: History, finding: Finding, expect: Expect, folder: Path, st
     return Treatment(finding, folder, start, len(after), expect.signal, move.before, move.after, answered, codes)
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if np.isfinite(value) else None
-
-
 def answer(failing: History, treated: History, signal: str, way: Direction) -> tuple[Shift, bool]:
     """How far a signal is from where the failing run ended, and whether that is the right way and more than noise."""
     move = _held(failing, treated) if signal == "eval_success_rate" else _between(failing, treated, signal)
@@ -167,7 +160,7 @@ def answer(failing: History, treated: History, signal: str, way: Direction) -> t
 def _held(failing: History, treated: History) -> Shift:
     """Held-out success at the end of either."""
     if not failing.held or not treated.held:
-        return Shift(float("nan"), float("nan"), float("inf"))
+        return UNKNOWN
     first, last = failing.held[-1], treated.held[-1]
     return Shift(first.success, last.success, float(np.sqrt(0.25 / first.n + 0.25 / last.n)))
 
@@ -175,7 +168,7 @@ def _held(failing: History, treated: History) -> Shift:
 def _between(failing: History, treated: History, signal: str) -> Shift:
     """The signal at the end of the failing run and at the end of the treated one."""
     if not failing.has(signal, least=1) or not treated.has(signal, least=1):
-        return Shift(float("nan"), float("nan"), float("inf"))
+        return UNKNOWN
     (before, e0), (after, e1) = (_level(one[signal]) for one in (failing, treated))
     return Shift(before, after, float(np.hypot(e0, e1)))
 
