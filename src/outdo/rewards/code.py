@@ -166,11 +166,7 @@ def _judge(text: str, problem: Problem) -> Outcome:
     total = 1 if problem.test else len(problem.cases)
     source = source_of(text)
     if not source.strip() or len(source) > _MAX_SOURCE_CHARS:
-        return Outcome(
-            0,
-            total,
-            "no code in the answer" if not source.strip() else "too much code",
-        )
+        return Outcome(0, total, "no code in the answer" if not source.strip() else "too much code")
     if problem.entry_point:
         defined = re.search(
             rf"^(?:async )?(?:def|class) {re.escape(problem.entry_point.partition('.')[0])}\b", source, re.M

@@ -108,10 +108,7 @@ def _num_steps(text: str) -> int:
 
 
 def overlong(
-    completions: list[str],
-    completion_ids: list[tuple[int, ...]],
-    max_completion_length: int,
-    **columns: object,
+    completions: list[str], completion_ids: list[tuple[int, ...]], max_completion_length: int, **columns: object
 ) -> list[float]:
     """DAPO's soft length penalty: 0 up to four fifths of the limit, then linear to -1 at the limit."""
     _require_limit("overlong", max_completion_length)

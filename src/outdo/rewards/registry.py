@@ -120,11 +120,7 @@ GRADERS: dict[str, Grader] = {
         {"prompt": "Where does this go?", "answer": "billing", "labels": ["billing", "refund", "tech"]},
     ),
     "reasoning_gym": Grader(
-        gym.reasoning_gym,
-        ("gym",),
-        "partly right answers; code, before any scorer sees it",
-        True,
-        probes.gold,
+        gym.reasoning_gym, ("gym",), "partly right answers; code, before any scorer sees it", True, probes.gold
     ),
     "reasoning_gym_partial": Grader(
         gym.reasoning_gym_partial, ("gym",), "code, before any scorer sees it", True, probes.gold

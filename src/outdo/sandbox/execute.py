@@ -286,13 +286,7 @@ def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
 
 
 def call_function(
-    source: str,
-    name: str,
-    args: list[Any],
-    *,
-    seconds: float = 120.0,
-    memory_mb: int = 2048,
-    packages: bool = True,
+    source: str, name: str, args: list[Any], *, seconds: float = 120.0, memory_mb: int = 2048, packages: bool = True
 ) -> Any:
     """What `name(*args)` of a source returns, a plain value.
 

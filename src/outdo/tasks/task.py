@@ -168,10 +168,7 @@ TASKS: dict[str, Task] = {
 
 
 def find_task(
-    name: str,
-    args: dict[str, Any] | None = None,
-    system_prompt: str | None = None,
-    source: Source | None = None,
+    name: str, args: dict[str, Any] | None = None, system_prompt: str | None = None, source: Source | None = None
 ) -> Task:
     """A task by name, by the location of its data, or a user's own by `path/to/file.py:function`. Raises TaskError.
 
