@@ -43,14 +43,12 @@ def call(
     seconds: float,
 ) -> list[Grades | Failure]:
     """The grades of each set of arguments, which holds `counts` answers. Raises nothing but GraderError."""
+    calls = list(zip(arguments, counts, strict=True))
     if where == "here":
-        return [_called(name, function, columns, n) for columns, n in zip(arguments, counts, strict=True)]
+        return [_called(name, function, columns, n) for columns, n in calls]
     if where == "thread":
-        return [_in_thread(name, function, columns, n, seconds) for columns, n in zip(arguments, counts, strict=True)]
-    jobs = [
-        ("outdo.rewards.calls:in_process", (where, name, dict(columns), n))
-        for columns, n in zip(arguments, counts, strict=True)
-    ]
+        return [_in_thread(name, function, columns, n, seconds) for columns, n in calls]
+    jobs = [("outdo.rewards.calls:in_process", (where, name, dict(columns), n)) for columns, n in calls]
     try:
         replies = _pool().run(jobs, seconds)
     except SandboxError as error:

@@ -168,9 +168,8 @@ def _judge(text: str, problem: Problem) -> Outcome:
     if not source.strip() or len(source) > _MAX_SOURCE_CHARS:
         return Outcome(0, total, "no code in the answer" if not source.strip() else "too much code")
     if problem.entry_point:
-        defined = re.search(
-            rf"^(?:async )?(?:def|class) {re.escape(problem.entry_point.partition('.')[0])}\b", source, re.M
-        )
+        name = re.escape(problem.entry_point.partition(".")[0])
+        defined = re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.M)
         separator = "\n\n" if defined else ""  # a bare body continues the prompt
         source = problem.prompt + separator + source
     deadline = time.monotonic() + problem.limits.seconds

@@ -112,16 +112,12 @@ def _load(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
-    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _callables(function)):
+    callables = function, getattr(function, "__call__", None)  # noqa: B004  # it may be an object
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in callables):
         raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
     if name in own:
         return Reward(name, function, weight, "thread")
     return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
-
-
-def _callables(function: Any) -> tuple[Any, Any]:
-    """What a call may run: the function itself, or an object's `__call__`."""
-    return function, getattr(function, "__call__", None)  # noqa: B004
 
 
 def graded(

@@ -126,17 +126,13 @@ def _makes(answer: str, numbers: list[int], target: int) -> bool:
     return used == sorted(numbers) and bool(parse_expr(answer) == target)
 
 
-def _letters(answer: str, gold: str, entry: Entry) -> bool:
-    return len(re.findall("=", answer)) == len(set(re.findall(r"\w(?=\s*=)", answer)))
-
-
 # Whether an answer that the scorer gives full marks deserves them: (answer, gold, entry) -> bool.
 CHECKS: dict[str, Any] = {
     "boxnet": _boxes,
     "codeio": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
     "coin_flip": _chance,
     "countdown": lambda answer, gold, entry: _makes(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
-    "cryptarithm": _letters,
+    "cryptarithm": lambda answer, gold, entry: answer.count("=") == len(set(re.findall(r"\w(?=\s*=)", answer))),
     "figlet_font": lambda answer, gold, entry: answer.replace(" ", "").lower() == gold.lower(),
     "game_of_life": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
     "game_of_life_halting": lambda answer, gold, entry: answer.lower() == gold.lower(),

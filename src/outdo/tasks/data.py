@@ -46,9 +46,8 @@ class Table:
 
 def demonstration(prompt: Prompt, rng: random.Random | None = None) -> str | None:
     """The answer in a row's completion or solution; None if it has neither."""
-    return next(
-        (prompt.meta[name] for name in (COMPLETION, "solution") if isinstance(prompt.meta.get(name), str)), None
-    )
+    texts = (prompt.meta.get(name) for name in (COMPLETION, "solution"))
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def load_table(source: Source) -> Table:

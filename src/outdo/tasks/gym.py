@@ -38,10 +38,7 @@ EXAMPLES = {
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",  # only of cubes of size 3
 }
-NO_GOLD = {
-    "boxnet": "many plans are correct and the generator gives none",
-    "rush_hour": "the puzzles come from a list without solutions",
-}
+NO_GOLD = {"boxnet", "rush_hour"}  # many plans are correct; the puzzles come from a list without solutions
 
 
 def prompts(split: str, seed: int, /, name: str = "", **options: Any) -> Iterator[Prompt]:
@@ -130,11 +127,8 @@ def _part(part: Any) -> dict[str, Any]:
     """One part of a composite, with validated options."""
     if not isinstance(part, Mapping) or not isinstance(part.get("name"), str) or part["name"] == "composite":
         raise TaskError(f"reasoning_gym/composite: {part!r:.80} must be the name, weight and config of a generator")
-    return {
-        "name": part["name"],
-        "weight": part.get("weight", 1),
-        "config": validate_options(part["name"], part.get("config") or {}),
-    }
+    options = validate_options(part["name"], part.get("config") or {})
+    return {"name": part["name"], "weight": part.get("weight", 1), "config": options}
 
 
 def _config(name: str, options: Mapping[str, Any], seed: int) -> Any:

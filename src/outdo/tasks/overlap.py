@@ -95,11 +95,8 @@ def compare_texts(held_out: Sequence[str], trained: Sequence[str]) -> Overlap:
 
 def _texts(prompts: Iterable[Prompt]) -> list[str]:
     """The distinct questions: rows with the same prompt are one problem."""
-    return list(dict.fromkeys(_question(prompt) for prompt in prompts))
-
-
-def _question(prompt: Prompt) -> str:
-    return "\n".join(m["content"] for m in prompt.messages if m["role"] != "system") or prompt.text
+    questions = ("\n".join(m["content"] for m in p.messages if m["role"] != "system") or p.text for p in prompts)
+    return list(dict.fromkeys(questions))
 
 
 def _near_duplicates(tests: Mapping[int, Words], trains: Mapping[int, Words]) -> list[tuple[int, int]]:

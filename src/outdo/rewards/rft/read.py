@@ -15,32 +15,18 @@ from outdo.errors import did_you_mean
 from outdo.rewards.rft import formula, template
 from outdo.rewards.rft.formula import Formula
 from outdo.rewards.rft.similarity import METRICS
-from outdo.rewards.rft.spec import (
-    LabelModel,
-    Multi,
-    PythonGrader,
-    ScoreModel,
-    Spec,
-    StringCheck,
-    TextSimilarity,
-    is_finite,
-)
+from outdo.rewards.rft.spec import LabelModel, Multi, Python, ScoreModel, Spec, StringCheck, TextSimilarity, is_finite
 from outdo.rewards.rft.template import Template, clipped
 
 Place = tuple[str | int, ...]  # keys and indices from the top of the file
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
 ROLES = ("system", "developer", "user", "assistant")
+TEXT_PARTS = ("input_text", "output_text", "text")  # of a message's content
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_PROBLEMS = 20  # reported; then parsing stops
-SAMPLING = {  # the grader's name: the chat endpoint's name
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "max_completions_tokens": "max_completion_tokens",
-    "max_completion_tokens": "max_completion_tokens",
-    "reasoning_effort": "reasoning_effort",
-}
+_SAMPLING = ("temperature", "top_p", "seed", "max_completions_tokens", "max_completion_tokens", "reasoning_effort")
+SAMPLING = {name: name.replace("completions", "completion") for name in _SAMPLING}  # to the chat endpoint's names
 
 
 @dataclass(frozen=True)
@@ -77,8 +63,11 @@ class _At:
         return ""
 
     def template(self, key: str) -> Template:
+        return self.parsed(self.text(key), key)
+
+    def parsed(self, text: str, key: str) -> Template:
         try:
-            return template.parse(self.text(key))
+            return template.parse(text)
         except template.TemplateError as error:
             self.report(str(error), key)
             return Template(())
@@ -174,7 +163,7 @@ def _python(at: _At) -> Spec:
     source = at.text("source")
     if isinstance(at.data.get("source"), str) and (problem := _source_problem(source)):
         at.report(problem, "source")
-    return PythonGrader(source, at.number("pass_threshold", 1.0))
+    return Python(source, at.number("pass_threshold", 1.0))
 
 
 def _score_model(at: _At) -> Spec:
@@ -292,20 +281,12 @@ def _content(given: object, at: _At) -> Template:
     """A string, or a list of parts ({"type": "input_text", "text": …}), which are joined by newlines."""
     parts: list[str] = []
     for part in given if isinstance(given, list) else [given]:
-        text = (
-            part.get("text")
-            if isinstance(part, dict) and part.get("type") in ("input_text", "output_text", "text")
-            else part
-        )
+        text = part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else part
         if isinstance(text, str):
             parts.append(text)
         elif "content" in at.data:
             at.report("must be a string: images and audio are not supported", "content")
-    try:
-        return template.parse("\n".join(parts))
-    except template.TemplateError as error:
-        at.report(str(error), "content")
-        return Template(())
+    return at.parsed("\n".join(parts), "content")
 
 
 def _source_problem(source: str) -> str:

@@ -92,10 +92,7 @@ def rouge_l(input: str, reference: str) -> float:
 
 
 METRICS: dict[str, Callable[[str, str], float]] = {
-    "fuzzy_match": fuzzy_match,
-    "bleu": bleu,
-    "gleu": gleu,
-    "meteor": meteor,
+    **{metric.__name__: metric for metric in (fuzzy_match, bleu, gleu, meteor)},
     **{f"rouge_{n}": partial(rouge, n=n) for n in range(1, 6)},
     "rouge_l": rouge_l,
 }

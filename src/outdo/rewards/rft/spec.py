@@ -31,7 +31,7 @@ class TextSimilarity:
 
 
 @dataclass(frozen=True)
-class PythonGrader:
+class Python:
     source: str  # defines grade(sample, item)
     pass_threshold: float = 1.0
 
@@ -54,7 +54,7 @@ class LabelModel:
     pass_threshold: float = 1.0
 
 
-Single = StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel
+Single = StringCheck | TextSimilarity | Python | ScoreModel | LabelModel
 
 
 @dataclass(frozen=True)
