@@ -1,8 +1,7 @@
 """Keys of other trainers (TRL, transformers, open-r1), so that their GRPO configs run unchanged.
 
-Some mean the same as one of our keys (`SYNONYMS`, `FORMS`). Some do not affect training here (`IGNORED`): they are
-skipped, with one notice. The rest is refused with what to use instead: always (`INSTEAD`), or unless the value is the
-one that holds here anyway (`ONLY`).
+Some mean the same as one of our keys (`SYNONYMS`, `FORMS`); some do not affect training (`IGNORED`). Others are
+refused, with what to use instead: always (`INSTEAD`), or unless the value is the one that holds here anyway (`ONLY`).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ REWARDS = {
     "get_soft_overlong_punishment": "overlong",
 }
 
-_CODE_KEYS = ("code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider")
-_CODE_KEYS += ("morph_router_url", "parallel_code_exec_per_proc")
+_CODE_KEYS = ["code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider"]
+_CODE_KEYS += ["morph_router_url", "parallel_code_exec_per_proc"]
 # Keys that do not affect training here, and why.
 IGNORED = {
     "attn_implementation": "all models share one attention, which is checked against their own",
@@ -179,10 +178,7 @@ _OFF = (None, False, "no")  # YAML reads a bare `no` as false
 def translate_keys(
     data: Mapping[str, Any], where: str, notify: Callable[[str], None], our_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The recipe without ignored keys, and with the other forms of our keys replaced by ours.
-
-    Raises RecipeError for refused values. Synonyms and unknown keys are left to the caller.
-    """
+    """The recipe in our forms, without ignored keys; synonyms and unknown keys stay. Raises RecipeError."""
     out: dict[str, Any] = {}
     ignored: list[str] = []
     unset = [key for key, value in data.items() if value is None and SYNONYMS.get(key, key) in _NULL_IS_DEFAULT]

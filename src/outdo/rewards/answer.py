@@ -92,9 +92,8 @@ def _marked(text: str) -> list[tuple[str, str]]:
 def _without_headings(marked: list[tuple[str, str]]) -> list[str]:
     """The answers without Markdown headings, which start with `####` too.
 
-    The choice does not depend on the gold, so that writing an answer as a heading gains nothing. A heading is the
-    answer where there is nothing else. A title in free words is a heading only beside an answer with a digit: beside
-    `Paris`, `Rome` is another answer.
+    The choice does not depend on the gold: writing an answer as a heading gains nothing. A lone heading is an answer. A
+    title in free words is a heading only beside an answer with a digit: beside `Paris`, `Rome` is another answer.
     """
     lines = {answer for answer, mark in marked if mark == "####"} if len(marked) > 1 else set()
     headings, titles = set(filter(_is_heading, lines)), set(filter(_is_title, lines))

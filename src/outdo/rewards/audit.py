@@ -1,8 +1,7 @@
 """Audits rewards before training: are they fit to train on?
 
-An answer that deserves full marks must get them; an empty one, garbage, an echo of the prompt and known exploits must
-get nothing; the same answer twice must get the same verdict. The audit tests the reward that decides success; the
-others only have to be deterministic and to work.
+An answer that deserves full marks must get them; garbage, an echo of the prompt and exploits must get nothing; the same
+answer must get the same verdict twice. Rewards that do not decide success only have to be deterministic and work.
 """
 
 from __future__ import annotations
@@ -99,19 +98,14 @@ def _group(prompt: Prompt, *texts: str) -> Group:
 
 
 def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> Audit:
-    """Grades test answers to these prompts. Short: fewer kinds, each once where judging costs money.
-
-    Raises GraderError where not one answer could be judged.
-    """
+    """Grades test answers; `short`: fewer, each once where judging costs money. Raises GraderError where all break."""
     costly = bool(getattr(rewards.part(rewards.truth).function, "costly", False))
     bench = _Bench(rewards, twice=not (short and costly))
     gold, attacks = list[str](), list[str]()  # what is wrong with the grade of each; empty: nothing
-    unknown = 0
     if len(prompts) == 1 or short:
         bench.grade_pair(prompts[0])
     for prompt in prompts:
         best = _best_gold(bench, prompt)
-        unknown += best is None
         if best is not None:
             gold.append(_gold_problem(rewards, best[1], best[0]))
         texts = list(_attacks(rewards, prompt, best[0] if best else ""))
@@ -119,7 +113,7 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
             attacks.append(_attack_problem(rewards, bench.judge(prompt, text), best and best[1], kind, text))
     bench.raise_if_all_broken()
     checks = (
-        _gold_check(gold, unknown),
+        _gold_check(gold, unknown=len(prompts) - len(gold)),
         _attack_check("empty, garbage, echo and exploits get nothing", attacks, rewards),
         _none_of("the same answer gets the same verdict", bench.inconsistent, "failed"),
         _none_of("every answer can be judged", bench.broken, "unknown"),

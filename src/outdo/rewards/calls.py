@@ -1,8 +1,7 @@
 """Calls a reward function where it cannot hurt the run.
 
 Built-in graders run here: they are written not to hang. A user's named function (`file.py:function`) runs on the main
-thread of a process that can be killed. A function passed as an object runs in a thread: past its deadline the thread is
-abandoned, because it cannot be killed.
+thread of a process that can be killed, a function passed as an object in a thread, abandoned past its deadline.
 """
 
 from __future__ import annotations
@@ -121,7 +120,8 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
 
 def _as_grade(value: Any, name: str) -> Grade | None:
     """A user's value: 1 or more is right, None abstains. Anything but a finite number is broken."""
-    if value is None or (isinstance(value, Grade) and (value.reward is None or _is_number(value.reward))):
+    reward = value.reward if isinstance(value, Grade) else value
+    if reward is None or (isinstance(value, Grade) and isinstance(reward, (int, float)) and math.isfinite(reward)):
         return value
     try:
         number = float(value) if not isinstance(value, (str, bytes)) else math.nan
@@ -130,10 +130,6 @@ def _as_grade(value: Any, name: str) -> Grade | None:
     if not math.isfinite(number):
         return Grade(None, "broken", reason=f"{name} returned {value!r:.80}: return a finite number or None")
     return Grade(number, "right" if number >= 1.0 else "wrong")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _describe(error: BaseException) -> str:

@@ -51,12 +51,9 @@ def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
     rows = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
     present = dict.fromkeys(name for row in rows for name, value in row.items() if _is_present(value))
     for part in rewards.parts:
-        if part.grader is None or part.name == rewards.audit:
-            continue
-        for need in part.grader.needs:
+        needs = part.grader.needs if part.grader and part.name != rewards.audit else ()
+        for need in (need for need in needs if need not in UNCHECKED and not need.startswith("[")):
             names = need.split(" or ")
-            if need in UNCHECKED or need.startswith("["):
-                continue
             if not present.keys() & set(names):
                 raise GraderError(
                     f"{part.name} needs the column `{need}`, which {task.name} lacks: it has {', '.join(present)}. "

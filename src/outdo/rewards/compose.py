@@ -78,10 +78,7 @@ def find_rewards(
     timeout: float = TIMEOUT,
     audit: str = "",
 ) -> Rewards:
-    """Rewards by name, including the user's `own` functions. Raises GraderError.
-
-    `truth`, `gate` and `audit` are added with weight 0 where `names` lacks them.
-    """
+    """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. Raises GraderError."""
     if audit and _short(audit) in map(_short, names):
         raise GraderError(f"audit_reward={audit} is trained on, as reward_funcs has it: name a reward it lacks")
     parts = [_load(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]

@@ -1,8 +1,7 @@
 """Mathematical equivalence: `\\frac{1}{2}`, `0.5` and `\\dfrac12` are one answer.
 
 Simple cases are decided here, exactly. The rest goes to math-verify, in processes that can be killed: some answers make
-sympy run forever. An answer that times out is wrong. A gold answer that cannot be parsed is broken, whatever the
-answer.
+sympy run forever. An answer that times out is wrong; a gold answer that cannot be parsed is broken.
 
 Where the gold is a number, the answer must be evaluated: `17 \\cdot 23` is wrong for 391. A fraction, a power or a
 root counts as a number, unless it stands in the question. `numeric` requires the digits themselves.

@@ -3,8 +3,7 @@
 The library's scorers are lenient: some evaluate the answer as Python or hand it to sympy, which does; some give full
 marks to any text that holds the right number somewhere, to four other numbers that make 24, or to any answer at all. So
 each has a rule here: the form that an answer must have before the scorer sees it, which leaves no way to write code,
-and a check of what the scorer calls right. A generator without a rule (of a later version of the library) is compared
-with its gold answer only.
+and a check of what the scorer calls right. Answers to a generator without a rule are compared with the gold only.
 
 Self-contained: the source of this file is sent into the sandbox, where the rest of the package is missing.
 """

@@ -1,7 +1,4 @@
-"""Every built-in grader: its function, what it needs and rejects, and the answers an audit tests it with.
-
-To add one, write the function and its entry here.
-"""
+"""Every built-in grader: its function, what it needs and rejects, and the answers an audit tests it with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs untrusted code: in bubblewrap (`jail.py`), under hard limits, and killed at a deadline.
-
-Without a working sandbox nothing runs. There is no fallback.
-"""
+"""Runs untrusted code in bubblewrap (`jail.py`), under hard limits, killed at a deadline. There is no fallback."""
 
 from __future__ import annotations
 
@@ -279,10 +276,7 @@ def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
 
 
 def call_function(source: str, name: str, args: list[Any], seconds: float = 120.0) -> Any:
-    """What `name(*args)` of a source returns, a plain value.
-
-    Raises ExecutionError where it returns none, and SandboxError where no sandbox can be started.
-    """
+    """The plain value that `name(*args)` of a source returns. Raises ExecutionError, SandboxError without a sandbox."""
     require_sandbox()
     with Sandbox(Limits(seconds, memory_mb=2048, packages=True)) as sandbox:
         sandbox.request(op="load", source=source, name=name)

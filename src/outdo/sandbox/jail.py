@@ -93,8 +93,7 @@ def descriptors(*others: int) -> tuple[int, ...]:
 def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
     """The full command line: mounts, namespaces and user. bubblewrap writes its child's pid to `info`.
 
-    That child is bubblewrap's own process, out of reach from inside: untrusted code could undo its own
-    `--die-with-parent`.
+    That child is bubblewrap's own, out of reach from inside: untrusted code could undo its own `--die-with-parent`.
     """
     line = ["bwrap", "--unshare-all", "--info-fd", str(info), "--die-with-parent", "--new-session"]
     line += ["--cap-drop", "ALL", "--seccomp", str(rules)]

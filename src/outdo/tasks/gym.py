@@ -4,8 +4,7 @@ Problems are generated in worker processes. There a hanging generator can be kil
 generators draw from, have the same order in every run. Each problem has its own hashed seed, because the library's
 seeds (`seed + index`) overlap between neighbours. Its split is decided by the hash of its question.
 
-Not covered: one problem in ten is held out, so a large test set of a slow generator (knight_swap, futoshiki) takes
-minutes to generate.
+Not covered: one problem in ten is held out, so a large test set of a slow generator (knight_swap) takes minutes.
 """
 
 from __future__ import annotations

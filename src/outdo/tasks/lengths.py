@@ -15,7 +15,6 @@ from outdo.types import Prompt
 TEMPLATE_MARGIN = 64  # tokens by which a chat template may differ between two prompts
 MAX_TOO_LONG = 1000  # prompts in a row that are too long, before an endless task is refused
 
-Texts = tuple[str, ...]  # of a prompt's messages
 Measure = Callable[[Sequence[Prompt]], list[int]]  # prompts to their numbers of tokens
 
 
@@ -60,7 +59,7 @@ def drop_long_prompts(task: Task, measure: Measure, limit: int, notify: Callable
     """
     if not task.finite:
         return replace(task, keep=_LengthFilter(task.name, measure, limit))
-    too_long: set[Texts] = set()
+    too_long: set[tuple[str, ...]] = set()
     for split in task.splits:
         prompts = list(task.prompts(split, 0))
         lengths = _lengths(prompts, measure, limit)
@@ -88,7 +87,7 @@ def _lengths(prompts: Sequence[Prompt], measure: Measure, limit: int) -> list[in
     return lengths
 
 
-def _texts(prompt: Prompt) -> Texts:
+def _texts(prompt: Prompt) -> tuple[str, ...]:
     return tuple(message["content"] for message in prompt.messages)
 
 

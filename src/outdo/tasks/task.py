@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -69,9 +69,10 @@ class Task:
             empty = False
             if not isinstance(prompt, Prompt):
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
-            if not _are_messages(prompt.messages):
+            messages = prompt.messages
+            if not isinstance(messages, (tuple, list)) or not messages or not all(map(data.is_message, messages)):
                 raise TaskError(
-                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {prompt.messages!r:.80}; they "
+                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {messages!r:.80}; they "
                     'must be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
                 )
             complete = add_system_prompt(prompt, self.system_prompt)
@@ -143,14 +144,6 @@ def repeat_epochs(make_epoch: Callable[[int], Iterable[T]]) -> Iterator[T]:
 def endless_prompts(task: Task, *key: object) -> Iterator[Prompt]:
     """Training prompts, epoch after epoch, each in an order of its own that the key decides."""
     return repeat_epochs(lambda epoch: task.prompts("train", seed_of(*key, epoch)))
-
-
-def _are_messages(value: Any) -> bool:
-    """Whether it is a non-empty sequence of messages, each with a role and a text."""
-    if not isinstance(value, (tuple, list)) or not value:
-        return False
-    texts = [m.get(key) for m in value if isinstance(m, Mapping) for key in ("role", "content")]
-    return len(texts) == 2 * len(value) and all(isinstance(text, str) for text in texts)
 
 
 def task(

@@ -3,9 +3,8 @@
     function, name = load("grader.json")
     grades = function(completions, **columns)
 
-`item` is the row: all columns except those that describe the answer. `sample` is the answer. If the answer lacks a
-value that a grader needs, it gets the lowest score; if the row or the judge does, the answer is broken. Python graders
-only run in the sandbox.
+`item` is the row: all columns except those of the answer, which is `sample`. If the answer lacks a value that a grader
+needs, it gets the lowest score; if the row or the judge does, it is broken. Python graders only run in the sandbox.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
     atom    = number | name | function "(" formula {"," formula} ")" | "(" formula ")"
 
 Functions: min and max of any number of values, and abs, floor, ceil, exp, sqrt, log (natural) of one. Numbers are
-floats. Python's eval is not used: a formula is parsed once into closures. Its length and depth are limited, so that no
-formula causes a RecursionError.
+floats. A formula is parsed into closures, without eval; its length and depth are limited against a RecursionError.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class FormulaError(ValueError):
 class Formula:
     """A parsed formula."""
 
-    text: str
     names: frozenset[str]  # the graders that it uses
     evaluate: Evaluate
 
@@ -95,13 +93,12 @@ def parse(text: str, names: Collection[str]) -> Formula:
     evaluate = _sum(parser)
     if parser.next().kind != "end":
         raise _unexpected(parser.next(), "an operator (+ - * / ^)")
-    return Formula(text, frozenset(parser.used), evaluate)
+    return Formula(frozenset(parser.used), evaluate)
 
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    at = 0
-    end = len(text.rstrip())
+    at, end = 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:

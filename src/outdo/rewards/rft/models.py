@@ -125,13 +125,11 @@ def _content(raw: bytes) -> str:
         message = json.loads(raw)["choices"][0]["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise JudgeFailure(
-            f"the judge's server sent an invalid chat completion: {clipped(raw[:200].decode(errors='replace'))}"
-        ) from None
+        start = clipped(raw[:200].decode(errors="replace"))
+        raise JudgeFailure(f"the judge's server sent an invalid chat completion: {start}") from None
     if not isinstance(content, str):
-        raise JudgeFailure(
-            f"the judge refused: {clipped(refusal)}" if isinstance(refusal, str) else "the judge's reply is empty"
-        )
+        refused = isinstance(refusal, str)
+        raise JudgeFailure(f"the judge refused: {clipped(refusal)}" if refused else "the judge's reply is empty")
     return content
 
 

@@ -1,7 +1,4 @@
-"""Parses OpenAI's grader JSON strictly: reports every problem with its place, and the nearest name for a wrong one.
-
-Python sources are parsed, never run.
-"""
+"""Parses OpenAI's grader JSON strictly, and reports every problem with its place. Python sources are never run."""
 
 from __future__ import annotations
 
@@ -194,7 +191,7 @@ def _multi(at: _At) -> Spec:
     elif "graders" in at.data:
         at.report('must be an object of graders by name: {"accuracy": {…}}', "graders")
     text = at.text("calculate_output")
-    combined = Formula(text, frozenset(), lambda values: 0.0)
+    combined = Formula(frozenset(), lambda values: 0.0)
     if graders and isinstance(at.data.get("calculate_output"), str):
         try:
             combined = formula.parse(text, graders)
@@ -254,21 +251,18 @@ def _messages(at: _At) -> tuple[tuple[str, Template], ...]:
         if "input" in at.data:
             at.report('must be a list of messages: [{"role": "user", "content": "…"}]', "input")
         return ()
-    return tuple(
-        _message(one, _At(one if isinstance(one, dict) else {}, (*at.place, "input", i), at.problems))
-        for i, one in enumerate(given)
-    )
+    return tuple(_message(one, (*at.place, "input", i), at.problems) for i, one in enumerate(given))
 
 
-def _message(given: object, at: _At) -> tuple[str, Template]:
+def _message(given: object, place: Place, problems: list[Problem]) -> tuple[str, Template]:
+    at = _At(given if isinstance(given, dict) else {}, place, problems)
     if not isinstance(given, dict):
         at.report(f"is {_kind(given)}, and must be a message")
         return "", Template(())
     for key in given:
         if key not in ("role", "content", "type"):
-            at.report(
-                f"a message has no {clipped(key)}; it has role and content{_meant(key, ('role', 'content'))}", key
-            )
+            meant = _meant(key, ("role", "content"))
+            at.report(f"a message has no {clipped(key)}; it has role and content{meant}", key)
     for key in ("role", "content"):
         if key not in given:
             at.report(f"a message needs {key!r}")

@@ -1,7 +1,4 @@
-"""OpenAI's graders: one frozen type for each.
-
-`pass_threshold` is the score from which an answer counts as right; it never changes the score.
-"""
+"""OpenAI's graders, each a frozen type. An answer that scores `pass_threshold` is right; that changes no score."""
 
 from __future__ import annotations
 

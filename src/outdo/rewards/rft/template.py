@@ -71,10 +71,7 @@ def parse(text: str) -> Template:
 
 
 def render(template: Template, item: Mapping[str, object], sample: Mapping[str, object]) -> str:
-    """The text with its placeholders filled: strings as they are, everything else as JSON.
-
-    Raises MissingItem or MissingSample, which name the missing value.
-    """
+    """The text with placeholders filled, with anything but strings as JSON. Raises MissingItem or MissingSample."""
     spaces = {"item": item, "sample": sample}
     return "".join(part if isinstance(part, str) else _value(part, spaces[part.namespace]) for part in template.parts)
 
