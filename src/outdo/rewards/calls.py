@@ -20,6 +20,7 @@ from outdo.recipe import plugins
 from outdo.sandbox.pool import Pool
 from outdo.types import Grade, RewardFunction
 
+Columns = Mapping[str, Any]  # the arguments of one call
 Where = str  # "here", "thread", or the name by which a worker process loads the function
 Grades = list[Grade | None]
 _THREAD_LOCK = threading.Lock()  # a user's object may not be thread-safe
@@ -34,12 +35,7 @@ class Failure:
 
 
 def call(
-    name: str,
-    function: RewardFunction,
-    where: Where,
-    arguments: Sequence[Mapping[str, Any]],
-    counts: Sequence[int],
-    seconds: float,
+    name: str, function: RewardFunction, where: Where, arguments: Sequence[Columns], counts: list[int], seconds: float
 ) -> list[Grades | Failure]:
     """The grades of each set of arguments, which holds `counts` answers. Raises nothing but GraderError."""
     calls = list(zip(arguments, counts, strict=True))
@@ -60,7 +56,7 @@ def _pool() -> Pool:
     return Pool(["outdo.rewards.calls"], slots=8)  # users' functions mostly wait for servers
 
 
-def in_process(where: str, name: str, columns: Mapping[str, Any], n: int) -> Any:
+def in_process(where: str, name: str, columns: Columns, n: int) -> Any:
     """Runs in a worker: loads the function by its name and calls it. Returns plain values."""
     grades = _called(name, _function(where), columns, n)
     if isinstance(grades, Failure):
@@ -79,9 +75,7 @@ def _unpack(value: Any) -> Grades | Failure:
     return [None if grade is None else Grade(*grade) for grade in value]
 
 
-def _in_thread(
-    name: str, function: RewardFunction, columns: Mapping[str, Any], n: int, seconds: float
-) -> Grades | Failure:
+def _in_thread(name: str, function: RewardFunction, columns: Columns, n: int, seconds: float) -> Grades | Failure:
     out: list[Grades | Failure | GraderError] = []
 
     def work() -> None:
@@ -101,7 +95,7 @@ def _in_thread(
     return out[0]
 
 
-def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: int) -> Grades | Failure:
+def _called(name: str, function: RewardFunction, columns: Columns, n: int) -> Grades | Failure:
     try:
         values = function(**columns)
     except GraderError:

@@ -24,6 +24,7 @@ from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 TIMEOUT = 10.0  # seconds
+Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
 
@@ -117,13 +118,10 @@ def _load(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward
     return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
 
 
-def graded(
-    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
-) -> Iterator[Group]:
+def graded(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -> Iterator[Group]:
     """Yields each group once it and those before it are graded, while the next are sampled.
 
-    `waiting` is entered when everything is sampled and only grades are outstanding. An error of a grader is raised then
-    too: by that time the sampler is done, and its rollouts can be kept.
+    An error of a grader is raised when everything is sampled: then the sampler is done, and its rollouts can be kept.
     """
     executor = ThreadPoolExecutor(MAX_GROUPS_IN_FLIGHT, "grade")
     pending: deque[Future[Group]] = deque()
@@ -139,9 +137,7 @@ def graded(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def grade_all(
-    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
-) -> list[Group]:
+def grade_all(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -> list[Group]:
     """`graded` as a list."""
     return list(graded(groups, rewards, waiting))
 

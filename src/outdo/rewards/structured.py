@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from outdo.rewards.answer import RIGHT, after_thinking, final_answers
+from outdo.rewards.answer import RIGHT, Column, after_thinking, final_answers
 from outdo.rewards.schema import BadSchema, canonical, read_json, violation
 from outdo.types import Grade
 
@@ -39,9 +39,7 @@ def tool_call(
     return [_grade_calls(*row) for row in zip(completions, answer, parsed, strict=True)]
 
 
-def label(
-    completions: list[str], answer: list[object], labels: list[object] | None = None, **columns: object
-) -> list[Grade]:
+def label(completions: list[str], answer: Column, labels: Column | None = None, **columns: object) -> list[Grade]:
     """1 where the final answer is the gold label and nothing else; else 0.
 
     The final answer is in `<answer>` tags, after `####` or in `\\boxed{}`, or else it is the full text. Case, one pair
