@@ -10,8 +10,7 @@ from typing import Literal, get_args, get_origin
 from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
-from outdo.recipe.registries import REGISTRIES, registered_names
-from outdo.recipe.schema import Recipe
+from outdo.recipe.schema import REGISTRIES, Recipe, registered_names
 from outdo.rewards.registry import GRADERS
 
 HERE = Path(__file__).parent

@@ -14,8 +14,7 @@ from outdo.recipe import foreign
 from outdo.recipe.foreign import INSTEAD, SYNONYMS
 from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
-from outdo.recipe.registries import REGISTRIES, registered_names
-from outdo.recipe.schema import Recipe
+from outdo.recipe.schema import REGISTRIES, Recipe, registered_names
 from outdo.rewards.registry import GRADERS
 from outdo.training.stages import read_stages
 from support.basics import ROOT

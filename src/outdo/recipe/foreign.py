@@ -1,8 +1,7 @@
 """Keys of other trainers (TRL, transformers, open-r1), so that their GRPO configs run unchanged.
 
-Some mean the same as one of our keys (`SYNONYMS`, `FORMS`). Some do not affect training here (`IGNORED`): they are
-skipped, with one notice. The rest is refused with what to use instead: always (`INSTEAD`), or unless the value is the
-one that holds here anyway (`ONLY`).
+Some mean the same as one of our keys (`SYNONYMS`, `FORMS`); some do not affect training (`IGNORED`). Others are
+refused, with what to use instead: always (`INSTEAD`), or unless the value is the one that holds here anyway (`ONLY`).
 """
 
 from __future__ import annotations
@@ -40,6 +39,8 @@ REWARDS = {
     "get_soft_overlong_punishment": "overlong",
 }
 
+_CODE_KEYS = ["code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider"]
+_CODE_KEYS += ["morph_router_url", "parallel_code_exec_per_proc"]
 # Keys that do not affect training here, and why.
 IGNORED = {
     "attn_implementation": "all models share one attention, which is checked against their own",
@@ -48,34 +49,26 @@ IGNORED = {
     "benchmarks": "use `outdo eval`",
     "cache_implementation": "the sampler has its own KV cache",
     "cast_lm_head_to_fp32": "logits are always float32",
-    "code_eval_test_batch_size": "code runs in the sandbox",
-    "code_language": "code runs in the sandbox",
-    "code_provider": "code runs in the sandbox",
     "do_eval": "evaluation runs before and after training, and every eval_steps",
-    "e2b_router_url": "code runs in the sandbox",
     "enable_jit_checkpoint": "a run that is stopped always saves a checkpoint",
     "env": "set environment variables before the command",
     "eval_on_start": "evaluation always runs before training",
     "full_determinism": "a seed always gives the same run",
     "include_tokens_per_second": "tokens per second are always logged",
-    "ioi_provider": "code runs in the sandbox",
     "load_best_model_at_end": "the best checkpoint is kept in addition to the last",
-    "morph_router_url": "code runs in the sandbox",
     "num_completions_to_print": "every answer is saved in the run folder",
     "num_generations_eval": "use eval_samples",
     "overwrite_output_dir": "a folder that holds a run is never overwritten",
     "pad_to_multiple_of": "batches are packed, not padded",
-    "parallel_code_exec_per_proc": "code runs in the sandbox",
     "per_device_eval_batch_size": "the sampler sets its own batch size",
-    "ref_model_mixup_alpha": "the reference is always the starting model",
-    "ref_model_sync_steps": "the reference is always the starting model",
     "remove_unused_columns": "rewards get every column that they name",
     "save_only_model": "a checkpoint always has the state needed to resume",
     "save_safetensors": "checkpoints are always safetensors",
-    "use_liger_kernel": "the loss never holds all logits in memory",
-    "use_liger_loss": "the loss never holds all logits in memory",
     "use_transformers_paged": "the sampler has its own paged cache",
     "use_vllm": "the sampler shares the learner's weights, so no separate engine is needed",
+    **dict.fromkeys(("use_liger_kernel", "use_liger_loss"), "the loss never holds all logits in memory"),
+    **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), "the reference is always the starting model"),
+    **dict.fromkeys(_CODE_KEYS, "code runs in the sandbox"),
 }
 _INTERNAL = "internal to another trainer"
 IGNORED |= dict.fromkeys(
@@ -97,17 +90,12 @@ IGNORED |= dict.fromkeys(
     _INTERNAL,
 )
 IGNORED_PREFIXES = {
-    "dataloader_": _INTERNAL,
-    "ddp_": _INTERNAL,
-    "fsdp": _INTERNAL,
+    **dict.fromkeys(("dataloader_", "ddp_", "fsdp", "torch_compile", "tpu_"), _INTERNAL),
     "hub_": "nothing is uploaded",
-    "log_": "every step is logged",
-    "logging_": "every step is logged",
+    **dict.fromkeys(("log_", "logging_"), "every step is logged"),
     "push_to_hub": "nothing is uploaded; the model is saved in output_dir/model",
-    "torch_compile": _INTERNAL,
     "trackio_": "trackio reads its own environment variables: TRACKIO_SPACE_ID",
     "vllm_": "the sampler shares the learner's weights",
-    "tpu_": _INTERNAL,
     "wandb_": "wandb reads its own environment variables: WANDB_ENTITY, WANDB_RUN_GROUP",
 }
 
@@ -190,13 +178,11 @@ _OFF = (None, False, "no")  # YAML reads a bare `no` as false
 def translate_keys(
     data: Mapping[str, Any], where: str, notify: Callable[[str], None], our_keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The recipe without ignored keys, and with the other forms of our keys replaced by ours.
-
-    Raises RecipeError for refused values. Synonyms and unknown keys are left to the caller.
-    """
+    """The recipe in our forms, without ignored keys; synonyms and unknown keys stay. Raises RecipeError."""
     out: dict[str, Any] = {}
     ignored: list[str] = []
-    data = {key: value for key, value in data.items() if value is not None or not _null_is_default(key)}
+    unset = [key for key, value in data.items() if value is None and SYNONYMS.get(key, key) in _NULL_IS_DEFAULT]
+    data = {key: value for key, value in data.items() if key not in unset}
     for key, value in data.items():
         if key in FORMS:
             continue
@@ -217,10 +203,6 @@ def translate_keys(
     if ignored:
         notify(f"{where}: ignored, because they change nothing here (docs/recipes.md): {', '.join(ignored)}")
     return out
-
-
-def _null_is_default(key: str) -> bool:
-    return SYNONYMS.get(key, key) in _NULL_IS_DEFAULT
 
 
 def _refuse_other_value(key: str, value: Any, data: Mapping[str, Any], where: str) -> None:

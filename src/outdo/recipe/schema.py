@@ -5,18 +5,34 @@ Keys have TRL's names where TRL has one. The comment beside a field is its docum
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from outdo.errors import did_you_mean
-from outdo.recipe.registries import REGISTRIES, registered_names
 
 GROUPS = ("sft", "harvest")  # prefixes whose keys may also be written as a mapping
 MIXTURE = "mixture"  # dataset_name where dataset_mixture names the tasks
 # Keys of a single task. Each entry of a mixture has its own.
 SINGLE_TASK_KEYS = ("task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split")
+# Where names are registered. Addresses instead of imports: the recipe lies below these modules.
+REGISTRIES = {  # recipe key: module:mapping
+    "loss_type": "outdo.algo.losses:LOSSES",
+    "advantage_estimator": "outdo.algo.advantage:ESTIMATORS",
+    "kl_estimator": "outdo.algo.divergence:ESTIMATORS",
+    "lr_scheduler_type": "outdo.algo.schedules:SCHEDULES",
+    "sft_lr_scheduler_type": "outdo.algo.schedules:SCHEDULES",
+    "report_to": "outdo.training.trackers:TRACKERS",
+}
+GROUP_NAMES = {"report_to": ("all",)}  # names that stand for several entries
+
+
+def registered_names(key: str) -> tuple[str, ...]:
+    """The names that a recipe key may have."""
+    module, _, mapping = REGISTRIES[key].partition(":")
+    return (*getattr(importlib.import_module(module), mapping), *GROUP_NAMES.get(key, ()))
 
 
 class Recipe(BaseModel):

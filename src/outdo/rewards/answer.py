@@ -13,6 +13,8 @@ from functools import lru_cache
 
 from outdo.types import Grade
 
+Column = Sequence[object]  # one value for each completion
+
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _MARKED = re.compile(r"(\*{2,3})?####([^\n]*)")
 _EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1(\.?)")
@@ -90,9 +92,8 @@ def _marked(text: str) -> list[tuple[str, str]]:
 def _without_headings(marked: list[tuple[str, str]]) -> list[str]:
     """The answers without Markdown headings, which start with `####` too.
 
-    The choice does not depend on the gold, so that writing an answer as a heading gains nothing. A heading is the
-    answer where there is nothing else. A title in free words is a heading only beside an answer with a digit: beside
-    `Paris`, `Rome` is another answer.
+    The choice does not depend on the gold: writing an answer as a heading gains nothing. A lone heading is an answer. A
+    title in free words is a heading only beside an answer with a digit: beside `Paris`, `Rome` is another answer.
     """
     lines = {answer for answer, mark in marked if mark == "####"} if len(marked) > 1 else set()
     headings, titles = set(filter(_is_heading, lines)), set(filter(_is_title, lines))
@@ -163,30 +164,22 @@ def _is_unit(text: str) -> bool:
     return bool(_UNIT.fullmatch(text)) and not _NOT_UNITS.intersection(words)
 
 
-def numeric(
-    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
-) -> list[Grade]:
+def numeric(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
     """1 where the final answer is exactly the gold number, however formatted; else 0."""
     return _compared(completions, [str(gold) for gold in answer], messages, number)
 
 
-def exact(
-    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
-) -> list[Grade]:
+def exact(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
     """1 where the final answer is the gold text, ignoring outer spaces; else 0."""
     return _compared(completions, ["" if gold is None else str(gold) for gold in answer], messages, str.strip)
 
 
-def gsm8k(
-    completions: list[str], answer: Sequence[object], messages: Sequence[object] = (), **columns: object
-) -> list[Grade]:
+def gsm8k(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
     """Like `numeric`; the gold may be a worked solution that ends in `#### N`."""
     return _compared(completions, [str(gold).rpartition("####")[2] for gold in answer], messages, number)
 
 
-def _compared(
-    completions: list[str], golds: Sequence[str], messages: Sequence[object], read: Callable[[str], object]
-) -> list[Grade]:
+def _compared(completions: list[str], golds: list[str], messages: Column, read: Callable[[str], object]) -> list[Grade]:
     texts = without_echoes(completions, messages)
     return [_compare(text, gold, read) for text, gold in zip(texts, golds, strict=True)]
 
@@ -213,7 +206,7 @@ def _gold(gold: str, read: Callable[[str], object]) -> object:
     return read(gold) if len(gold.strip()) <= _MAX_ANSWER_CHARS else None
 
 
-def without_echoes(completions: list[str], messages: Sequence[object]) -> list[str]:
+def without_echoes(completions: list[str], messages: Column) -> list[str]:
     """The texts without verbatim echoes of their prompts that hold the marks of an answer.
 
     An echoed piece of the prompt is not the model's answer: a full message, or any of its paragraphs and lines that are
@@ -225,18 +218,12 @@ def without_echoes(completions: list[str], messages: Sequence[object]) -> list[s
 
 
 def _without_echo(text: str, messages: object) -> str:
-    prompt = str(messages)
-    if any(mark in prompt for mark in _MARKS):
-        for piece in _marked_pieces(messages):
-            text = text.replace(piece, "\n")
-    return text
-
-
-def _marked_pieces(messages: object) -> list[str]:
-    """Pieces of the prompt with a mark, longest first."""
     if not isinstance(messages, (list, tuple)):
-        return []
+        return text
     contents = [m["content"] for m in messages if isinstance(m, Mapping) and isinstance(m.get("content"), str)]
     contents = [text for text in contents if any(mark in text for mark in _MARKS)]
     pieces = {piece.strip() for text in contents for piece in (text, *text.split("\n\n"), *text.split("\n"))}
-    return sorted((p for p in pieces if len(p) >= 20 and any(mark in p for mark in _MARKS)), key=len, reverse=True)
+    for piece in sorted(pieces, key=len, reverse=True):
+        if len(piece) >= 20 and any(mark in piece for mark in _MARKS):
+            text = text.replace(piece, "\n")
+    return text

@@ -1,8 +1,7 @@
 """Audits rewards before training: are they fit to train on?
 
-An answer that deserves full marks must get them; an empty one, garbage, an echo of the prompt and known exploits must
-get nothing; the same answer twice must get the same verdict. The audit tests the reward that decides success; the
-others only have to be deterministic and to work.
+An answer that deserves full marks must get them; garbage, an echo of the prompt and exploits must get nothing; the same
+answer must get the same verdict twice. Rewards that do not decide success only have to be deterministic and work.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import statistics
 import string
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from outdo.errors import GraderError
@@ -48,19 +48,6 @@ class Audit:
     @property
     def fit(self) -> bool:
         return not self.failures
-
-
-@dataclass
-class _Tally:
-    """How many answers of one kind were graded, and which wrongly."""
-
-    total: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    def add(self, problem: str) -> None:
-        self.total += 1
-        if problem:
-            self.problems.append(problem)
 
 
 class _Bench:
@@ -111,45 +98,33 @@ def _group(prompt: Prompt, *texts: str) -> Group:
 
 
 def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> Audit:
-    """Grades test answers to these prompts. Short: fewer kinds, each once where judging costs money.
-
-    Raises GraderError where not one answer could be judged.
-    """
+    """Grades test answers; `short`: fewer, each once where judging costs money. Raises GraderError where all break."""
     costly = bool(getattr(rewards.part(rewards.truth).function, "costly", False))
     bench = _Bench(rewards, twice=not (short and costly))
-    gold, attacks = _Tally(), _Tally()
-    unknown = 0
+    gold, attacks = list[str](), list[str]()  # what is wrong with the grade of each; empty: nothing
     if len(prompts) == 1 or short:
         bench.grade_pair(prompts[0])
     for prompt in prompts:
         best = _best_gold(bench, prompt)
-        unknown += best is None
         if best is not None:
-            gold.add(_gold_problem(rewards, best[1], best[0]))
+            gold.append(_gold_problem(rewards, best[1], best[0]))
         texts = list(_attacks(rewards, prompt, best[0] if best else ""))
         for kind, text in texts[: 3 if short and costly else 8 if short else None]:
-            attacks.add(_attack_problem(rewards, bench.judge(prompt, text), best and best[1], kind, text))
+            attacks.append(_attack_problem(rewards, bench.judge(prompt, text), best and best[1], kind, text))
     bench.raise_if_all_broken()
-    return Audit(
-        (
-            _gold_check(gold, unknown),
-            _check("empty, garbage, echo and exploits get nothing", attacks, judges=_judges(rewards)),
-            _none_of("the same answer gets the same verdict", bench.inconsistent, "failed"),
-            _none_of("every answer can be judged", bench.broken, "unknown"),
-            _speed(bench.seconds),
-        ),
-        len(bench.seconds),
-        statistics.median(bench.seconds),
-        sorted(bench.seconds)[int(0.99 * (len(bench.seconds) - 1))],
+    checks = (
+        _gold_check(gold, unknown=len(prompts) - len(gold)),
+        _attack_check("empty, garbage, echo and exploits get nothing", attacks, rewards),
+        _none_of("the same answer gets the same verdict", bench.inconsistent, "failed"),
+        _none_of("every answer can be judged", bench.broken, "unknown"),
+        _speed(bench.seconds),
     )
+    p99 = sorted(bench.seconds)[int(0.99 * (len(bench.seconds) - 1))]
+    return Audit(checks, len(bench.seconds), statistics.median(bench.seconds), p99)
 
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-15:]}")
-
-
-def _judges(rewards: Rewards) -> bool:
-    return rewards.judge is None or rewards.judge.judges
 
 
 def _columns(prompt: Prompt) -> dict[str, Any]:
@@ -217,22 +192,22 @@ def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str,
             yield "two answers", f"{gold}\n<answer>something else</answer>"
 
 
-def _gold_check(gold: _Tally, unknown: int) -> Check:
+def _gold_check(gold: Sequence[str], unknown: int) -> Check:
     name = "an answer that deserves full marks gets them"
-    if gold.problems:
-        return Check(name, "failed", f"{len(gold.problems)} of {gold.total} do not: {gold.problems[0]}")
-    if not gold.total:
+    if problems := list(filter(None, gold)):
+        return Check(name, "failed", f"{len(problems)} of {len(gold)} do not: {problems[0]}")
+    if not gold:
         detail = "no such answer is known: give the rows a column `gold`, an answer that deserves full marks"
         return Check(name, "unknown", detail)
-    return Check(name, "passed", f"{gold.total} tested" + (f", {unknown} unknown" if unknown else ""))
+    return Check(name, "passed", f"{len(gold)} tested" + (f", {unknown} unknown" if unknown else ""))
 
 
-def _check(name: str, tally: _Tally, judges: bool) -> Check:
-    if not judges:
+def _attack_check(name: str, attacks: Sequence[str], rewards: Rewards) -> Check:
+    if rewards.judge and not rewards.judge.judges:
         return Check(name, "unknown", "this reward scores form only")
-    if tally.problems:
-        return Check(name, "failed", f"{len(tally.problems)} of {tally.total} are rewarded: {tally.problems[0]}")
-    return Check(name, "passed", f"{tally.total} tested")
+    if problems := list(filter(None, attacks)):
+        return Check(name, "failed", f"{len(problems)} of {len(attacks)} are rewarded: {problems[0]}")
+    return Check(name, "passed", f"{len(attacks)} tested")
 
 
 def _none_of(name: str, problems: Sequence[str], otherwise: Outcome) -> Check:
@@ -247,8 +222,7 @@ def _speed(seconds: Sequence[float]) -> Check:
 
 def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> None:
     """The short audit before training. Raises GraderError, with what to do."""
-    source = prompts()
-    result = audit(rewards, [prompt for _, prompt in zip(range(count), source, strict=False)], short=True)
+    result = audit(rewards, list(islice(prompts(), count)), short=True)
     if not result.fit:
         failure = result.failures[0]
         raise GraderError(

@@ -1,8 +1,7 @@
 """Calls a reward function where it cannot hurt the run.
 
 Built-in graders run here: they are written not to hang. A user's named function (`file.py:function`) runs on the main
-thread of a process that can be killed. A function passed as an object runs in a thread: past its deadline the thread is
-abandoned, because it cannot be killed.
+thread of a process that can be killed, a function passed as an object in a thread, abandoned past its deadline.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from outdo.recipe import plugins
 from outdo.sandbox.pool import Pool
 from outdo.types import Grade, RewardFunction
 
+Columns = Mapping[str, Any]  # the arguments of one call
 Where = str  # "here", "thread", or the name by which a worker process loads the function
 Grades = list[Grade | None]
 _THREAD_LOCK = threading.Lock()  # a user's object may not be thread-safe
@@ -35,22 +35,15 @@ class Failure:
 
 
 def call(
-    name: str,
-    function: RewardFunction,
-    where: Where,
-    arguments: Sequence[Mapping[str, Any]],
-    counts: Sequence[int],
-    seconds: float,
+    name: str, function: RewardFunction, where: Where, arguments: Sequence[Columns], counts: list[int], seconds: float
 ) -> list[Grades | Failure]:
     """The grades of each set of arguments, which holds `counts` answers. Raises nothing but GraderError."""
+    calls = list(zip(arguments, counts, strict=True))
     if where == "here":
-        return [_called(name, function, columns, n) for columns, n in zip(arguments, counts, strict=True)]
+        return [_called(name, function, columns, n) for columns, n in calls]
     if where == "thread":
-        return [_in_thread(name, function, columns, n, seconds) for columns, n in zip(arguments, counts, strict=True)]
-    jobs = [
-        ("outdo.rewards.calls:in_process", (where, name, dict(columns), n))
-        for columns, n in zip(arguments, counts, strict=True)
-    ]
+        return [_in_thread(name, function, columns, n, seconds) for columns, n in calls]
+    jobs = [("outdo.rewards.calls:in_process", (where, name, dict(columns), n)) for columns, n in calls]
     try:
         replies = _pool().run(jobs, seconds)
     except SandboxError as error:
@@ -63,7 +56,7 @@ def _pool() -> Pool:
     return Pool(["outdo.rewards.calls"], slots=8)  # users' functions mostly wait for servers
 
 
-def in_process(where: str, name: str, columns: Mapping[str, Any], n: int) -> Any:
+def in_process(where: str, name: str, columns: Columns, n: int) -> Any:
     """Runs in a worker: loads the function by its name and calls it. Returns plain values."""
     grades = _called(name, _function(where), columns, n)
     if isinstance(grades, Failure):
@@ -82,9 +75,7 @@ def _unpack(value: Any) -> Grades | Failure:
     return [None if grade is None else Grade(*grade) for grade in value]
 
 
-def _in_thread(
-    name: str, function: RewardFunction, columns: Mapping[str, Any], n: int, seconds: float
-) -> Grades | Failure:
+def _in_thread(name: str, function: RewardFunction, columns: Columns, n: int, seconds: float) -> Grades | Failure:
     out: list[Grades | Failure | GraderError] = []
 
     def work() -> None:
@@ -104,7 +95,7 @@ def _in_thread(
     return out[0]
 
 
-def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: int) -> Grades | Failure:
+def _called(name: str, function: RewardFunction, columns: Columns, n: int) -> Grades | Failure:
     try:
         values = function(**columns)
     except GraderError:
@@ -123,7 +114,8 @@ def _called(name: str, function: RewardFunction, columns: Mapping[str, Any], n: 
 
 def _as_grade(value: Any, name: str) -> Grade | None:
     """A user's value: 1 or more is right, None abstains. Anything but a finite number is broken."""
-    if value is None or (isinstance(value, Grade) and (value.reward is None or _is_number(value.reward))):
+    reward = value.reward if isinstance(value, Grade) else value
+    if reward is None or (isinstance(value, Grade) and isinstance(reward, (int, float)) and math.isfinite(reward)):
         return value
     try:
         number = float(value) if not isinstance(value, (str, bytes)) else math.nan
@@ -132,10 +124,6 @@ def _as_grade(value: Any, name: str) -> Grade | None:
     if not math.isfinite(number):
         return Grade(None, "broken", reason=f"{name} returned {value!r:.80}: return a finite number or None")
     return Grade(number, "right" if number >= 1.0 else "wrong")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _describe(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.audit import refuse_unfit
 from outdo.rewards.compose import Rewards, find_rewards
 from outdo.rewards.registry import GRADERS
-from outdo.tasks.task import Task
+from outdo.tasks.task import Part, Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
 MAX_PROMPTS = 100  # of an endless task, checked for missing columns
@@ -24,16 +24,10 @@ def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
     """The rewards of this recipe and task. Raises RecipeError and GraderError."""
     if not task.parts:
         return _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
-    by_part = {
-        part.name: _rewards(
-            recipe,
-            part.task,
-            part.reward_funcs or recipe.reward_funcs,
-            part.reward_weights if part.reward_funcs else recipe.reward_weights,
-            own,
-        )
-        for part in task.parts
-    }
+    by_part = {}
+    for part in task.parts:
+        named: Part | Recipe = part if part.reward_funcs else recipe
+        by_part[part.name] = _rewards(recipe, part.task, named.reward_funcs, named.reward_weights, own)
     return replace(next(iter(by_part.values())), by_part=by_part)
 
 
@@ -52,18 +46,14 @@ def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
     Of a data set every row is checked: one without its gold answer would halt the run only when it is drawn.
     """
     splits = [split for split in ("train", "test") if split in task.splits] if task.finite else ["train"]
-    prompts = [
-        prompt for split in splits for prompt in islice(task.prompts(split, seed), None if task.finite else MAX_PROMPTS)
-    ]
+    most = None if task.finite else MAX_PROMPTS
+    prompts = [prompt for split in splits for prompt in islice(task.prompts(split, seed), most)]
     rows = [{"prompt": prompt.text, "answer": prompt.answer, **prompt.meta} for prompt in prompts]
     present = dict.fromkeys(name for row in rows for name, value in row.items() if _is_present(value))
     for part in rewards.parts:
-        if part.grader is None or part.name == rewards.audit:
-            continue
-        for need in part.grader.needs:
+        needs = part.grader.needs if part.grader and part.name != rewards.audit else ()
+        for need in (need for need in needs if need not in UNCHECKED and not need.startswith("[")):
             names = need.split(" or ")
-            if need in UNCHECKED or need.startswith("["):
-                continue
             if not present.keys() & set(names):
                 raise GraderError(
                     f"{part.name} needs the column `{need}`, which {task.name} lacks: it has {', '.join(present)}. "

@@ -70,10 +70,8 @@ def code_fraction(completions: list[str], **columns: Any) -> list[Grade]:
 def _grade(outcome: Outcome, reward: float) -> Grade:
     if not outcome.total:
         return Grade(None, "broken", reason=outcome.reason)
-    passed = f"{outcome.passed} of {outcome.total} cases passed"
-    if outcome.passed == outcome.total:
-        return Grade(reward, "right", reason=passed)
-    return Grade(reward, "wrong", reason=f"{passed}; {outcome.reason}")
+    right, passed = outcome.passed == outcome.total, f"{outcome.passed} of {outcome.total} cases passed"
+    return Grade(reward, "right" if right else "wrong", reason=passed if right else f"{passed}; {outcome.reason}")
 
 
 @cache
@@ -166,15 +164,10 @@ def _judge(text: str, problem: Problem) -> Outcome:
     total = 1 if problem.test else len(problem.cases)
     source = source_of(text)
     if not source.strip() or len(source) > _MAX_SOURCE_CHARS:
-        return Outcome(
-            0,
-            total,
-            "no code in the answer" if not source.strip() else "too much code",
-        )
+        return Outcome(0, total, "no code in the answer" if not source.strip() else "too much code")
     if problem.entry_point:
-        defined = re.search(
-            rf"^(?:async )?(?:def|class) {re.escape(problem.entry_point.partition('.')[0])}\b", source, re.M
-        )
+        name = re.escape(problem.entry_point.partition(".")[0])
+        defined = re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.M)
         separator = "\n\n" if defined else ""  # a bare body continues the prompt
         source = problem.prompt + separator + source
     deadline = time.monotonic() + problem.limits.seconds
@@ -257,17 +250,14 @@ def _run_programs(source: str, problem: Problem, deadline: float) -> Outcome:
     for index, case in enumerate(problem.cases):
         try:
             result = run_program(source, case["stdin"], problem.limits, deadline)
-            failure = f"exited with status {result.status}: {_last_line(result.stderr)}" if result.status else ""
+            last_line = printable("".join(result.stderr.strip().splitlines()[-1:]), 200)
+            failure = f"exited with status {result.status}: {last_line}" if result.status else ""
             failure = failure or ("" if _lines(result.stdout) == _lines(case["stdout"]) else "printed something else")
         except ExecutionError as error:
             failure = str(error)
         passed += not failure
         reason = reason or (failure and f"cases[{index}]: {failure}")
     return Outcome(passed, len(problem.cases), reason)
-
-
-def _last_line(text: str) -> str:
-    return printable("".join(text.strip().splitlines()[-1:]), 200)
 
 
 def _lines(text: str) -> list[str]:

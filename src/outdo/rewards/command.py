@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,7 +22,7 @@ from outdo.rewards.lines import Encoder, graded_lines
 from outdo.rewards.registry import GRADERS
 from outdo.runs.outputs import refuse_file
 from outdo.tasks.task import find_task
-from outdo.types import Grade, Prompt
+from outdo.types import Prompt
 
 PROGRESS_SECONDS = 2.0  # between two lines of progress
 
@@ -53,7 +54,8 @@ def grade_file(path: str, out: Path | None, options: Options, over: bool = False
     start = reported = time.monotonic()
     with _opened(path) as lines, _sink(out) as sink, redirect_stdout(sys.stderr):  # standard output holds grades only
         for grade in graded_lines(lines, rewards, options.encode):
-            sink.write(_row(grade) + "\n")
+            row = {"reward": grade.reward, "verdict": grade.verdict, "parts": dict(grade.parts), "reason": grade.reason}
+            sink.write(json.dumps(row) + "\n")
             counts[grade.verdict] += 1
             total += grade.reward or 0.0
             first_broken = first_broken or (grade.reason if grade.verdict == "broken" else "")
@@ -84,19 +86,8 @@ def _rewards(options: Options) -> Rewards:
         raise GraderError(f"--weights {options.weights}: use numbers with commas, such as 1.0,0.1") from None
     if weights and len(weights) != len(options.names):
         raise GraderError(f"--weights has {len(weights)} numbers and --reward {len(options.names)} names: one each")
-    return find_rewards(
-        options.names,
-        weights,
-        options.names[0],
-        options.max_completion_length,
-        gate=options.gate,
-        timeout=options.timeout,
-    )
-
-
-def _row(grade: Grade) -> str:
-    row = {"reward": grade.reward, "verdict": grade.verdict, "parts": dict(grade.parts), "reason": grade.reason}
-    return json.dumps(row)
+    truth, limit = options.names[0], options.max_completion_length
+    return find_rewards(options.names, weights, truth, limit, gate=options.gate, timeout=options.timeout)
 
 
 @contextmanager
@@ -135,7 +126,7 @@ def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any]
     if task is not None:
         source = find_task(task, dict(task_args))
         names = names or list(source.rewards)
-        prompts = [prompt for _, prompt in zip(range(size), source.prompts("train", 0), strict=False)]
+        prompts = list(islice(source.prompts("train", 0), size))
     else:
         prompts = [_example(names[0])]
     if not names:

@@ -24,6 +24,7 @@ from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 TIMEOUT = 10.0  # seconds
+Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
 
@@ -78,10 +79,7 @@ def find_rewards(
     timeout: float = TIMEOUT,
     audit: str = "",
 ) -> Rewards:
-    """Rewards by name, including the user's `own` functions. Raises GraderError.
-
-    `truth`, `gate` and `audit` are added with weight 0 where `names` lacks them.
-    """
+    """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. Raises GraderError."""
     if audit and _short(audit) in map(_short, names):
         raise GraderError(f"audit_reward={audit} is trained on, as reward_funcs has it: name a reward it lacks")
     parts = [_load(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
@@ -112,25 +110,18 @@ def _load(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
-    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in _callables(function)):
+    callables = function, getattr(function, "__call__", None)  # noqa: B004  # it may be an object
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in callables):
         raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
     if name in own:
         return Reward(name, function, weight, "thread")
     return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
 
 
-def _callables(function: Any) -> tuple[Any, Any]:
-    """What a call may run: the function itself, or an object's `__call__`."""
-    return function, getattr(function, "__call__", None)  # noqa: B004
-
-
-def graded(
-    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
-) -> Iterator[Group]:
+def graded(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -> Iterator[Group]:
     """Yields each group once it and those before it are graded, while the next are sampled.
 
-    `waiting` is entered when everything is sampled and only grades are outstanding. An error of a grader is raised then
-    too: by that time the sampler is done, and its rollouts can be kept.
+    An error of a grader is raised when everything is sampled: then the sampler is done, and its rollouts can be kept.
     """
     executor = ThreadPoolExecutor(MAX_GROUPS_IN_FLIGHT, "grade")
     pending: deque[Future[Group]] = deque()
@@ -146,9 +137,7 @@ def graded(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-def grade_all(
-    groups: Iterable[Group], rewards: Rewards, waiting: AbstractContextManager[None] | None = None
-) -> list[Group]:
+def grade_all(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -> list[Group]:
     """`graded` as a list."""
     return list(graded(groups, rewards, waiting))
 

@@ -69,18 +69,8 @@ a_{n} | \frac{x+1}{x-1} | \frac{a}{b+c} | 10! | \binom{10}{3} | \pm 2 | x=5 | x\
 1{,}234 | \text{even} | 12\text{ cm} | \begin{pmatrix}1&2\\3&4\end{pmatrix} | \sum_{k=1}^{n}k | \int_0^1 x dx |
 f(x)=x^2 | 4\cdot 10^{5} | 3\times 4 | 6\div 2 | \sqrt[3]{5}
 """
-
-
-def _warm_up() -> None:
-    for latex in _COMMON.split("|"):
-        _parsed(latex.strip())
-    for gold, latex in (
-        ("2x^{2}", "(x+1)^2"),
-        ("2\\sqrt{2}", "\\sqrt{8}"),
-        ("(3,4)", "[0,1]"),
-        ("\\frac{\\pi}{4}", "0.25"),
-    ):
-        equal(gold, latex)
-
-
-_warm_up()
+_PAIRS = (("2x^{2}", "(x+1)^2"), ("2\\sqrt{2}", "\\sqrt{8}"), ("(3,4)", "[0,1]"), ("\\frac{\\pi}{4}", "0.25"))
+for _latex in _COMMON.split("|"):
+    _parsed(_latex.strip())
+for _pair in _PAIRS:
+    equal(*_pair)

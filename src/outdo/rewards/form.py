@@ -36,17 +36,9 @@ def format(completions: list[str], **columns: object) -> list[float]:
 def _well_formed(text: str) -> bool:
     # Each tag once, the first and last at the ends and the middle two adjacent: this fixes their order.
     text = text.strip()
-    if not (text.startswith("<think>") and text.endswith("</answer>")):
-        return False
-    thought, _, rest = text.partition("</think>")
-    return (
-        rest.lstrip().startswith("<answer>")
-        and thought.count("<think>") == 1
-        and rest.count("<answer>") == 1
-        and rest.count("</answer>") == 1
-        and not any(tag in thought for tag in ("<answer>", "</answer>"))
-        and not any(tag in rest for tag in ("<think>", "</think>"))
-    )
+    rest = text.partition("</think>")[2].lstrip()
+    in_place = text.startswith("<think>") and text.endswith("</answer>") and rest.startswith("<answer>")
+    return in_place and all(text.count(tag) == 1 for tag in _TAGS)
 
 
 def tag_count(completions: list[str], **columns: object) -> list[float]:
@@ -108,10 +100,7 @@ def _num_steps(text: str) -> int:
 
 
 def overlong(
-    completions: list[str],
-    completion_ids: list[tuple[int, ...]],
-    max_completion_length: int,
-    **columns: object,
+    completions: list[str], completion_ids: list[tuple[int, ...]], max_completion_length: int, **columns: object
 ) -> list[float]:
     """DAPO's soft length penalty: 0 up to four fifths of the limit, then linear to -1 at the limit."""
     _require_limit("overlong", max_completion_length)

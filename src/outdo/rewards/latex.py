@@ -95,8 +95,7 @@ def _bare(latex: str) -> str:
 def same_in_base(gold: str, latex: str) -> bool | None:
     """Whether digits and base are the same; None where neither side has a base.
 
-    The answer may omit the base of the gold, because the question states it. A base where the gold has none is wrong,
-    unless it is ten.
+    The answer may omit the gold's base, which the question states. Where the gold has none, only base ten is right.
     """
     expected, answered = in_base(gold), in_base(latex)
     if expected and answered:

@@ -46,16 +46,17 @@ def _siblings(a: Line | Grade, b: Line | Grade) -> bool:
 
 
 def _graded(chunk: list[Line | Grade], rewards: Rewards) -> list[Grade]:
-    members: dict[Any, list[int]] = {}
+    members: dict[Any, dict[int, Line]] = {}
     for index, line in enumerate(chunk):
         if isinstance(line, Line):
             gold = json.dumps([line.group, line.prompt.answer], sort_keys=True, default=str)
             key = index if line.group is None else gold  # siblings have one gold answer
-            members.setdefault(key, []).append(index)
+            members.setdefault(key, {})[index] = line
     out = {index: line for index, line in enumerate(chunk) if isinstance(line, Grade)}
-    groups = [_group([line for i in indices if isinstance(line := chunk[i], Line)]) for indices in members.values()]
-    for indices, grades in zip(members.values(), _grades(groups, rewards), strict=True):
-        out |= dict(zip(indices, grades, strict=True))
+    siblings = [list(lines.values()) for lines in members.values()]
+    groups = [Group(lines[0].prompt, (0,), tuple(line.completion for line in lines)) for lines in siblings]
+    for lines, grades in zip(members.values(), _grades(groups, rewards), strict=True):
+        out |= dict(zip(lines, grades, strict=True))
     return [out[index] for index in range(len(chunk))]
 
 
@@ -67,10 +68,6 @@ def _grades(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
         if len(groups) <= 1:
             return [tuple(Grade(None, "broken", reason=str(error)) for _ in group.trajectories) for group in groups]
     return [grades for group in groups for grades in _grades([group], rewards)]
-
-
-def _group(lines: list[Line]) -> Group:
-    return Group(lines[0].prompt, (0,), tuple(line.completion for line in lines))
 
 
 def _parse(text: str, number: int, encode: Encoder | None) -> Line | Grade:

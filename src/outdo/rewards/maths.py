@@ -1,8 +1,7 @@
 """Mathematical equivalence: `\\frac{1}{2}`, `0.5` and `\\dfrac12` are one answer.
 
 Simple cases are decided here, exactly. The rest goes to math-verify, in processes that can be killed: some answers make
-sympy run forever. An answer that times out is wrong. A gold answer that cannot be parsed is broken, whatever the
-answer.
+sympy run forever. An answer that times out is wrong; a gold answer that cannot be parsed is broken.
 
 Where the gold is a number, the answer must be evaluated: `17 \\cdot 23` is wrong for 391. A fraction, a power or a
 root counts as a number, unless it stands in the question. `numeric` requires the digits themselves.
@@ -16,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 
 from outdo.errors import GraderError
-from outdo.rewards.answer import MODIFIERS, NUMBER_WORDS, RIGHT, boxed, final_answers, without_echoes
+from outdo.rewards.answer import MODIFIERS, NUMBER_WORDS, RIGHT, Column, boxed, final_answers, without_echoes
 from outdo.rewards.latex import MAX_CHARS, NAME, TEXT, bases, is_evaluated, normalized, parts, same_in_base, value
 from outdo.sandbox.pool import Pool, Reply
 from outdo.types import Grade
@@ -34,15 +33,12 @@ _JOINERS = {  # stand between two answers, of which math-verify reads only one
 
 
 def math(
-    completions: list[str],
-    answer: Sequence[object],
-    messages: Sequence[object] = (),
-    reward_timeout: float = TIMEOUT,
-    **columns: object,
+    completions: list[str], answer: Column, messages: Column = (), reward_timeout: float = TIMEOUT, **columns: object
 ) -> list[Grade]:
     """1 where the final answer is mathematically equal to the gold; else 0."""
     golds = [_gold(gold) for gold in answer]
-    finals = [_finals(text) for text in without_echoes(completions, messages)]
+    texts = without_echoes(completions, messages)
+    finals = [list(dict.fromkeys(map(normalized, final_answers(text)))) for text in texts]  # each distinct one once
     for gold, answers, prompt in zip(golds, finals, messages, strict=bool(messages)):
         answers[:] = [_ECHO if gold and _repeats(gold, final, prompt) else final for final in answers]
     undecided = {
@@ -92,11 +88,6 @@ def _verdict(gold: str, answers: list[str], replies: dict[tuple[str, ...], Reply
             evades = _evades(gold, final) if simple is False else ""
             return Grade(0.0, "wrong", reason=several + why + (evades and f": {evades}"))
     return RIGHT
-
-
-def _finals(text: str) -> list[str]:
-    """The distinct final answers, as LaTeX. One that is too long is kept, and equals nothing."""
-    return list(dict.fromkeys(normalized(answer) for answer in final_answers(text)))
 
 
 def _gold(answer: object) -> str:

@@ -28,6 +28,10 @@ def near_numbers(row: Columns) -> list[str]:
     return [tagged(text) for text in (f"-{gold}1", f"{gold}/3", f"{gold}e2", f"{gold} 2", f"{gold} or 1{gold}", "nan")]
 
 
+def near_texts(row: Columns) -> list[str]:
+    return [tagged(f"{row['answer']}."), tagged(f"{row['answer']} or not")]
+
+
 def latex(row: Columns) -> str:
     text = str(row["answer"])
     return f"Thus \\boxed{{{(boxed(text) or [text.rpartition('####')[2].strip()])[-1]}}}."
@@ -35,14 +39,8 @@ def latex(row: Columns) -> str:
 
 def near_latex(row: Columns) -> list[str]:
     gold = latex(row).removeprefix("Thus \\boxed{").removesuffix("}.")
-    others = (
-        "9" if "infty" in gold else f"{gold}+1",
-        f"{gold}\\text{{ or }}9",
-        f"7={gold}",
-        f"\\{{{gold},9\\}}",
-        "\\text{nan}",
-        "x",
-    )
+    larger = "9" if "infty" in gold else f"{gold}+1"
+    others = (larger, f"{gold}\\text{{ or }}9", f"7={gold}", f"\\{{{gold},9\\}}", "\\text{nan}", "x")
     return [f"\\boxed{{{text}}}" for text in others]
 
 
@@ -55,6 +53,10 @@ def no_plans(row: Columns) -> list[str]:
     return [tagged(text) for text in (target, f"abs({target})", f"{target}#", f"--{target}")]
 
 
+def no_json(row: Columns) -> list[str]:
+    return ["{}]", '{"a": NaN}', "[" * 1000, '{"name": 1, "name": "x", "age": 1}']
+
+
 def call(row: Columns) -> str | None:
     gold = row["answer"]
     text = gold if isinstance(gold, str) else json.dumps(gold)
@@ -63,12 +65,8 @@ def call(row: Columns) -> str | None:
 
 def no_calls(row: Columns) -> list[str]:
     right = call(row) or ""
-    return [
-        "[]",
-        "<tool_call></tool_call>",
-        f"<think>{right}</think>",
-        right + '<tool_call>{"name": "other"}</tool_call>',
-    ]
+    one_more = right + '<tool_call>{"name": "other"}</tool_call>'
+    return ["[]", "<tool_call></tool_call>", f"<think>{right}</think>", one_more]
 
 
 def no_labels(row: Columns) -> list[str]:

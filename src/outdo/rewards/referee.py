@@ -3,8 +3,7 @@
 The library's scorers are lenient: some evaluate the answer as Python or hand it to sympy, which does; some give full
 marks to any text that holds the right number somewhere, to four other numbers that make 24, or to any answer at all. So
 each has a rule here: the form that an answer must have before the scorer sees it, which leaves no way to write code,
-and a check of what the scorer calls right. A generator without a rule (of a later version of the library) is compared
-with its gold answer only.
+and a check of what the scorer calls right. Answers to a generator without a rule are compared with the gold only.
 
 Self-contained: the source of this file is sent into the sandbox, where the rest of the package is missing.
 """
@@ -126,17 +125,13 @@ def _makes(answer: str, numbers: list[int], target: int) -> bool:
     return used == sorted(numbers) and bool(parse_expr(answer) == target)
 
 
-def _letters(answer: str, gold: str, entry: Entry) -> bool:
-    return len(re.findall("=", answer)) == len(set(re.findall(r"\w(?=\s*=)", answer)))
-
-
 # Whether an answer that the scorer gives full marks deserves them: (answer, gold, entry) -> bool.
 CHECKS: dict[str, Any] = {
     "boxnet": _boxes,
     "codeio": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
     "coin_flip": _chance,
     "countdown": lambda answer, gold, entry: _makes(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
-    "cryptarithm": _letters,
+    "cryptarithm": lambda answer, gold, entry: answer.count("=") == len(set(re.findall(r"\w(?=\s*=)", answer))),
     "figlet_font": lambda answer, gold, entry: answer.replace(" ", "").lower() == gold.lower(),
     "game_of_life": lambda answer, gold, entry: json.loads(answer) == json.loads(gold),
     "game_of_life_halting": lambda answer, gold, entry: answer.lower() == gold.lower(),

@@ -1,7 +1,4 @@
-"""Grades structured answers: JSON that matches a schema, tool calls, and one label out of several.
-
-The thinking part never counts; where it is not closed there is no answer.
-"""
+"""Grades JSON that matches a schema, tool calls, and labels. An answer whose thinking part is not closed is none."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from outdo.rewards.answer import RIGHT, after_thinking, final_answers
+from outdo.rewards.answer import RIGHT, Column, after_thinking, final_answers
 from outdo.rewards.schema import BadSchema, canonical, read_json, violation
 from outdo.types import Grade
 
@@ -36,16 +33,13 @@ def tool_call(
     `{"function": …}` with the arguments as JSON text. An answer's calls are in `<tool_call>` tags, one object in each,
     with any prose around; or else the answer is the object or list itself, bare or as in `json_schema`. Arguments are
     compared as JSON: 1 is 1.0, and neither true nor "1". `output_tools` are calls that a server has parsed already, in
-    OpenAI's format: where an answer has them, its text is ignored. (A column `tool_calls` of the data is gold, and
-    counts only where it is given as `answer`.)
+    OpenAI's format: where an answer has them, its text is ignored. (A column `tool_calls` counts only as `answer`.)
     """
     parsed = output_tools if output_tools is not None else [None] * len(completions)
     return [_grade_calls(*row) for row in zip(completions, answer, parsed, strict=True)]
 
 
-def label(
-    completions: list[str], answer: list[object], labels: list[object] | None = None, **columns: object
-) -> list[Grade]:
+def label(completions: list[str], answer: Column, labels: Column | None = None, **columns: object) -> list[Grade]:
     """1 where the final answer is the gold label and nothing else; else 0.
 
     The final answer is in `<answer>` tags, after `####` or in `\\boxed{}`, or else it is the full text. Case, one pair

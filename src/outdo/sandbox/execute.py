@@ -1,7 +1,4 @@
-"""Runs untrusted code: in bubblewrap (`jail.py`), under hard limits, and killed at a deadline.
-
-Without a working sandbox nothing runs. There is no fallback.
-"""
+"""Runs untrusted code in bubblewrap (`jail.py`), under hard limits, killed at a deadline. There is no fallback."""
 
 from __future__ import annotations
 
@@ -90,14 +87,8 @@ class Sandbox:
         rules_read, rules_write = os.pipe()
         try:
             os.write(rules_write, rules())  # fits in the pipe's buffer
-            self.process = subprocess.Popen(
-                command(info, rules_read, limits, mode),
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                bufsize=0,
-                pass_fds=descriptors(info, rules_read),
-            )
+            line, inherited = command(info, rules_read, limits, mode), descriptors(info, rules_read)
+            self.process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, pass_fds=inherited)
         except BaseException:
             os.close(self._info)
             raise
@@ -178,8 +169,7 @@ class Sandbox:
 
     def receive(self) -> dict[str, Any]:
         """The next frame. Raises ExecutionError where none comes in time, or it is not valid."""
-        head = self._take(4)
-        size = int.from_bytes(head, "big")
+        size = int.from_bytes(self._take(4), "big")
         if size > inside.MAX_FRAME_BYTES:
             raise Forged("a reply that is too large")
         try:
@@ -285,20 +275,9 @@ def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
     return printed
 
 
-def call_function(
-    source: str,
-    name: str,
-    args: list[Any],
-    *,
-    seconds: float = 120.0,
-    memory_mb: int = 2048,
-    packages: bool = True,
-) -> Any:
-    """What `name(*args)` of a source returns, a plain value.
-
-    Raises ExecutionError where it returns none, and SandboxError where no sandbox can be started.
-    """
+def call_function(source: str, name: str, args: list[Any], seconds: float = 120.0) -> Any:
+    """The plain value that `name(*args)` of a source returns. Raises ExecutionError, SandboxError without a sandbox."""
     require_sandbox()
-    with Sandbox(Limits(seconds, memory_mb, packages=packages)) as sandbox:
+    with Sandbox(Limits(seconds, memory_mb=2048, packages=True)) as sandbox:
         sandbox.request(op="load", source=source, name=name)
         return sandbox.call(args, {})

@@ -22,6 +22,7 @@ from outdo.errors import SandboxError
 from outdo.sandbox import inside
 
 FIRST_UID, NUM_UIDS = 1000, 60_000
+PACKAGES = ("site-packages", "dist-packages")  # the last part of their folders
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,6 @@ def _options() -> frozenset[str]:
     """The options that this bubblewrap supports, of those that older versions lack."""
     text = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False).stdout
     return frozenset(option for option in ("--size", "--disable-userns") if option in text)
-
-
-def _packages() -> list[str]:
-    return [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir()]
 
 
 _HOLDER = """
@@ -93,8 +90,7 @@ def descriptors(*others: int) -> tuple[int, ...]:
 def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
     """The full command line: mounts, namespaces and user. bubblewrap writes its child's pid to `info`.
 
-    That child is bubblewrap's own process, out of reach from inside: untrusted code could undo its own
-    `--die-with-parent`.
+    That child is bubblewrap's own, out of reach from inside: untrusted code could undo its own `--die-with-parent`.
     """
     line = ["bwrap", "--unshare-all", "--info-fd", str(info), "--die-with-parent", "--new-session"]
     line += ["--cap-drop", "ALL", "--seccomp", str(rules)]
@@ -115,7 +111,8 @@ def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
             line += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             line += ["--ro-bind", path, path]
-    packages = _packages() if limits.packages else []
+    folders = sys.path if limits.packages else []
+    packages = [path for path in folders if Path(path).name in PACKAGES and Path(path).is_dir()]
     for path in (sys.base_prefix, *packages):
         if path != "/" and not path.startswith("/usr/"):  # an interpreter in / or /usr is mounted above
             for parent in list(Path(path).parents)[-2::-1]:  # parents in a home directory are closed to other users

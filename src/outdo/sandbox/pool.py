@@ -62,7 +62,7 @@ class Pool:
 
     def __init__(self, modules: Sequence[str] = (), memory_mb: int = 0, slots: int = CORES) -> None:
         self.modules, self.memory_mb, self.slots = tuple(modules), memory_mb, slots
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: list[_Worker] = []
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -80,7 +80,10 @@ class Pool:
                         running.add(self._assign(waiting[0], jobs, fresh=waiting[0] in died))
                         waiting.popleft()
                     else:
-                        running.add(self._resume(paused.popleft()))
+                        worker = paused.popleft()
+                        self._signal(worker, signal.SIGCONT)
+                        worker.resumed = time.monotonic()
+                        running.add(worker)
                 for worker, reply in self._wait(running, paused, bool(waiting), seconds):
                     if reply.kind == "died" and worker.job not in died:
                         died.add(worker.job)
@@ -111,10 +114,10 @@ class Pool:
         """Sleeps until something happens; what finished, died or timed out. Pauses workers whose slice is over."""
         slice_ends = [worker.resumed + SLICE_SECONDS for worker in running if others or paused]
         deadlines = [_deadline(worker, seconds) for worker in running]
-        readable = _readable(running, max(0.0, min(slice_ends + deadlines) - _now()))
+        readable = _readable(running, max(0.0, min(slice_ends + deadlines) - time.monotonic()))
         done = [(worker, reply) for worker in readable if (reply := _received(worker))]
         running -= {worker for worker, _ in done}
-        now = _now()
+        now = time.monotonic()
         late = [w for w in running if now >= _deadline(w, seconds)]
         late += [w for w in paused if now >= w.started + seconds and w.ran >= min(MIN_SECONDS, seconds)]
         for worker in late:
@@ -122,27 +125,18 @@ class Pool:
             with suppress(ValueError):
                 paused.remove(worker)
             done.append((worker, Reply("timeout", message=f"timed out after {seconds:g} s")))
-        for worker in [w for w in running if (others or paused) and _now() - w.resumed >= SLICE_SECONDS]:
+        for worker in [w for w in running if (others or paused) and time.monotonic() - w.resumed >= SLICE_SECONDS]:
             running.remove(worker)
-            worker.ran += _now() - worker.resumed
+            worker.ran += time.monotonic() - worker.resumed
             paused.append(worker)
             self._signal(worker, signal.SIGSTOP)
         return done
 
-    def _resume(self, worker: _Worker) -> _Worker:
-        self._signal(worker, signal.SIGCONT)
-        worker.resumed = _now()
-        return worker
-
     def _signal(self, worker: _Worker, number: int) -> None:
-        with self._lock:
-            self._command(number, worker.pid)
-
-    def _command(self, number: int, pid: int) -> None:
-        """Sends a signal through the fork server, which knows whether the pid is still its child. Needs the lock."""
-        if self._control:
-            with suppress(OSError):
-                self._control.sendall(bytes([number]) + pid.to_bytes(4, "big"))
+        """Sends a signal through the fork server, which knows whether the pid is still its child."""
+        with self._lock, suppress(OSError):
+            if self._control:
+                self._control.sendall(bytes([number]) + worker.pid.to_bytes(4, "big"))
 
     def _assign(self, index: int, jobs: Sequence[Job], fresh: bool) -> _Worker:
         """Gives a job to an idle worker or a new one; `fresh`: only to a new one, as idle ones may be dying too."""
@@ -158,7 +152,7 @@ class Pool:
                 if fresh:
                     raise
                 continue
-            worker.job, worker.started, worker.resumed, worker.ran = index, _now(), _now(), 0.0
+            worker.job, worker.started, worker.resumed, worker.ran = index, time.monotonic(), time.monotonic(), 0.0
             return worker
 
     def _release(self, worker: _Worker, alive: bool) -> None:
@@ -169,7 +163,7 @@ class Pool:
                 self._idle.append(worker)
             else:
                 worker.connection.close()
-                self._command(signal.SIGKILL, worker.pid)
+                self._signal(worker, signal.SIGKILL)
 
     def _fork(self) -> _Worker:
         """A new worker; starts the fork server where it is not running. Needs the lock."""
@@ -215,10 +209,6 @@ class Pool:
         self._control = ours
         atexit.register(self.close)
         return ours
-
-
-def _now() -> float:
-    return time.monotonic()
 
 
 def _deadline(worker: _Worker, seconds: float) -> float:

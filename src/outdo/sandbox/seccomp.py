@@ -15,39 +15,17 @@ import struct
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column below
 _SOCKET = (41, 198)
 _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: these respect namespaces
-_DENIED = {
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "chroot": (161, 51),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsmount": (432, 432),
-    "mount_setattr": (442, 442),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-}
+_DENIED = (
+    *((29, 194), (30, 196), (64, 190), (68, 186), (240, 180)),  # shmget, shmat, semget, msgget, mq_open
+    *((319, 279), (447, 447)),  # memfd_create, memfd_secret
+    *((248, 217), (249, 218), (250, 219)),  # add_key, request_key, keyctl
+    *((101, 117), (310, 270), (311, 271), (438, 438)),  # ptrace, process_vm_readv and _writev, pidfd_getfd
+    *((272, 97), (308, 268), (161, 51)),  # unshare, setns, chroot
+    *((165, 40), (166, 39), (155, 41), (428, 428)),  # mount, umount2, pivot_root, open_tree
+    *((429, 429), (430, 430), (432, 432), (442, 442)),  # move_mount, fsopen, fsmount, mount_setattr
+    *((321, 280), (298, 241), (323, 282)),  # bpf, perf_event_open, userfaultfd
+    *((425, 425), (426, 426), (427, 427)),  # io_uring_setup, io_uring_enter, io_uring_register
+)
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # opcodes of classic BPF
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
@@ -66,7 +44,7 @@ def rules() -> bytes:
     architecture, column = _ARCHITECTURES[platform.machine()]
     lines = [step(_LOAD, _ARCHITECTURE), step(_EQUAL, architecture, yes=1), step(_RETURN, _KILL)]
     lines += [step(_LOAD, _NUMBER), step(_AT_LEAST, 0x40000000, no=1), deny]  # x32, the second table of x86
-    for numbers in _DENIED.values():
+    for numbers in _DENIED:
         lines += [step(_EQUAL, numbers[column], no=1), deny]
     lines += [step(_EQUAL, _SOCKET[column], yes=1), allow, step(_LOAD, _FIRST_ARGUMENT)]
     for family in _FAMILIES:

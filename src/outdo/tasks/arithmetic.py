@@ -53,12 +53,8 @@ def prompts(
 
 def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]:
     if between:
-        if (
-            not isinstance(between, Sequence)
-            or len(between) != 2
-            or not all(isinstance(n, int) for n in between)
-            or not 0 <= between[0] < between[1]
-        ):
+        is_pair = isinstance(between, Sequence) and len(between) == 2 and all(isinstance(n, int) for n in between)
+        if not is_pair or not 0 <= between[0] < between[1]:
             raise TaskError(f"arithmetic: between={between} must be two numbers, such as [2, 12]")
         low, high = between
         return (high + 1, 2 * high - low + 1) if beyond else (low, high)

@@ -1,7 +1,4 @@
-"""Countdown: reach a target from the given numbers, each used exactly once, with + - * and /.
-
-Problems are built from a random expression, so each has a solution. The out-of-distribution split has one more number.
-"""
+"""Countdown: reach a target from the given numbers, each used exactly once, with + - * and /."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MAX_MISSES = 100_000  # problems in a row that are invalid or of other splits, b
 
 
 def prompts(split: str, seed: int, numbers: int = 3, highest: int = 9, ops: str = "+-*") -> Iterator[Prompt]:
-    """Endless problems, named by their sorted numbers and target."""
+    """Endless problems from random expressions, so that each has a solution. The split `ood` has one more number."""
     if numbers < 2 or highest < 2 or not ops or set(ops) - set("+-*"):
         args = f"numbers={numbers} and highest={highest}"
         raise TaskError(f"countdown: {args} must be 2 or more, and ops={ops!r} consist of + - *")

@@ -46,9 +46,8 @@ class Table:
 
 def demonstration(prompt: Prompt, rng: random.Random | None = None) -> str | None:
     """The answer in a row's completion or solution; None if it has neither."""
-    return next(
-        (prompt.meta[name] for name in (COMPLETION, "solution") if isinstance(prompt.meta.get(name), str)), None
-    )
+    texts = (prompt.meta.get(name) for name in (COMPLETION, "solution"))
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def load_table(source: Source) -> Table:
@@ -150,7 +149,7 @@ def _messages(given: Mapping[str, Any], line: Line) -> tuple[Message, ...]:
         value = [{"role": "user", "content": value}]
     if value is not None and not isinstance(value, list):
         raise TaskError(f"{line.where}: the prompt is a {type(value).__name__}, not text: {value!r:.60}")
-    if not value or not all(_is_message(m) for m in value):
+    if not value or not all(is_message(m) for m in value):
         names = ", ".join(line.row) or "nothing"
         raise TaskError(
             f"{line.where}: needs `prompt` (text) or `messages` (each with role and content); it has {names}. "
@@ -159,8 +158,8 @@ def _messages(given: Mapping[str, Any], line: Line) -> tuple[Message, ...]:
     return tuple({key: value for key, value in m.items() if value is not None} for m in value)
 
 
-def _is_message(m: Any) -> bool:
-    return isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+def is_message(m: Any) -> bool:
+    return isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
 
 
 def _split_last_turn(messages: tuple[Message, ...], line: Line) -> tuple[tuple[Message, ...], str | None]:
@@ -173,7 +172,7 @@ def _split_last_turn(messages: tuple[Message, ...], line: Line) -> tuple[tuple[M
 
 
 def _completion(value: Any, line: Line) -> str | None:
-    if isinstance(value, list) and len(value) == 1 and _is_message(value[0]):  # as in TRL
+    if isinstance(value, list) and len(value) == 1 and is_message(value[0]):  # as in TRL
         value = value[0]["content"]
     if value is not None and not isinstance(value, str):
         raise TaskError(f"{line.where}: the completion is a {type(value).__name__}, not text: {value!r:.60}")

@@ -46,8 +46,7 @@ class Demonstrations:
 def find_demonstrations(recipe: Recipe, task: Task) -> Demonstrations | None:
     """The demonstrations of the recipe's sft keys; None if it has no SFT. Raises TaskError before a model is loaded.
 
-    `sft_steps` draws from an endless stream. `sft_epochs` shows each example once per epoch, in an order of that
-    epoch's own; the last epoch may be partial.
+    `sft_steps` draws endlessly. `sft_epochs` shows each example once per epoch, shuffled anew; the last may be partial.
     """
     if not recipe.sft_steps and not recipe.sft_epochs:
         return None

@@ -4,8 +4,7 @@ Problems are generated in worker processes. There a hanging generator can be kil
 generators draw from, have the same order in every run. Each problem has its own hashed seed, because the library's
 seeds (`seed + index`) overlap between neighbours. Its split is decided by the hash of its question.
 
-Not covered: one problem in ten is held out, so a large test set of a slow generator (knight_swap, futoshiki) takes
-minutes to generate.
+Not covered: one problem in ten is held out, so a large test set of a slow generator (knight_swap) takes minutes.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ EXAMPLES = {
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",  # only of cubes of size 3
 }
-NO_GOLD = {
-    "boxnet": "many plans are correct and the generator gives none",
-    "rush_hour": "the puzzles come from a list without solutions",
-}
+NO_GOLD = {"boxnet", "rush_hour"}  # many plans are correct; the puzzles come from a list without solutions
 
 
 def prompts(split: str, seed: int, /, name: str = "", **options: Any) -> Iterator[Prompt]:
@@ -130,11 +126,8 @@ def _part(part: Any) -> dict[str, Any]:
     """One part of a composite, with validated options."""
     if not isinstance(part, Mapping) or not isinstance(part.get("name"), str) or part["name"] == "composite":
         raise TaskError(f"reasoning_gym/composite: {part!r:.80} must be the name, weight and config of a generator")
-    return {
-        "name": part["name"],
-        "weight": part.get("weight", 1),
-        "config": validate_options(part["name"], part.get("config") or {}),
-    }
+    options = validate_options(part["name"], part.get("config") or {})
+    return {"name": part["name"], "weight": part.get("weight", 1), "config": options}
 
 
 def _config(name: str, options: Mapping[str, Any], seed: int) -> Any:

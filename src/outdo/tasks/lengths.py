@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from outdo.errors import RecipeError, TaskError
 from outdo.recipe.schema import Recipe
 from outdo.tasks.mixture import mix
-from outdo.tasks.task import Task
+from outdo.tasks.task import Part, Task
 from outdo.types import Prompt
 
 TEMPLATE_MARGIN = 64  # tokens by which a chat template may differ between two prompts
 MAX_TOO_LONG = 1000  # prompts in a row that are too long, before an endless task is refused
 
-Texts = tuple[str, ...]  # of a prompt's messages
 Measure = Callable[[Sequence[Prompt]], list[int]]  # prompts to their numbers of tokens
 
 
@@ -43,18 +41,15 @@ def fit_to_context(recipe: Recipe, task: Task, context: int, measure: Measure, n
             f"{context} tokens"
         )
     if task.parts:
-        parts = []
-        for part in task.parts:
-            notify_part = partial(_notify_with_name, part.name, notify)
-            parts.append(replace(part, task=fit_to_context(recipe, part.task, context, measure, notify_part)))
-        return mix(parts)
+
+        def fitted(part: Part) -> Part:
+            fits = fit_to_context(recipe, part.task, context, measure, lambda line: notify(f"{part.name}: {line}"))
+            return replace(part, task=fits)
+
+        return mix([fitted(part) for part in task.parts])
     if not task.finite and recipe.max_prompt_length is None:
         return task
     return drop_long_prompts(task, measure, min(room, recipe.max_prompt_length or room), notify)
-
-
-def _notify_with_name(name: str, notify: Callable[[str], None], line: str) -> None:
-    notify(f"{name}: {line}")
 
 
 def drop_long_prompts(task: Task, measure: Measure, limit: int, notify: Callable[[str], None]) -> Task:
@@ -64,7 +59,7 @@ def drop_long_prompts(task: Task, measure: Measure, limit: int, notify: Callable
     """
     if not task.finite:
         return replace(task, keep=_LengthFilter(task.name, measure, limit))
-    too_long: set[Texts] = set()
+    too_long: set[tuple[str, ...]] = set()
     for split in task.splits:
         prompts = list(task.prompts(split, 0))
         lengths = _lengths(prompts, measure, limit)
@@ -92,7 +87,7 @@ def _lengths(prompts: Sequence[Prompt], measure: Measure, limit: int) -> list[in
     return lengths
 
 
-def _texts(prompt: Prompt) -> Texts:
+def _texts(prompt: Prompt) -> tuple[str, ...]:
     return tuple(message["content"] for message in prompt.messages)
 
 

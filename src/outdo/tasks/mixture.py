@@ -1,8 +1,7 @@
 """The task of a recipe: a single one, or a mixture of several by weight.
 
-A mixture draws prompts endlessly, from each part in proportion to its weight. A prompt carries the name of its part and
-is graded by that part's rewards (`rewards/compose.py`). Each part is evaluated separately: its split `test` is the
-mixture's `test/NAME`.
+A mixture draws endlessly from its parts, by weight. A prompt carries the name of its part and is graded by that part's
+rewards (`rewards/compose.py`). Each part is evaluated separately: its split `test` is the mixture's `test/NAME`.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ class Entry(BaseModel):
 
 
 def task_of(recipe: Recipe, task: Task | None = None) -> Task:
-    """The recipe's task, or the given one instead, checked with the curriculum's arguments.
-
-    Raises TaskError, or RecipeError for an invalid mixture.
-    """
+    """The recipe's task or the given one, checked with the curriculum's arguments. Raises TaskError, RecipeError."""
     task = task or _task_of(recipe)
     if recipe.curriculum_steps:
         refuse_curriculum_args(recipe, task)

@@ -1,8 +1,7 @@
 """Contamination: held-out problems that also occur in the training data, exactly or nearly.
 
 Texts are compared as lower-case words. Two are near-duplicates if the Jaccard index of their 3-grams is at least 0.8.
-A near-duplicate of a held-out text shares at least one of the rarest fifth of its 3-grams, so only those are looked up
-and few pairs are compared.
+A near-duplicate shares at least one of the rarest fifth of the held-out text's 3-grams: only those are looked up.
 
 Not covered: paraphrases and translations. Problems that differ in one number may count as near-duplicates.
 """
@@ -95,11 +94,8 @@ def compare_texts(held_out: Sequence[str], trained: Sequence[str]) -> Overlap:
 
 def _texts(prompts: Iterable[Prompt]) -> list[str]:
     """The distinct questions: rows with the same prompt are one problem."""
-    return list(dict.fromkeys(_question(prompt) for prompt in prompts))
-
-
-def _question(prompt: Prompt) -> str:
-    return "\n".join(m["content"] for m in prompt.messages if m["role"] != "system") or prompt.text
+    questions = ("\n".join(m["content"] for m in p.messages if m["role"] != "system") or p.text for p in prompts)
+    return list(dict.fromkeys(questions))
 
 
 def _near_duplicates(tests: Mapping[int, Words], trains: Mapping[int, Words]) -> list[tuple[int, int]]:

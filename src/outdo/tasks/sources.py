@@ -1,7 +1,4 @@
-"""Reads the rows of a data set, by split: a file, a folder, a folder saved by `datasets`, or a hub name.
-
-No code in a data set is ever run: `datasets` loads plain tables only and never trusts remote code.
-"""
+"""Reads the rows of a data set by split, from a file, a folder or the hub. Code in a data set is never run."""
 
 from __future__ import annotations
 
@@ -42,12 +39,7 @@ class Source:
 
 
 # The recipe's names of these fields.
-SOURCE_KEYS = {
-    "dataset_config": "config",
-    "dataset_train_split": "train_split",
-    "dataset_test_split": "test_split",
-    "columns": "columns",
-}
+SOURCE_KEYS = {f"dataset_{name}": name for name in ("config", "train_split", "test_split")} | {"columns": "columns"}
 
 
 def is_source(name: str) -> bool:

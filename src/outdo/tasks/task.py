@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -69,9 +69,10 @@ class Task:
             empty = False
             if not isinstance(prompt, Prompt):
                 raise TaskError(f"task {self.name} yielded a {type(prompt).__name__}; it must yield outdo.Prompt")
-            if not _are_messages(prompt.messages):
+            messages = prompt.messages
+            if not isinstance(messages, (tuple, list)) or not messages or not all(map(data.is_message, messages)):
                 raise TaskError(
-                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {prompt.messages!r:.80}; they "
+                    f"task {self.name}: the messages of prompt {prompt.id!r:.60} are {messages!r:.80}; they "
                     'must be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
                 )
             complete = add_system_prompt(prompt, self.system_prompt)
@@ -145,14 +146,6 @@ def endless_prompts(task: Task, *key: object) -> Iterator[Prompt]:
     return repeat_epochs(lambda epoch: task.prompts("train", seed_of(*key, epoch)))
 
 
-def _are_messages(value: Any) -> bool:
-    """Whether it is a non-empty sequence of messages, each with a role and a text."""
-    if not isinstance(value, (tuple, list)) or not value:
-        return False
-    texts = [m.get(key) for m in value if isinstance(m, Mapping) for key in ("role", "content")]
-    return len(texts) == 2 * len(value) and all(isinstance(text, str) for text in texts)
-
-
 def task(
     rewards: Sequence[str], teacher: Teacher | None = None, splits: Sequence[str] = ("train", "test"), name: str = ""
 ) -> Callable[[Callable[..., Iterator[Prompt]]], Task]:
@@ -168,10 +161,7 @@ TASKS: dict[str, Task] = {
 
 
 def find_task(
-    name: str,
-    args: dict[str, Any] | None = None,
-    system_prompt: str | None = None,
-    source: Source | None = None,
+    name: str, args: dict[str, Any] | None = None, system_prompt: str | None = None, source: Source | None = None
 ) -> Task:
     """A task by name, by the location of its data, or a user's own by `path/to/file.py:function`. Raises TaskError.
 

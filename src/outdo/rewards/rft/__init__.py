@@ -3,9 +3,8 @@
     function, name = load("grader.json")
     grades = function(completions, **columns)
 
-`item` is the row: all columns except those that describe the answer. `sample` is the answer. If the answer lacks a
-value that a grader needs, it gets the lowest score; if the row or the judge does, the answer is broken. Python graders
-only run in the sandbox.
+`item` is the row: all columns except those of the answer, which is `sample`. If the answer lacks a value that a grader
+needs, it gets the lowest score; if the row or the judge does, it is broken. Python graders only run in the sandbox.
 """
 
 from __future__ import annotations
@@ -24,17 +23,7 @@ from outdo.rewards.rft.file import read_file, refuse_constant
 from outdo.rewards.rft.formula import FormulaError
 from outdo.rewards.rft.models import Endpoint, JudgeFailure, endpoint_from_env, request_label, request_score
 from outdo.rewards.rft.similarity import METRICS
-from outdo.rewards.rft.spec import (
-    LabelModel,
-    Multi,
-    PythonGrader,
-    ScoreModel,
-    Single,
-    Spec,
-    StringCheck,
-    TextSimilarity,
-    is_finite,
-)
+from outdo.rewards.rft.spec import LabelModel, Multi, Python, ScoreModel, Spec, StringCheck, TextSimilarity, is_finite
 from outdo.rewards.rft.template import MissingItem, MissingSample, Template, clipped, render
 from outdo.types import Grade, RewardFunction
 
@@ -75,7 +64,7 @@ def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") 
     def reward(completions: list[str], **columns: Any) -> list[Grade]:
         judge = (endpoint or endpoint_from_env()) if _uses(spec, ScoreModel, LabelModel) else None
         cases = [_case(text, index, columns, judge) for index, text in enumerate(completions)]
-        if not _uses(spec, ScoreModel, LabelModel, PythonGrader):
+        if not _uses(spec, ScoreModel, LabelModel, Python):
             return [_grade(spec, case) for case in cases]
         workers = MAX_CONCURRENT if judge else min(MAX_CONCURRENT, os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:
@@ -88,12 +77,11 @@ def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") 
 
 def _uses(spec: Spec, *kinds: type) -> bool:
     """Whether a grader, or one that it combines, is of these kinds."""
-    return isinstance(spec, kinds) or (
-        isinstance(spec, Multi) and any(_uses(one, *kinds) for one in _used(spec).values())
-    )
+    parts = _used(spec).values() if isinstance(spec, Multi) else ()
+    return isinstance(spec, kinds) or any(_uses(one, *kinds) for one in parts)
 
 
-def _used(spec: Multi) -> dict[str, Single]:
+def _used(spec: Multi) -> dict[str, Spec]:
     """The graders that the formula uses. The others are not run."""
     return {key: one for key, one in spec.graders.items() if key in spec.formula.names}
 
@@ -182,7 +170,7 @@ def _text_similarity(spec: TextSimilarity, case: _Case) -> tuple[float, str]:
     return score, f"{spec.metric} {score:.3g}"
 
 
-def _python(spec: PythonGrader, case: _Case) -> tuple[float, str]:
+def _python(spec: Python, case: _Case) -> tuple[float, str]:
     from outdo.sandbox.execute import ExecutionError, call_function
 
     sample = {key: case.sample.get(key) for key in ("output_text", "output_json", "output_tools")}
@@ -216,7 +204,7 @@ def _messages(spec: ScoreModel | LabelModel, case: _Case) -> list[dict[str, str]
 _SCORES: dict[type, Callable[[Any, _Case], tuple[float, str]]] = {
     StringCheck: _string_check,
     TextSimilarity: _text_similarity,
-    PythonGrader: _python,
+    Python: _python,
     ScoreModel: _score_model,
     LabelModel: _label_model,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,6 @@ def _lines(text: str) -> dict[Place, int]:
 def _format_problem(path: Path, problem: Problem, lines: Mapping[Place, int]) -> str:
     place = problem.place
     line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), 1)
-    return f"{path}, line {line}: {_format_place(place)}{problem.text}"
-
-
-def _format_place(place: Sequence[str | int]) -> str:
-    """graders.accuracy.input[0].content"""
     steps = [f"[{step}]" if isinstance(step, int) else f".{clipped(step)[1:-1]}" for step in place]
-    return "".join(steps).removeprefix(".") + (": " if steps else "")
+    where = "".join(steps).removeprefix(".") + (": " if steps else "")  # graders.accuracy.input[0].content
+    return f"{path}, line {line}: {where}{problem.text}"

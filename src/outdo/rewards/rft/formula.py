@@ -7,8 +7,7 @@
     atom    = number | name | function "(" formula {"," formula} ")" | "(" formula ")"
 
 Functions: min and max of any number of values, and abs, floor, ceil, exp, sqrt, log (natural) of one. Numbers are
-floats. Python's eval is not used: a formula is parsed once into closures. Its length and depth are limited, so that no
-formula causes a RecursionError.
+floats. A formula is parsed into closures, without eval; its length and depth are limited against a RecursionError.
 """
 
 from __future__ import annotations
@@ -26,14 +25,8 @@ MAX_DEPTH = 50  # nested parentheses, signs and powers
 Evaluate = Callable[[Mapping[str, float]], float]
 Operator = Callable[[float, float], float]
 
-UNARY: dict[str, Callable[[float], float]] = {
-    "abs": abs,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "exp": math.exp,
-    "sqrt": math.sqrt,
-    "log": math.log,
-}
+_OF_MATH = ("floor", "ceil", "exp", "sqrt", "log")
+UNARY: dict[str, Callable[[float], float]] = {"abs": abs, **{name: getattr(math, name) for name in _OF_MATH}}
 VARIADIC: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(rf"\s*(?:((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|({_NAME.pattern})|([-+*/^(),]))")
@@ -47,7 +40,6 @@ class FormulaError(ValueError):
 class Formula:
     """A parsed formula."""
 
-    text: str
     names: frozenset[str]  # the graders that it uses
     evaluate: Evaluate
 
@@ -101,13 +93,12 @@ def parse(text: str, names: Collection[str]) -> Formula:
     evaluate = _sum(parser)
     if parser.next().kind != "end":
         raise _unexpected(parser.next(), "an operator (+ - * / ^)")
-    return Formula(text, frozenset(parser.used), evaluate)
+    return Formula(frozenset(parser.used), evaluate)
 
 
 def _tokens(text: str) -> list[_Token]:
     tokens: list[_Token] = []
-    at = 0
-    end = len(text.rstrip())
+    at, end = 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
@@ -139,14 +130,18 @@ def _chain(parser: _Parser, operand: Callable[[_Parser], Evaluate], operators: d
     def evaluate(values: Mapping[str, float]) -> float:
         total = first(values)
         for operator, other in rest:
-            total = _finite(operator(total, other(values)))
+            total = operator(total, other(values))
+            if not math.isfinite(total):
+                raise FormulaError("the result is too large")
         return total
 
     return evaluate
 
 
 def _unary(parser: _Parser) -> Evaluate:
-    _enter_level(parser)
+    parser.depth += 1
+    if parser.depth > MAX_DEPTH:
+        raise FormulaError(f"column {parser.next().column}: nested more than {MAX_DEPTH} levels deep")
     sign = parser.takes("-", "+")
     inner = _power(parser) if sign is None else _unary(parser)
     parser.depth -= 1
@@ -158,7 +153,7 @@ def _power(parser: _Parser) -> Evaluate:
     if parser.takes("^") is None:
         return base
     exponent = _unary(parser)
-    return lambda values: _power_of(base(values), exponent(values))
+    return lambda values: _apply(math.pow, "{:g}^{:g}", base(values), exponent(values))
 
 
 def _atom(parser: _Parser) -> Evaluate:
@@ -190,7 +185,7 @@ def _call(parser: _Parser, name: _Token) -> Evaluate:
         raise FormulaError(f"column {name.column}: unknown function {name.text!r}; the functions are {functions}")
     if len(arguments) > 1:
         raise FormulaError(f"column {name.column}: {name.text} takes one value, not {len(arguments)}")
-    return lambda values: _apply(name.text, arguments[0](values))
+    return lambda values: _apply(UNARY[name.text], name.text + "({:g})", arguments[0](values))
 
 
 def _variable(parser: _Parser, token: _Token) -> Evaluate:
@@ -207,21 +202,9 @@ def _close(parser: _Parser, wanted: str, opened: _Token) -> None:
         raise _unexpected(parser.next(), f"{wanted} to close the parenthesis of column {opened.column}")
 
 
-def _enter_level(parser: _Parser) -> None:
-    parser.depth += 1
-    if parser.depth > MAX_DEPTH:
-        raise FormulaError(f"column {parser.next().column}: nested more than {MAX_DEPTH} levels deep")
-
-
 def _unexpected(token: _Token, wanted: str) -> FormulaError:
     got = "the end of the formula" if token.kind == "end" else repr(token.text)
     return FormulaError(f"column {token.column}: expected {wanted}, got {got}")
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise FormulaError("the result is too large")
-    return value
 
 
 def _divide(a: float, b: float) -> float:
@@ -230,19 +213,11 @@ def _divide(a: float, b: float) -> float:
     return a / b
 
 
-def _power_of(base: float, exponent: float) -> float:
+def _apply(function: Callable[..., float], form: str, *values: float) -> float:
+    """The function's value; `form` shows the call in the error where there is none."""
     try:
-        return math.pow(base, exponent)
+        return float(function(*values))
     except OverflowError:
-        raise FormulaError(f"{base:g}^{exponent:g} is too large") from None
+        raise FormulaError(f"{form.format(*values)} is too large") from None
     except ValueError:
-        raise FormulaError(f"{base:g}^{exponent:g} is undefined") from None
-
-
-def _apply(name: str, value: float) -> float:
-    try:
-        return float(UNARY[name](value))
-    except OverflowError:
-        raise FormulaError(f"{name}({value:g}) is too large") from None
-    except ValueError:
-        raise FormulaError(f"{name}({value:g}) is undefined") from None
+        raise FormulaError(f"{form.format(*values)} is undefined") from None

@@ -30,15 +30,7 @@ MAX_PAUSE_S = 30.0  # between two attempts, whatever the server requests
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 _ADDRESS = re.compile(r"https?://(?:[^\s/:@\[\]]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[!-~]*)?")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_STEPS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {"description": {"type": "string"}, "conclusion": {"type": "string"}},
-        "required": ["description", "conclusion"],
-        "additionalProperties": False,
-    },
-}
+Messages = Sequence[Mapping[str, str]]
 
 
 class JudgeFailure(ValueError):
@@ -72,15 +64,10 @@ def endpoint_from_env() -> Endpoint:
 
 
 def request_score(
-    model: str,
-    messages: Sequence[Mapping[str, str]],
-    sampling: Mapping[str, Any],
-    bounds: tuple[float, float],
-    endpoint: Endpoint,
+    model: str, messages: Messages, sampling: Mapping[str, Any], bounds: tuple[float, float], endpoint: Endpoint
 ) -> float:
     """The judge's number, within the bounds. Raises JudgeFailure."""
-    reply = _request(model, messages, sampling, {"type": "number"}, endpoint)
-    result = _result(reply)
+    reply, result = _request(model, messages, sampling, {"type": "number"}, endpoint)
     if isinstance(result, str) and _NUMBER.fullmatch(result):
         result = float(result)
     if not isinstance(result, (int, float)) or not is_finite(result):
@@ -91,10 +78,9 @@ def request_score(
     return float(result)
 
 
-def request_label(model: str, messages: Sequence[Mapping[str, str]], labels: Sequence[str], endpoint: Endpoint) -> str:
+def request_label(model: str, messages: Messages, labels: Sequence[str], endpoint: Endpoint) -> str:
     """The judge's label, exactly one of these. Raises JudgeFailure."""
-    reply = _request(model, messages, {}, {"type": "string", "enum": list(labels)}, endpoint)
-    result = _result(reply)
+    reply, result = _request(model, messages, {}, {"type": "string", "enum": list(labels)}, endpoint)
     if not isinstance(result, str) or result not in labels:
         raise JudgeFailure(f"the judge's reply {clipped(reply)} is not one of the labels {', '.join(labels)}")
     return result
@@ -112,32 +98,26 @@ def _result(reply: str) -> object:
     return value.get("result") if isinstance(value, dict) else None
 
 
+def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object with exactly these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
 def _request(
-    model: str,
-    messages: Sequence[Mapping[str, str]],
-    sampling: Mapping[str, Any],
-    result: Mapping[str, Any],
-    endpoint: Endpoint,
-) -> str:
-    """The text of the judge's reply, in the format of OpenAI's graders: steps, then the result."""
-    schema = {
-        "type": "object",
-        "properties": {"steps": _STEPS, "result": result},
-        "required": ["steps", "result"],
-        "additionalProperties": False,
-    }
+    model: str, messages: Messages, sampling: Mapping[str, Any], result: Mapping[str, Any], endpoint: Endpoint
+) -> tuple[str, object]:
+    """The judge's reply and its result, in the format of OpenAI's graders: steps, then the result."""
+    step = _object(description={"type": "string"}, conclusion={"type": "string"})
+    schema = _object(steps={"type": "array", "items": step}, result=result)
+    sendable = [message["content"].encode("utf-8", "replace").decode() for message in messages]  # no lone surrogates
     body = {
         "model": model,
-        "messages": [{**message, "content": _sendable(message["content"])} for message in messages],
+        "messages": [{**message, "content": text} for message, text in zip(messages, sendable, strict=True)],
         "response_format": {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": schema}},
         **sampling,
     }
-    return _content(_post(json.dumps(body).encode(), endpoint))
-
-
-def _sendable(text: str) -> str:
-    """The text with `?` for lone surrogates, which UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
+    reply = _content(_post(json.dumps(body).encode(), endpoint))
+    return reply, _result(reply)
 
 
 def _content(raw: bytes) -> str:
@@ -145,13 +125,11 @@ def _content(raw: bytes) -> str:
         message = json.loads(raw)["choices"][0]["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise JudgeFailure(
-            f"the judge's server sent an invalid chat completion: {clipped(raw[:200].decode(errors='replace'))}"
-        ) from None
+        start = clipped(raw[:200].decode(errors="replace"))
+        raise JudgeFailure(f"the judge's server sent an invalid chat completion: {start}") from None
     if not isinstance(content, str):
-        raise JudgeFailure(
-            f"the judge refused: {clipped(refusal)}" if isinstance(refusal, str) else "the judge's reply is empty"
-        )
+        refused = isinstance(refusal, str)
+        raise JudgeFailure(f"the judge refused: {clipped(refusal)}" if refused else "the judge's reply is empty")
     return content
 
 
@@ -162,7 +140,8 @@ def _post(body: bytes, endpoint: Endpoint) -> bytes:
             return _post_once(body, endpoint)
         except urllib.error.HTTPError as error:
             failure = f"the judge's server answered {error.code} {error.reason}: {_error_body(error)}"
-            wait = _retry_after(error.headers.get("Retry-After"))
+            header = error.headers.get("Retry-After") or ""
+            wait = float(header) if header.isascii() and header.isdigit() else 0.0  # it may be a date
             if error.code not in RETRY_STATUSES:
                 raise JudgeFailure(failure) from None
         except TimeoutError:
@@ -208,8 +187,3 @@ def _post_once(body: bytes, endpoint: Endpoint) -> bytes:
             if time.monotonic() > deadline:
                 raise TimeoutError
     return bytes(data)
-
-
-def _retry_after(header: str | None) -> float:
-    """The seconds of a Retry-After header; 0 for a date."""
-    return float(header) if header and header.isascii() and header.isdigit() else 0.0

@@ -1,7 +1,4 @@
-"""Parses OpenAI's grader JSON strictly: reports every problem with its place, and the nearest name for a wrong one.
-
-Python sources are parsed, never run.
-"""
+"""Parses OpenAI's grader JSON strictly, and reports every problem with its place. Python sources are never run."""
 
 from __future__ import annotations
 
@@ -15,32 +12,18 @@ from outdo.errors import did_you_mean
 from outdo.rewards.rft import formula, template
 from outdo.rewards.rft.formula import Formula
 from outdo.rewards.rft.similarity import METRICS
-from outdo.rewards.rft.spec import (
-    LabelModel,
-    Multi,
-    PythonGrader,
-    ScoreModel,
-    Spec,
-    StringCheck,
-    TextSimilarity,
-    is_finite,
-)
+from outdo.rewards.rft.spec import LabelModel, Multi, Python, ScoreModel, Spec, StringCheck, TextSimilarity, is_finite
 from outdo.rewards.rft.template import Template, clipped
 
 Place = tuple[str | int, ...]  # keys and indices from the top of the file
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
 ROLES = ("system", "developer", "user", "assistant")
+TEXT_PARTS = ("input_text", "output_text", "text")  # of a message's content
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_PROBLEMS = 20  # reported; then parsing stops
-SAMPLING = {  # the grader's name: the chat endpoint's name
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "seed": "seed",
-    "max_completions_tokens": "max_completion_tokens",
-    "max_completion_tokens": "max_completion_tokens",
-    "reasoning_effort": "reasoning_effort",
-}
+_SAMPLING = ("temperature", "top_p", "seed", "max_completions_tokens", "max_completion_tokens", "reasoning_effort")
+SAMPLING = {name: name.replace("completions", "completion") for name in _SAMPLING}  # to the chat endpoint's names
 
 
 @dataclass(frozen=True)
@@ -77,8 +60,11 @@ class _At:
         return ""
 
     def template(self, key: str) -> Template:
+        return self.parsed(self.text(key), key)
+
+    def parsed(self, text: str, key: str) -> Template:
         try:
-            return template.parse(self.text(key))
+            return template.parse(text)
         except template.TemplateError as error:
             self.report(str(error), key)
             return Template(())
@@ -174,7 +160,7 @@ def _python(at: _At) -> Spec:
     source = at.text("source")
     if isinstance(at.data.get("source"), str) and (problem := _source_problem(source)):
         at.report(problem, "source")
-    return PythonGrader(source, at.number("pass_threshold", 1.0))
+    return Python(source, at.number("pass_threshold", 1.0))
 
 
 def _score_model(at: _At) -> Spec:
@@ -205,7 +191,7 @@ def _multi(at: _At) -> Spec:
     elif "graders" in at.data:
         at.report('must be an object of graders by name: {"accuracy": {…}}', "graders")
     text = at.text("calculate_output")
-    combined = Formula(text, frozenset(), lambda values: 0.0)
+    combined = Formula(frozenset(), lambda values: 0.0)
     if graders and isinstance(at.data.get("calculate_output"), str):
         try:
             combined = formula.parse(text, graders)
@@ -265,21 +251,18 @@ def _messages(at: _At) -> tuple[tuple[str, Template], ...]:
         if "input" in at.data:
             at.report('must be a list of messages: [{"role": "user", "content": "…"}]', "input")
         return ()
-    return tuple(
-        _message(one, _At(one if isinstance(one, dict) else {}, (*at.place, "input", i), at.problems))
-        for i, one in enumerate(given)
-    )
+    return tuple(_message(one, (*at.place, "input", i), at.problems) for i, one in enumerate(given))
 
 
-def _message(given: object, at: _At) -> tuple[str, Template]:
+def _message(given: object, place: Place, problems: list[Problem]) -> tuple[str, Template]:
+    at = _At(given if isinstance(given, dict) else {}, place, problems)
     if not isinstance(given, dict):
         at.report(f"is {_kind(given)}, and must be a message")
         return "", Template(())
     for key in given:
         if key not in ("role", "content", "type"):
-            at.report(
-                f"a message has no {clipped(key)}; it has role and content{_meant(key, ('role', 'content'))}", key
-            )
+            meant = _meant(key, ("role", "content"))
+            at.report(f"a message has no {clipped(key)}; it has role and content{meant}", key)
     for key in ("role", "content"):
         if key not in given:
             at.report(f"a message needs {key!r}")
@@ -292,20 +275,12 @@ def _content(given: object, at: _At) -> Template:
     """A string, or a list of parts ({"type": "input_text", "text": …}), which are joined by newlines."""
     parts: list[str] = []
     for part in given if isinstance(given, list) else [given]:
-        text = (
-            part.get("text")
-            if isinstance(part, dict) and part.get("type") in ("input_text", "output_text", "text")
-            else part
-        )
+        text = part.get("text") if isinstance(part, dict) and part.get("type") in TEXT_PARTS else part
         if isinstance(text, str):
             parts.append(text)
         elif "content" in at.data:
             at.report("must be a string: images and audio are not supported", "content")
-    try:
-        return template.parse("\n".join(parts))
-    except template.TemplateError as error:
-        at.report(str(error), "content")
-        return Template(())
+    return at.parsed("\n".join(parts), "content")
 
 
 def _source_problem(source: str) -> str:

@@ -3,9 +3,8 @@
 All take (input, reference) and are deterministic. Words are runs of letters, digits and _; a punctuation mark is a word
 for bleu, gleu and meteor, and is dropped for rouge. rouge and meteor ignore case.
 
-Long texts: only the first MAX_WORDS of each text are compared, and for fuzzy_match the first MAX_CHARS. The rest counts
-as different: it stays in every denominator, so that padding can lower a score but never raise it, and a megabyte takes
-well under a second.
+Only the first MAX_WORDS of each text are compared, for fuzzy_match the first MAX_CHARS. The rest is different: it
+stays in every denominator, so that padding never raises a score, and a megabyte takes well under a second.
 
 Libraries differ in details that OpenAI does not publish; each docstring defines what is computed here. Not covered:
 `cosine`, which compares embeddings and which OpenAI supports only for evals.
@@ -57,7 +56,7 @@ def bleu(input: str, reference: str) -> float:
 def gleu(input: str, reference: str) -> float:
     """Google BLEU: the number of shared 1- to 4-grams, divided by that of the text with more of them."""
     words, others = _WORD_OR_MARK.findall(input), _WORD_OR_MARK.findall(reference)
-    larger = max(_count(words), _count(others))
+    larger = max(sum(max(0, len(text) - n + 1) for n in range(1, 5)) for text in (words, others))
     return sum(_matches(words, others, n) for n in range(1, 5)) / larger if larger else 0.0
 
 
@@ -92,10 +91,7 @@ def rouge_l(input: str, reference: str) -> float:
 
 
 METRICS: dict[str, Callable[[str, str], float]] = {
-    "fuzzy_match": fuzzy_match,
-    "bleu": bleu,
-    "gleu": gleu,
-    "meteor": meteor,
+    **{metric.__name__: metric for metric in (fuzzy_match, bleu, gleu, meteor)},
     **{f"rouge_{n}": partial(rouge, n=n) for n in range(1, 6)},
     "rouge_l": rouge_l,
 }
@@ -103,11 +99,6 @@ METRICS: dict[str, Callable[[str, str], float]] = {
 
 def _f1(matches: int, ours: int, theirs: int) -> float:
     return 2 * matches / (ours + theirs) if ours > 0 and theirs > 0 else 0.0
-
-
-def _count(words: Sequence[str]) -> int:
-    """The number of 1- to 4-grams of a text."""
-    return sum(max(0, len(words) - n + 1) for n in range(1, 5))
 
 
 def _matches(words: Sequence[str], others: Sequence[str], n: int) -> int:

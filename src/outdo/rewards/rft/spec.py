@@ -1,7 +1,4 @@
-"""OpenAI's graders: one frozen type for each.
-
-`pass_threshold` is the score from which an answer counts as right; it never changes the score.
-"""
+"""OpenAI's graders, each a frozen type. An answer that scores `pass_threshold` is right; that changes no score."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class TextSimilarity:
 
 
 @dataclass(frozen=True)
-class PythonGrader:
+class Python:
     source: str  # defines grade(sample, item)
     pass_threshold: float = 1.0
 
@@ -54,7 +51,7 @@ class LabelModel:
     pass_threshold: float = 1.0
 
 
-Single = StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel
+Single = StringCheck | TextSimilarity | Python | ScoreModel | LabelModel
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,7 @@ def parse(text: str) -> Template:
 
 
 def render(template: Template, item: Mapping[str, object], sample: Mapping[str, object]) -> str:
-    """The text with its placeholders filled: strings as they are, everything else as JSON.
-
-    Raises MissingItem or MissingSample, which name the missing value.
-    """
+    """The text with placeholders filled, with anything but strings as JSON. Raises MissingItem or MissingSample."""
     spaces = {"item": item, "sample": sample}
     return "".join(part if isinstance(part, str) else _value(part, spaces[part.namespace]) for part in template.parts)
 
@@ -114,7 +111,8 @@ def _path(text: str, start: int, end: int) -> Path:
 def _refuse_impossible(path: Path, column: int) -> None:
     """Refuses a path that no row and no answer can have."""
     if not path.steps:
-        raise TemplateError(f"column {column}: name a variable, as in {{{{ {path.namespace}.{_example(path)} }}}}")
+        example = "item.answer" if path.namespace == "item" else "sample.output_text"
+        raise TemplateError(f"column {column}: name a variable, as in {{{{ {example} }}}}")
     first = path.steps[0]
     if isinstance(first, int):
         raise TemplateError(f"column {column}: {path.namespace} is not a list; name a variable first")
@@ -125,10 +123,6 @@ def _refuse_impossible(path: Path, column: int) -> None:
         raise TemplateError(f"column {column}: sample has no {first!r}, it has {', '.join(SAMPLE)}{meant}")
     if first == "output_text" and len(path.steps) > 1:
         raise TemplateError(f"column {column}: sample.output_text is a string and has no keys")
-
-
-def _example(path: Path) -> str:
-    return "answer" if path.namespace == "item" else "output_text"
 
 
 def _value(path: Path, space: Mapping[str, object]) -> str:
