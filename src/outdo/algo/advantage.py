@@ -58,23 +58,11 @@ def reinforce_pp_advantages(
     return _as_given(_divide(centred_1N, _divisor(rewards, earned, group_size, True, correction, eps)), rewards)
 
 
-def _reinforce_plus_plus(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
-    return reinforce_pp_advantages(rewards, group_size, earned=earned)
-
-
-def _grpo(rewards: Rewards, group_size: int, scale: str = "group", earned: Rewards | None = None) -> Tensor:
-    return group_advantages(rewards, group_size, scale, earned=earned)
-
-
-def _rloo(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
-    return rloo_advantages(rewards, group_size)
-
-
 # Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo uses the scale.
 ESTIMATORS: dict[str, Callable[..., Tensor]] = {
-    "grpo": _grpo,
-    "rloo": _rloo,
-    "reinforce_plus_plus": _reinforce_plus_plus,
+    "grpo": lambda r, size, scale="group", earned=None: group_advantages(r, size, scale, earned=earned),
+    "rloo": lambda r, size, scale="", earned=None: rloo_advantages(r, size),
+    "reinforce_plus_plus": lambda r, size, scale="", earned=None: reinforce_pp_advantages(r, size, earned=earned),
 }
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from outdo.learn.logprobs import token_logprobs
 from outdo.learn.memory import MAX_TOKENS
-from outdo.learn.packing import Packed, forward, pack, unpack
-from outdo.learn.plain import plain_logprobs
+from outdo.learn.packing import pack
+from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
 from outdo.types import Sample
 
@@ -26,16 +25,9 @@ def log_likelihoods(
     for part in _micro_batches(texts, MAX_TOKENS["cpu"]):
         samples = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
         packed = pack([context for context, _ in part], samples, policy.device)
-        sums += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()
+        sums += answer_logprobs(policy, packed, temperature=1.0)[0].double().sum(-1).tolist()
         progress(len(part))
     return sums
-
-
-def _logprobs(policy: Policy, packed: Packed) -> torch.Tensor:
-    if policy.plain:
-        return plain_logprobs(policy, packed, temperature=1.0)[0]
-    hidden_MD = forward(policy, packed)
-    return token_logprobs(hidden_MD, policy.head, packed.targets_M, temperature=1.0, cap=policy.cap)[0]
 
 
 def _micro_batches(texts: Sequence[Text], max_tokens: int) -> Iterator[list[Text]]:

@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outdo.errors import ModelError
+from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.logprobs import token_logprobs
 from outdo.learn.optim import adamw, masters_of
-from outdo.learn.packing import Packed, forward, pack, unpack
-from outdo.learn.plain import plain_logprobs
+from outdo.learn.packing import Packed, pack
+from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
 Stats = dict[str, Tensor | float]
 MASTER = "master"  # the slot of a float32 copy, beside the optimizer's slots
+MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before the run halts
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
@@ -41,6 +41,7 @@ class Updates:
     ) -> None:
         self.policy, self.recipe, self.length_key = policy, recipe, length_key
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
+        self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
         self.masters = masters_of(policy)
         self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
@@ -107,6 +108,13 @@ class Updates:
         self.optimizer.step()
         self.masters.publish()
 
+    def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:
+        """Raises NumericsError after MAX_SKIPPED updates in a row."""
+        self.skipped = 0 if is_applied else self.skipped + 1
+        if self.skipped >= MAX_SKIPPED:
+            in_a_row = f"{self.skipped} updates in a row had a non-finite {values} and were not applied"
+            raise NumericsError(f"{in_a_row}: lower {remedy}")
+
     def _trained_on(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
@@ -158,16 +166,8 @@ class Updates:
         return parts
 
     def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of the answers' tokens, [B, T]."""
-        if policy.plain:
-            chosen_M, entropy_M = plain_logprobs(policy, packed, temperature)
-            return unpack(chosen_M, packed), unpack(entropy_M, packed)
         recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
-        hidden_MD = forward(policy, packed, recompute)
-        chosen_M, entropy_M = token_logprobs(
-            hidden_MD, policy.head, packed.targets_M, temperature, packed.support_MK, policy.cap
-        )
-        return unpack(chosen_M, packed), unpack(entropy_M, packed)
+        return answer_logprobs(policy, packed, temperature, recompute)
 
 
 class Sums:
