@@ -42,9 +42,11 @@ LOSS_KEYS = ("epsilon", "epsilon_high", "loss_type", "max_completion_length", "k
 class LocalLearner(Updates):
     """Trains `policy` in place. Keeps a reference only if beta asks for a KL term."""
 
+    length_key = "max_completion_length"
+
     def __init__(self, policy: Policy, recipe: Recipe) -> None:
         betas = (recipe.adam_beta1, recipe.adam_beta2)
-        super().__init__(policy, recipe, recipe.learning_rate, recipe.weight_decay, betas, "max_completion_length")
+        super().__init__(policy, recipe, recipe.learning_rate, recipe.weight_decay, betas)
         self.beta = recipe.beta
         self.version = 0  # steps trained
         self.rate_scale = 1.0  # factor on the learning rate, which callbacks change
@@ -203,6 +205,7 @@ class LocalLearner(Updates):
             off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             sums["moved"] = (k3_kl(torch.zeros_like(off_BT), off_BT) * packed.mask_BT).sum()
             sums["moved_tokens"] = tokens
+        settings: dict[str, Any] = {key: getattr(recipe, key) for key in LOSS_KEYS} | totals
         loss, stats = grpo_loss(
             logprobs_BT,
             logprobs_BT.detach() if on_policy else sampler_BT,
@@ -210,10 +213,9 @@ class LocalLearner(Updates):
             packed.mask_BT,
             ref_logprobs_BT=ref_BT,
             beta=0.0 if recipe.kl_in_reward else self.beta,
-            **totals,
             weights_BT=weights_BT,
             entropy_BT=entropy_BT,
-            **{key: getattr(recipe, key) for key in LOSS_KEYS},
+            **settings,
         )
         sums["entropy"] = (entropy_BT.detach() * packed.mask_BT).sum()
         return loss, sums | {key: value * tokens for key, value in stats.items()}

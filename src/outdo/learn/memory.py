@@ -138,7 +138,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_completion_length") -> str:
+def too_long_message(tokens: int, recipe: Recipe, length_key: str) -> str:
     """The error for an answer that does not fit with its prompt; `length_key` is the recipe key that bounds it."""
     ways = [f"lower {length_key} (now {getattr(recipe, length_key)})"]
     if not recipe.gradient_checkpointing:

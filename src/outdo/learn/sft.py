@@ -46,8 +46,10 @@ class EncodedExample:
 class SFTLearner(Updates):
     """Trains `policy` on demonstrations. `steps` is the total number of updates, for the schedule."""
 
+    length_key = "sft_max_length"
+
     def __init__(self, policy: Policy, recipe: Recipe, steps: int) -> None:
-        super().__init__(policy, recipe, recipe.sft_learning_rate, recipe.sft_weight_decay, BETAS, "sft_max_length")
+        super().__init__(policy, recipe, recipe.sft_learning_rate, recipe.sft_weight_decay, BETAS)
         self.steps = steps
         self.done = 0  # updates
         self.taken = 0  # examples, skipped ones included

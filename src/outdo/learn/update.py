@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,18 +28,14 @@ LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, 
 
 
 class Updates:
-    """Trains `policy` in place. `length_key` is the recipe key that bounds an answer; errors name it."""
+    """Trains `policy` in place."""
+
+    length_key: ClassVar[str]  # the recipe key that bounds an answer; errors name it
 
     def __init__(
-        self,
-        policy: Policy,
-        recipe: Recipe,
-        rate: float,
-        weight_decay: float,
-        betas: tuple[float, float],
-        length_key: str,
+        self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float]
     ) -> None:
-        self.policy, self.recipe, self.length_key = policy, recipe, length_key
+        self.policy, self.recipe = policy, recipe
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
@@ -102,7 +98,8 @@ class Updates:
             loss += part
             sums.add(stats)
         self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
-        return torch.stack([clip_grad_norm(self.masters.weights, self.recipe.max_grad_norm, loss.device), loss])
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.weights, self.recipe.max_grad_norm)
+        return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
     def _apply(self) -> None:
         self.optimizer.step()
@@ -189,8 +186,3 @@ class Sums:
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:
     return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
-
-
-def clip_grad_norm(weights: Sequence[torch.nn.Parameter], max_norm: float, device: torch.device) -> Tensor:
-    """Clips, and returns the norm before clipping; 0 if there is no gradient."""
-    return torch.nn.utils.clip_grad_norm_(weights, max_norm).to(device)

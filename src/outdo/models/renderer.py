@@ -70,16 +70,13 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def decode_all(self, answers: Sequence[Sequence[int]]) -> list[str]:
-        """Many at once; a tokenizer in Rust uses all cores."""
+    def decode_answers(self, answers: Sequence[Sequence[int]]) -> list[str]:
+        """Many at once, without the token that ended an answer, which need not be a special one."""
+        answers = [ids[:-1] if ids and ids[-1] in self.eos_ids else ids for ids in answers]
         rust = getattr(self.tokenizer, "backend_tokenizer", None)
         if rust is None or self.tokenizer.clean_up_tokenization_spaces:
             return [self.decode(ids) for ids in answers]
-        return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)
-
-    def decode_answers(self, answers: Sequence[Sequence[int]]) -> list[str]:
-        """As `decode_all`, without the token that ended an answer, which need not be a special one."""
-        return self.decode_all([ids[:-1] if ids and ids[-1] in self.eos_ids else ids for ids in answers])
+        return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)  # uses all cores
 
     def spell(self, token_ids: Sequence[int]) -> str:
         """As `decode`, with the special tokens: stop texts are searched in this."""

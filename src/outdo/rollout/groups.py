@@ -13,25 +13,6 @@ if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
 
 
-def sample_groups(
-    engine: Engine, renderer: Renderer, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int
-) -> Iterator[Group]:
-    """Groups of `n` answers, each as soon as its last answer is done, in any order, so that grading overlaps sampling.
-
-    The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
-    """
-    encoded = renderer.encode_all(prompts, params.max_completion_length)
-    requests = [
-        Request(str(place), ids, tuple(seed_of(seed, prompt.id, i) for i in range(n)), params, seed_of(seed, prompt.id))
-        for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True))
-    ]
-    for generation in engine.generate(requests):
-        texts = renderer.decode_answers([segment.token_ids for segment in generation.segments])
-        answers = zip(generation.segments, texts, generation.finishes, strict=True)
-        trajectories = tuple(Trajectory((segment,), text, finish) for segment, text, finish in answers)
-        yield Group(prompts[int(generation.request.id)], generation.request.prompt_ids, trajectories)
-
-
 @dataclass(frozen=True)
 class Sampler:
     """An engine with the renderer of its model."""
@@ -40,7 +21,20 @@ class Sampler:
     renderer: Renderer
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
-        return sample_groups(self.engine, self.renderer, prompts, n, params, seed)
+        """Groups of `n` answers, each once its last answer is done, in any order, so that grading overlaps sampling.
+
+        The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
+        """
+        encoded = self.renderer.encode_all(prompts, params.max_completion_length)
+        requests = []
+        for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
+            seeds = tuple(seed_of(seed, prompt.id, i) for i in range(n))
+            requests.append(Request(str(place), ids, seeds, params, seed_of(seed, prompt.id)))
+        for generation in self.engine.generate(requests):
+            texts = self.renderer.decode_answers([segment.token_ids for segment in generation.segments])
+            answers = zip(generation.segments, texts, generation.finishes, strict=True)
+            trajectories = tuple(Trajectory((segment,), text, finish) for segment, text, finish in answers)
+            yield Group(prompts[int(generation.request.id)], generation.request.prompt_ids, trajectories)
 
     def update(self, source: WeightSource, version: int) -> None:
         self.engine.update(source, version)

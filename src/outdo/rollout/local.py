@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 
@@ -119,10 +120,7 @@ class LocalEngine:
         return needed, min(full, self.memory // size)
 
     def step(self, state: DecodeState, graphs: Graphs | None, rows: int) -> None:
-        def once() -> None:
-            state.step(rows, self.layers)
-
         if graphs:
-            graphs.run(rows, once)
+            graphs.run(rows, partial(state.step, rows, self.layers))
         else:
-            once()
+            state.step(rows, self.layers)
