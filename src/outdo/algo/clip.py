@@ -19,10 +19,8 @@ class Surrogate:
 
 
 def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float) -> Surrogate:
-    """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`.
-
-    A > 0 clips only above, A < 0 only below. A clipped token's gradient is exactly 0.
-    """
+    """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`. A > 0 clips only above, A < 0
+    only below. A clipped token's gradient is exactly 0."""
     ratio = log_ratio.exp()
     clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
     # The clipped branch must not touch exp: an infinite ratio times a gradient of 0 is NaN.
@@ -33,10 +31,8 @@ def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsi
 
 
 def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor, cap: float) -> Surrogate:
-    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so every token keeps its gradient.
-
-    `clipped_BT` marks capped tokens of answers with A > 0. Those with A < 0 are capped too, but not counted.
-    """
+    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so every token keeps its gradient. `clipped_BT`
+    marks capped tokens of answers with A > 0. Those with A < 0 are capped too, but not counted."""
     ratio = log_ratio.exp()
     loss = -ratio.clamp(max=cap).detach() * advantages_B1 * logprobs_BT
     return Surrogate(loss, ratio, (ratio > cap) & (advantages_B1 > 0))

@@ -31,10 +31,8 @@ ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1_kl, "k2": 
 
 
 def adapt_beta(beta: float, kl: float, target: float, rate: float = 0.1) -> float:
-    """The next KL coefficient: raised if KL is above the target, lowered if below, by at most `rate` x 20% a step.
-
-    The proportional controller of Ziegler et al. (2019), with the error clipped at +-20%.
-    """
+    """The next KL coefficient: raised if KL is above the target, lowered if below, by at most `rate` x 20% a step. The
+    proportional controller of Ziegler et al. (2019), with the error clipped at +-20%."""
     if target <= 0:
         raise ValueError(f"target={target}: the KL target must be positive")
     error = max(-0.2, min(0.2, kl / target - 1.0))

@@ -58,18 +58,13 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
         weights, adapted = weights - adapted + shape.adapted * 9 // 16, 0
     if not learns:
         return {"weights": weights}
-    if not recipe.use_peft:
-        return {"weights": weights, **training_bytes(recipe, shape)}
-    own = {"weights": weights, "weights without the adapter": adapted, "adapter": 4 * shape.factors}
-    return {**own, **training_bytes(recipe, shape)}
+    adapter = {"weights without the adapter": adapted, "adapter": 4 * shape.factors} if recipe.use_peft else {}
+    return {"weights": weights, **adapter, **training_bytes(recipe, shape)}
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds besides the weights, whatever the batch.
-
-    An adapter's reference is the adapter switched off, which takes no memory, or after a warm-up a copy of the adapted
-    weights.
-    """
+    """Bytes that the learner holds besides the weights, whatever the batch. An adapter's reference is the adapter
+    switched off, which takes no memory, or after a warm-up a copy of the adapted weights."""
     each = BYTES[recipe.dtype]
     if recipe.use_peft:
         is_warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)

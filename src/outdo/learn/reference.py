@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 from torch import Tensor
 
@@ -14,17 +13,8 @@ from outdo.models.load import Policy
 from outdo.models.lora import Adapter
 
 
-class Reference(Protocol):
-    def activated(self) -> AbstractContextManager[Policy]:
-        """The policy with the reference's weights, inside the context."""
-        ...
-
-    def state_dict(self) -> Mapping[str, Tensor]: ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> object: ...
-
-
-def reference_of(policy: Policy) -> Reference:
+def reference_of(policy: Policy) -> FrozenCopy | AdapterReference:
+    """Inside the context `activated`, the policy has the reference's weights."""
     return AdapterReference(policy, policy.adapter) if policy.adapter else FrozenCopy(policy)
 
 
@@ -46,10 +36,8 @@ class FrozenCopy:
 
 
 class AdapterReference:
-    """The same model with its initial adapter: switched off, unless a warm-up has trained it.
-
-    Switched off it takes no memory, since the weights without it are kept anyway; otherwise a copy of the adapted ones.
-    """
+    """The same model with its initial adapter: switched off, unless a warm-up has trained it. Switched off it takes no
+    memory, since the weights without it are kept anyway; otherwise a copy of the adapted ones."""
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self.policy, self.adapter = policy, adapter

@@ -15,7 +15,7 @@ from torch import Tensor
 from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
 from outdo.learn.optim import adamw, masters_of
-from outdo.learn.packing import Packed, pack
+from outdo.learn.packing import Packed, micro_batches, pack
 from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
@@ -115,11 +115,9 @@ class Updates:
     def _trained_on(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
-        """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
-
-        A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
-        Raises ModelError if a single answer does not fit.
-        """
+        """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats. A
+        micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped. Raises
+        ModelError if a single answer does not fit."""
         parts = deque(self._micro_batches(prompt_ids, rows))
         while parts:
             part = parts.popleft()
@@ -149,18 +147,7 @@ class Updates:
             self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
-        """Consecutive samples of at most `tokens_at_once` tokens; a prompt counts once for its samples."""
-        parts: list[list[Sample]] = []
-        room = 0
-        for row in rows:
-            shares = bool(parts) and parts[-1][-1].prompt == row.prompt
-            cost = len(row.token_ids) + (0 if shares else len(prompt_ids[row.prompt]))
-            if not parts or cost > room:
-                parts.append([])
-                room, cost = self.tokens_at_once, len(row.token_ids) + len(prompt_ids[row.prompt])
-            parts[-1].append(row)
-            room -= cost
-        return parts
+        return micro_batches(prompt_ids, rows, self.tokens_at_once)
 
     def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
         recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()

@@ -22,9 +22,7 @@ class Sampler:
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         """Groups of `n` answers, each once its last answer is done, in any order, so that grading overlaps sampling.
-
-        The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
-        """
+        The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled."""
         encoded = self.renderer.encode_all(prompts, params.max_completion_length)
         requests = []
         for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
