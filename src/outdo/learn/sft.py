@@ -155,8 +155,6 @@ def encode(
 def _encode_batch(
     policy: Policy, examples: Sequence[Demonstration], max_length: int, indices: Iterator[int]
 ) -> list[EncodedExample]:
-    if not examples:
-        return []
     prompts = policy.renderer.encode_all([prompt for prompt, _ in examples])
     answers = policy.renderer.encode_texts([text for _, text in examples])
     encoded = []

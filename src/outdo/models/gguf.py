@@ -40,8 +40,6 @@ _MAX_ENTRIES = 2**24  # of anything in a header; more means a corrupt one
 
 @dataclass(frozen=True)
 class Header:
-    """A file's header."""
-
     architecture: str
     shapes: dict[str, tuple[int, ...]]  # of each tensor, last axis first
     values: dict[str, Any]  # its scalar values; lists are left out
