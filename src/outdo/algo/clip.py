@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -19,8 +20,10 @@ class Surrogate:
 
 
 def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float) -> Surrogate:
-    """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`. A > 0 clips only above, A < 0
-    only below. A clipped token's gradient is exactly 0."""
+    """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`.
+
+    A > 0 clips only above, A < 0 only below. A clipped token's gradient is exactly 0.
+    """
     ratio = log_ratio.exp()
     clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
     # The clipped branch must not touch exp: an infinite ratio times a gradient of 0 is NaN.
@@ -31,8 +34,10 @@ def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsi
 
 
 def capped_weight(log_ratio: Tensor, logprobs_BT: Tensor, advantages_B1: Tensor, cap: float) -> Surrogate:
-    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so every token keeps its gradient. `clipped_BT`
-    marks capped tokens of answers with A > 0. Those with A < 0 are capped too, but not counted."""
+    """CISPO: REINFORCE weighted by a ratio that is capped and detached, so every token keeps its gradient.
+
+    `clipped_BT` marks capped tokens of answers with A > 0. Those with A < 0 are capped too, but not counted.
+    """
     ratio = log_ratio.exp()
     loss = -ratio.clamp(max=cap).detach() * advantages_B1 * logprobs_BT
     return Surrogate(loss, ratio, (ratio > cap) & (advantages_B1 > 0))
@@ -78,12 +83,11 @@ def clip_table(
     """
     high = epsilon if epsilon_high is None else epsilon_high
     cases = []
-    for advantage in advantages:
-        for r in ratios:
-            ratio = torch.tensor([[r]], dtype=torch.float64, requires_grad=True)
-            surrogate = clipped_ratio(ratio.log(), torch.tensor([[advantage]], dtype=torch.float64), epsilon, high)
-            objective = -surrogate.loss_BT
-            (gradient,) = torch.autograd.grad(objective.sum(), ratio)
-            branch = "ratio" if not surrogate.clipped_BT.item() else ("clipped above" if r > 1 else "clipped below")
-            cases.append(ClipCase(advantage, r, branch, objective.item(), gradient.item()))
+    for advantage, r in product(advantages, ratios):
+        ratio = torch.tensor([[r]], dtype=torch.float64, requires_grad=True)
+        surrogate = clipped_ratio(ratio.log(), torch.tensor([[advantage]], dtype=torch.float64), epsilon, high)
+        objective = -surrogate.loss_BT
+        (gradient,) = torch.autograd.grad(objective.sum(), ratio)
+        branch = "ratio" if not surrogate.clipped_BT.item() else ("clipped above" if r > 1 else "clipped below")
+        cases.append(ClipCase(advantage, r, branch, objective.item(), gradient.item()))
     return cases

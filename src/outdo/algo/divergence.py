@@ -1,8 +1,7 @@
 """KL to the reference, estimated per sampled token.
 
 With d = log p_ref - log p: k1 = -d is unbiased with high variance, k2 = d^2 / 2 is biased with low variance,
-k3 = exp(d) - d - 1 is unbiased with low variance and never negative: the default. Also here: the controller of the KL
-coefficient.
+k3 = exp(d) - d - 1 is unbiased with low variance and never negative: the default.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1_kl, "k2": 
 
 
 def adapt_beta(beta: float, kl: float, target: float, rate: float = 0.1) -> float:
-    """The next KL coefficient: raised if KL is above the target, lowered if below, by at most `rate` x 20% a step. The
-    proportional controller of Ziegler et al. (2019), with the error clipped at +-20%."""
+    """The next KL coefficient: raised if KL is above the target, lowered if below, by at most `rate` x 20% a step.
+
+    The proportional controller of Ziegler et al. (2019), with the error clipped at +-20%.
+    """
     if target <= 0:
         raise ValueError(f"target={target}: the KL target must be positive")
     error = max(-0.2, min(0.2, kl / target - 1.0))

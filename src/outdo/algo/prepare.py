@@ -18,8 +18,10 @@ def with_advantages(
     penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[Group]:
     """The same groups with their advantages. `penalties`, one per answer, are subtracted from the rewards first; the
-    divisor is the spread of the rewards alone. An answer with a non-finite penalty gets the advantage NaN, so that its
-    update is skipped."""
+    divisor is the spread of the rewards alone.
+
+    An answer with a non-finite penalty gets the advantage NaN, so that its update is skipped.
+    """
     if not groups:
         return []
     sizes = {len(group.grades) for group in groups}

@@ -52,8 +52,11 @@ class EvalPlan:
 
 
 def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
-    """The plans that evaluate a model as a run by this recipe does, on those of its splits. One plan; for a mixture as
-    many as its tasks need; none without splits. Number of problems and samples, device and seed are the defaults."""
+    """The plans that evaluate a model as a run by this recipe does, on those of its splits.
+
+    One plan; for a mixture as many as its tasks need; none without splits. Number of problems and
+    samples, device and seed are the defaults.
+    """
     if not recipe.dataset_mixture:
         return [_plan(recipe, [recipe.model_dump()], splits)] if splits else []
     entries = [Entry(**entry).model_dump() for entry in recipe.dataset_mixture]

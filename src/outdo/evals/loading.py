@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def checkpoint_notes(models: Sequence[str]) -> list[str]:
-    """For each run that has no model yet, a line that names the checkpoint evaluated in its place. Raises ModelError
-    for a model that does not exist, before any model is evaluated."""
+    """For each run that has no model yet, a line that names the checkpoint evaluated in its place.
+
+    Raises ModelError for a model that does not exist, before any model is evaluated.
+    """
     notes = []
     for name in models:
         path = find_source(name).path
@@ -28,8 +30,10 @@ def checkpoint_notes(models: Sequence[str]) -> list[str]:
 
 
 def run_with_model(name: str | Path, settings: EvalSettings, work: Callable[[Policy], T]) -> T:
-    """Loads a model (a folder, a hub name or a run), calls `work` on it, and frees its memory. A callback and not a
-    context manager: a variable of the caller would keep the weights alive."""
+    """Loads a model (a folder, a hub name or a run), calls `work` on it, and frees its memory.
+
+    A callback and not a context manager: a variable of the caller would keep the weights alive.
+    """
     keep_memory()
     policy = load_policy(str(name), dtype=settings.dtype, device=settings.device, seed=settings.seed)
     device = policy.device

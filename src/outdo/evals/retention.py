@@ -81,16 +81,17 @@ class Retention:
 
 
 def windows(ids: Sequence[int], lead: tuple[int, ...], longest: int) -> list[Text]:
-    """A text's tokens in windows, at least sixteen where it is long enough, as pairs (context, scored tokens). The
-    context is `lead`, or without one the window's first token. The last window may be short."""
+    """A text's tokens in windows, at least sixteen where it is long enough, as pairs (context, scored tokens).
+
+    The context is `lead`, or without one the window's first token. The last window may be short.
+    """
     size = max(2, min(MAX_WINDOW, longest - len(lead), max(32, len(ids) // 16)))
     parts = [tuple(ids[start : start + size]) for start in range(0, len(ids), size)]
     return [(lead, part) if lead else (part[:1], part[1:]) for part in parts if lead or len(part) > 1]
 
 
 class RetentionTexts:
-    """The texts that retention is measured on, and how likely the base model finds them. With `path`, the user's text;
-    else what the base writes to everyday questions at temperature 1."""
+    """The texts that retention is measured on, and how likely the base model finds them. The user's if there is a path."""
 
     def __init__(self, path: Path | None = None, seed: int = 0) -> None:
         self.seed, self.text = seed, _read(path) if path else None

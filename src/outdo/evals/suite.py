@@ -39,7 +39,9 @@ def build_eval_suite(
     system_prompt: str | None = None,
 ) -> list[EvalSplit]:
     """Every split of every task. `task_args` are for all tasks; a mapping under a task's name is for that task alone.
-    Raises TaskError or RecipeError before any model is loaded."""
+
+    Raises TaskError or RecipeError before any model is loaded.
+    """
     suite = []
     names = [task.name if isinstance(task, Task) else task for task in tasks]
     for name, given in zip(names, tasks, strict=True):

@@ -1,8 +1,8 @@
 """The GRPO learner: a batch in, new weights out.
 
-Micro-batches use the denominators of the whole update, so their size changes no gradient. While the weights are still
-those that sampled the batch, the old log-probabilities are the new ones, detached: no second forward. After that they
-are the sampler's own. Answers with advantage 0 are skipped unless a KL or entropy term gives them a gradient.
+While the weights are still those that sampled the batch, the old log-probabilities are the new ones, detached: no
+second forward. After that they are the sampler's own. Answers with advantage 0 are skipped unless a KL or entropy term
+gives them a gradient.
 """
 
 from __future__ import annotations

@@ -22,8 +22,10 @@ def token_logprobs(
     cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """log p(target) and the entropy of p, for p = softmax(head(hidden) / temperature); both differentiable, float32.
+
     With `support_MK`, p is over those tokens alone (-1 is padding): the policy renormalised over the tokens that
-    sampling with a cut-off tail could choose from."""
+    sampling with a cut-off tail could choose from.
+    """
     return _TokenLogprobs.apply(hidden_MD, head.weight, head.bias, targets_M, temperature, support_MK, cap)
 
 

@@ -63,8 +63,7 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds besides the weights, whatever the batch. An adapter's reference is the adapter
-    switched off, which takes no memory, or after a warm-up a copy of the adapted weights."""
+    """Bytes that the learner holds besides the weights, whatever the batch. On references see `AdapterReference`."""
     each = BYTES[recipe.dtype]
     if recipe.use_peft:
         is_warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)

@@ -13,9 +13,11 @@ from outdo.models.quantized import LiveAdapter
 
 
 class Masters:
-    """The weights in float32: the model's own, or copies of them where it computes in less. Small updates are lost in
-    bfloat16, whose values are 0.4% apart. Gradients of micro-batches are summed here too, so that one that fails midway
-    leaves nothing behind."""
+    """The weights in float32: the model's own, or copies of them where it computes in less.
+
+    Small updates are lost in bfloat16, whose values are 0.4% apart. Gradients of micro-batches are summed here too, so
+    that one that fails midway leaves nothing behind.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

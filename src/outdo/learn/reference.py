@@ -36,8 +36,10 @@ class FrozenCopy:
 
 
 class AdapterReference:
-    """The same model with its initial adapter: switched off, unless a warm-up has trained it. Switched off it takes no
-    memory, since the weights without it are kept anyway; otherwise a copy of the adapted ones."""
+    """The same model with its initial adapter: switched off, unless a warm-up has trained it.
+
+    Switched off it takes no memory, since the weights without it are kept anyway; otherwise a copy of the adapted ones.
+    """
 
     def __init__(self, policy: Policy, adapter: Adapter) -> None:
         self.policy, self.adapter = policy, adapter

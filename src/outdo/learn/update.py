@@ -115,9 +115,11 @@ class Updates:
     def _trained_on(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
-        """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats. A
-        micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped. Raises
-        ModelError if a single answer does not fit."""
+        """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
+
+        A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
+        Raises ModelError if a single answer does not fit.
+        """
         parts = deque(self._micro_batches(prompt_ids, rows))
         while parts:
             part = parts.popleft()

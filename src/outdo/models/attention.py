@@ -257,8 +257,10 @@ class _Spans:
 
 
 class _FlashShared(torch.autograd.Function):
-    """Answers attend to their prompt and to themselves in two flash calls, merged by their log-sum-exps. The backward
-    of each call, given the merged output and log-sum-exp, is exactly its part of the gradient."""
+    """Answers attend to their prompt and to themselves in two flash calls, merged by their log-sum-exps.
+
+    The backward of each call, given the merged output and log-sum-exp, is exactly its part of the gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, qkv_NHD: Tensor, spec: AttentionSpec, spans: _Spans) -> Tensor:

@@ -113,13 +113,8 @@ class Policy:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its model."""
-        facts = {
-            "source": self.source.description,
-            "device": str(self.device),
-            "num_parameters": self.num_parameters,
-            **self.renderer.facts,
-        }
-        return facts | {"adapter": self.adapter.facts} if self.adapter else facts
+        own = {"source": self.source.description, "device": str(self.device), "num_parameters": self.num_parameters}
+        return {**own, **self.renderer.facts, **({"adapter": self.adapter.facts} if self.adapter else {})}
 
     @property
     def num_parameters(self) -> int:
@@ -146,8 +141,10 @@ def pick_device(name: str = "auto") -> torch.device:
 def load_policy(
     name: str = SCRATCH.name, *, dtype: str = "float32", device: str = "auto", seed: int = 0, lora: Lora | None = None
 ) -> Policy:
-    """The policy by any name that `find_source` resolves. Raises ModelError where it cannot be loaded or trained. With
-    `lora` only an adapter is trained: the one that `name` is, or a new one. Without, an adapter is merged."""
+    """The policy by any name that `find_source` resolves. Raises ModelError where it cannot be loaded or trained.
+
+    With `lora` only an adapter is trained: the one that `name` is, or a new one. Without, an adapter is merged.
+    """
     target = pick_device(device)
     source = find_source(name)
     if lora and source.kind == "tiny":
@@ -212,8 +209,10 @@ def context_of(config: Any) -> int:
 
 
 def save_policy(policy: Policy, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes a Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads. `weights` are copies of what a
-    learner trained (`Updates.weights`). Of an adapter, only the adapter is written."""
+    """Writes a Hugging Face folder that `AutoModelForCausalLM.from_pretrained` loads.
+
+    `weights` are copies of what a learner trained (`Updates.weights`). Of an adapter, only the adapter is written.
+    """
     if weights is not None and policy.adapter:
         save_adapter(policy, folder, weights)
         return

@@ -146,18 +146,9 @@ class Adapter:
     def save(self, folder: Path, base: str, state: Mapping[str, Tensor] | None = None) -> None:
         """Writes PEFT's files; of `state` where given."""
         folder.mkdir(parents=True, exist_ok=True)
-        config = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": base,
-            "r": self.r,
-            "lora_alpha": self.scale * self.r,
-            "target_modules": sorted(self.names),
-            "lora_dropout": 0.0,
-            "bias": "none",
-            "fan_in_fan_out": False,
-            "inference_mode": True,
-        }
+        config: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base}
+        config |= {"r": self.r, "lora_alpha": self.scale * self.r, "target_modules": sorted(self.names)}
+        config |= {"lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False, "inference_mode": True}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         tensors = {key: value.cpu() for key, value in (state or self.state_dict()).items()}
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

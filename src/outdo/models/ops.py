@@ -85,8 +85,10 @@ def norm_backward(
 def rotate(
     x_NHD: Tensor, cos_ND: Tensor, sin_ND: Tensor, rotated: int, sign: float = 1.0, inplace: bool = False
 ) -> Tensor:
-    """RoPE: rotates the first `rotated` heads of each token by its position (in halves, as Llama does). `sin_ND`
-    carries the signs: minus in the first half. `inplace` allows it to overwrite `x_NHD`."""
+    """RoPE: rotates the first `rotated` heads of each token by its position (in halves, as Llama does).
+
+    `sin_ND` carries the signs: minus in the first half. `inplace` allows it to overwrite `x_NHD`.
+    """
     if k := kernels(x_NHD, x_NHD.shape[-1]):
         return k.rotate(x_NHD, cos_ND, sin_ND, rotated, sign, inplace)
     out = x_NHD if inplace else x_NHD.clone()
@@ -118,8 +120,10 @@ def swiglu_backward(dy_NF: Tensor, x_N2F: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap: float | None = None) -> Tensor:
-    """hidden @ weight.T in float32: on a GPU products in the weights' own type, summed and kept in float32. `cap` is
-    Gemma's: logits are softly capped at it."""
+    """hidden @ weight.T in float32: on a GPU products in the weights' own type, summed and kept in float32.
+
+    `cap` is Gemma's: logits are softly capped at it.
+    """
     if weight_VD.dtype == torch.float32 or not hidden_ND.is_cuda:
         logits = F.linear(hidden_ND, weight_VD, bias_V).float()
     else:

@@ -39,14 +39,9 @@ class Renderer:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its tokens."""
-        return {
-            "chat_template": self.has_template,
-            "eos_ids": list(self.eos_ids),
-            "eos_tokens": self.tokenizer.convert_ids_to_tokens(list(self.eos_ids)),
-            "pad_id": self.pad_id,
-            "pad_token": self.tokenizer.convert_ids_to_tokens(self.pad_id),
-            "context": self.context,
-        }
+        tokens_of, eos_ids = self.tokenizer.convert_ids_to_tokens, list(self.eos_ids)
+        facts = {"chat_template": self.has_template, "eos_ids": eos_ids, "eos_tokens": tokens_of(eos_ids)}
+        return {**facts, "pad_id": self.pad_id, "pad_token": tokens_of(self.pad_id), "context": self.context}
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's tokens, by the chat template where the tokenizer has one."""

@@ -79,9 +79,11 @@ class Conversation:
         self.turns.clear()
 
     def ask(self, text: str, show: Show) -> Reply:
-        """The answer, shown while it is generated. An interrupt ends it and keeps what was generated. Turns that no
-        longer fit are dropped, oldest first. Raises TaskError where the text alone does not fit, and ModelError where
-        the chat template refuses it; the conversation is then unchanged."""
+        """The answer, shown while it is generated. An interrupt ends it and keeps what was generated.
+
+        Turns that no longer fit are dropped, oldest first. Raises TaskError where the text alone does not fit, and
+        ModelError where the chat template refuses it; the conversation is then unchanged.
+        """
         text = text.encode(errors="replace").decode()  # a terminal may pass invalid bytes
         prompt, dropped = self._fit_context(text)
         del self.turns[:dropped]

@@ -40,9 +40,11 @@ class DonePoll(NamedTuple):
 
 @dataclass
 class BatchScheduler:
-    """Runs requests of one set of parameters and one number of seeds. Answer `request * n + i` is of its i-th seed. The
-    host polls one turn late: the next steps are launched before it knows which rows ended in the last ones, so that the
-    device never waits for it. Ended rows write nothing more; their pages are freed when the host learns of it."""
+    """Runs requests of one set of parameters and one number of seeds. Answer `request * n + i` is of its i-th seed.
+
+    The host polls one turn late: the next steps are launched before it knows which rows ended in the last ones, so
+    that the device never waits for it. Ended rows write nothing more; their pages are freed when the host learns of it.
+    """
 
     engine: LocalEngine
     requests: Sequence[Request]

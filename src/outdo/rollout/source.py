@@ -32,7 +32,9 @@ class SyncSource:
     def next(self, step: int) -> Rollouts:
         """Graded groups. With `dynamic_sampling`, groups without spread are replaced by new prompts' until the step is
         full or the budget is spent; the rest is filled up with groups without spread, so that a step keeps its size.
-        Raises BrokenGraders where too many answers could not be judged."""
+
+        Raises BrokenGraders where too many answers could not be judged.
+        """
         recipe, clock = self.recipe, Clock()
         num_groups = recipe.prompts_per_step
         budget = int(num_groups * recipe.max_resample) if recipe.dynamic_sampling else 0
