@@ -1,4 +1,4 @@
-"""The engine seam: every engine satisfies the protocol, and `sample_groups` turns what it writes into groups."""
+"""The engine seam: every engine satisfies the protocol, and `Sampler` turns what it writes into groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from outdo.models.load import Policy
 from outdo.recipe.load import load_recipe
 from outdo.rollout import ENGINES, make_sampler
-from outdo.rollout.groups import Sampler, sample_groups
+from outdo.rollout.groups import Sampler
 from outdo.rollout.hf import HFEngine
 from outdo.rollout.local import LocalEngine
 from outdo.seeds import seed_of
@@ -79,7 +79,7 @@ def test_groups_of_a_scripted_engine(policy: Policy) -> None:
     (right,), (wrong,) = renderer.encode_texts(["2", "3"])
     end = renderer.eos_ids[0]
     engine = ScriptedEngine({renderer.encode(p): [(right, end), (wrong,) * 9] for p in PROMPTS})
-    groups = list(sample_groups(engine, renderer, [*PROMPTS, PROMPTS[0]], 2, PARAMS, 7))
+    groups = list(Sampler(engine, renderer).sample([*PROMPTS, PROMPTS[0]], 2, PARAMS, 7))
     assert [g.prompt.id for g in groups] == [p.id for p in [*PROMPTS, PROMPTS[0]]]  # also of a prompt drawn twice
     for group in groups:
         assert [(c.text, c.finish) for c in group.trajectories] == [("2", "stop"), ("3" * 8, "length")]

@@ -37,8 +37,7 @@ def group_advantages(
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_PG = _centred(r_PG, judged_PG)
     if scale != "none":
-        over_batch = scale == "batch"
-        centred_PG = _divide(centred_PG, _divisor(rewards, earned, group_size, over_batch, correction, eps))
+        centred_PG = _scaled(centred_PG, r_PG, judged_PG, earned, scale == "batch", correction, eps)
     return _as_given(centred_PG, rewards)
 
 
@@ -55,26 +54,14 @@ def reinforce_pp_advantages(
     """REINFORCE++: rewards normalised over the whole batch, across prompts."""
     r_PG, judged_PG = _as_groups(rewards, group_size)
     centred_1N = _centred(r_PG.reshape(1, -1), judged_PG.reshape(1, -1))
-    return _as_given(_divide(centred_1N, _divisor(rewards, earned, group_size, True, correction, eps)), rewards)
-
-
-def _reinforce_plus_plus(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
-    return reinforce_pp_advantages(rewards, group_size, earned=earned)
-
-
-def _grpo(rewards: Rewards, group_size: int, scale: str = "group", earned: Rewards | None = None) -> Tensor:
-    return group_advantages(rewards, group_size, scale, earned=earned)
-
-
-def _rloo(rewards: Rewards, group_size: int, scale: str = "", earned: Rewards | None = None) -> Tensor:
-    return rloo_advantages(rewards, group_size)
+    return _as_given(_scaled(centred_1N, r_PG, judged_PG, earned, True, correction, eps), rewards)
 
 
 # Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo uses the scale.
 ESTIMATORS: dict[str, Callable[..., Tensor]] = {
-    "grpo": _grpo,
-    "rloo": _rloo,
-    "reinforce_plus_plus": _reinforce_plus_plus,
+    "grpo": lambda r, size, scale="group", earned=None: group_advantages(r, size, scale, earned=earned),
+    "rloo": lambda r, size, scale="", earned=None: rloo_advantages(r, size),
+    "reinforce_plus_plus": lambda r, size, scale="", earned=None: reinforce_pp_advantages(r, size, earned=earned),
 }
 
 
@@ -106,27 +93,19 @@ def _centred(r_PG: Tensor, judged_PG: Tensor) -> Tensor:
     return torch.where(judged_PG & (high_P1 > low_P1), r_PG - mean_P1, 0.0)
 
 
-def _divide(centred: Tensor, by: Tensor) -> Tensor:
-    """0 stays exactly 0, even divided by 0."""
-    return torch.where(centred == 0, 0.0, centred / by)
-
-
-def _divisor(
-    rewards: Rewards, earned: Rewards | None, group_size: int, over_batch: bool, correction: int, eps: float
+def _scaled(
+    centred: Tensor, r_PG: Tensor, judged_PG: Tensor, earned: Rewards | None, batch: bool, correction: int, eps: float
 ) -> Tensor:
-    """The std (plus eps) of each group, or with `over_batch` of the whole batch."""
-    r_PG, judged_PG = _as_groups(rewards, group_size)
+    """Divided by the std (plus eps) of each group, or of the whole `batch`. 0 stays exactly 0, even divided by 0."""
     if earned is not None:
-        r_PG = _as_groups(earned, group_size)[0]
-    shape = (1, -1) if over_batch else r_PG.shape
-    std_P1 = _std(r_PG.reshape(shape), judged_PG.reshape(shape), correction)
-    return std_P1 + eps if earned is None else torch.where(std_P1 > 0, std_P1 + eps, 1.0)
-
-
-def _std(r_PG: Tensor, judged_PG: Tensor, correction: int) -> Tensor:
+        r_PG = _as_groups(earned, r_PG.shape[1])[0]
+    if batch:
+        r_PG, judged_PG = r_PG.reshape(1, -1), judged_PG.reshape(1, -1)
     n_P1 = judged_PG.sum(1, keepdim=True)
     squares_P1 = (_centred(r_PG, judged_PG) ** 2).sum(1, keepdim=True)
-    return (squares_P1 / (n_P1 - correction).clamp(min=1)).sqrt()
+    std_P1 = (squares_P1 / (n_P1 - correction).clamp(min=1)).sqrt()
+    by_P1 = std_P1 + eps if earned is None else torch.where(std_P1 > 0, std_P1 + eps, 1.0)
+    return torch.where(centred == 0, 0.0, centred / by_P1)
 
 
 def _as_given(advantages: Tensor, rewards: Rewards) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -82,12 +83,11 @@ def clip_table(
     """
     high = epsilon if epsilon_high is None else epsilon_high
     cases = []
-    for advantage in advantages:
-        for r in ratios:
-            ratio = torch.tensor([[r]], dtype=torch.float64, requires_grad=True)
-            surrogate = clipped_ratio(ratio.log(), torch.tensor([[advantage]], dtype=torch.float64), epsilon, high)
-            objective = -surrogate.loss_BT
-            (gradient,) = torch.autograd.grad(objective.sum(), ratio)
-            branch = "ratio" if not surrogate.clipped_BT.item() else ("clipped above" if r > 1 else "clipped below")
-            cases.append(ClipCase(advantage, r, branch, objective.item(), gradient.item()))
+    for advantage, r in product(advantages, ratios):
+        ratio = torch.tensor([[r]], dtype=torch.float64, requires_grad=True)
+        surrogate = clipped_ratio(ratio.log(), torch.tensor([[advantage]], dtype=torch.float64), epsilon, high)
+        objective = -surrogate.loss_BT
+        (gradient,) = torch.autograd.grad(objective.sum(), ratio)
+        branch = "ratio" if not surrogate.clipped_BT.item() else ("clipped above" if r > 1 else "clipped below")
+        cases.append(ClipCase(advantage, r, branch, objective.item(), gradient.item()))
     return cases

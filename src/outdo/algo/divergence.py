@@ -1,8 +1,7 @@
 """KL to the reference, estimated per sampled token.
 
 With d = log p_ref - log p: k1 = -d is unbiased with high variance, k2 = d^2 / 2 is biased with low variance,
-k3 = exp(d) - d - 1 is unbiased with low variance and never negative: the default. Also here: the controller of the KL
-coefficient.
+k3 = exp(d) - d - 1 is unbiased with low variance and never negative: the default.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ from outdo.algo.reduce import Totals
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a surrogate."""
-
     logprobs_BT: Tensor
     log_ratio_BT: Tensor
     advantages_B1: Tensor
@@ -118,16 +116,9 @@ def grpo_loss(
         if entropy_BT is None:
             raise ValueError(f"entropy_coef={entropy_coef} needs entropy_BT")
         loss = loss - entropy_coef * reduce.per_token(torch.where(keep_BT, entropy_BT, 0.0), mask_BT, totals)
-
-    def mean(x_BT: Tensor) -> Tensor:
-        return (x_BT.detach().expand_as(mask_BT) * mask_BT).sum() / mask_BT.sum().clamp(min=1)
-
-    stats = {
-        "clipfrac": mean(surrogate.clipped_BT.to(mask_BT.dtype)),
-        "kl": mean(kl_BT),
-        "ratio_mean": mean(surrogate.ratio_BT),
-    }
-    return loss, stats
+    stats_BT = {"clipfrac": surrogate.clipped_BT.to(mask_BT.dtype), "kl": kl_BT, "ratio_mean": surrogate.ratio_BT}
+    count = mask_BT.sum().clamp(min=1)
+    return loss, {key: (x.detach().expand_as(mask_BT) * mask_BT).sum() / count for key, x in stats_BT.items()}
 
 
 def _or(value: float | None, default: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from outdo.algo.advantage import ESTIMATORS
 from outdo.types import Batch, Group, Sample, Trajectory
@@ -31,10 +32,8 @@ def with_advantages(
     group_size = sizes.pop()
     advantages = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None).tolist()
     advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
-    return [
-        replace(group, advantages=tuple(advantages[i * group_size : (i + 1) * group_size]))
-        for i, group in enumerate(groups)
-    ]
+    values = iter(advantages)
+    return [replace(group, advantages=tuple(islice(values, group_size))) for group in groups]
 
 
 def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:

@@ -45,13 +45,9 @@ class EvalPlan:
     settings: EvalSettings = field(default_factory=EvalSettings)
 
     def suite(self, extra_tasks: Sequence[str] = ()) -> list[EvalSplit]:
+        tasks, size = list(dict.fromkeys([*self.tasks, *extra_tasks])), self.settings.size
         return build_eval_suite(
-            list(dict.fromkeys([*self.tasks, *extra_tasks])),
-            self.splits,
-            self.settings.size,
-            task_args=self.task_args,
-            reward=self.reward,
-            system_prompt=self.system_prompt,
+            tasks, self.splits, size, task_args=self.task_args, reward=self.reward, system_prompt=self.system_prompt
         )
 
 
@@ -82,9 +78,7 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
     first, alone = tasks[0], len(tasks) == 1
     return EvalPlan(
         tasks=tuple(args),
-        task_args=args[first["dataset_name"]]
-        if len(tasks) == 1
-        else {name: each for name, each in args.items() if each},
+        task_args=args[first["dataset_name"]] if alone else {name: each for name, each in args.items() if each},
         splits=("test",) if "test" in splits else tuple(splits),
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
         system_prompt=first["system_prompt"] or recipe.system_prompt,
@@ -127,7 +121,9 @@ def _judge(rewards: Sequence[str]) -> str | None:
 
 def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> EvalPlan:
     """The plan with those `keys` of the recipe in place of its own. Arguments of tasks are merged one by one."""
-    tasks = _split_names(recipe.dataset_name) if "dataset_name" in keys else plan.tasks
+    tasks = plan.tasks
+    if "dataset_name" in keys:
+        tasks = tuple(dict.fromkeys(name.strip() for name in recipe.dataset_name.split(",") if name.strip()))
     if not tasks:
         raise RecipeError("--task is empty: name a task, or several separated by commas")
     given = {key: getattr(recipe, key) for key in SOURCE_KEYS if key in keys}
@@ -192,10 +188,6 @@ def trained_splits(recipe: Recipe) -> list[str]:
         entries = [Entry(**entry) for entry in recipe.dataset_mixture]
         return [f"test/{entry.name or entry.dataset_name}" for entry in entries]
     return [*recipe.eval_split, *recipe.final_eval_split] or ["test"]
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _frozen(value: Any) -> Any:

@@ -144,10 +144,22 @@ def sample_and_grade(
     advance: Advance = lambda count: None,
 ) -> GradedAnswers:
     """`advance` is called as answers are generated, for `len(prompts) * (1 + samples)` in all."""
-    greedy_params = SampleParams(params.max_completion_length, temperature=0.0, stop=params.stop)
-    greedy = _graded(prompts, 1, sampler, rewards, greedy_params, seed, advance)
-    sampled = _graded(prompts, samples, sampler, rewards, params, seed, advance) if samples else []
-    return GradedAnswers(tuple(greedy), tuple(sampled))
+
+    def counted(n: int, params: SampleParams) -> Iterator[Group]:
+        size = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else len(prompts)
+        for start in range(0, len(prompts), size):
+            for group in sampler.sample(list(prompts[start : start + size]), n, params, seed):
+                advance(len(group.trajectories))
+                yield group
+
+    def graded(n: int, params: SampleParams) -> tuple[Group, ...]:
+        groups = grade_all(counted(n, params), rewards)
+        if all(grade.verdict == "broken" for group in groups for grade in group.grades):
+            raise BrokenGraders(f"none of {len(groups) * n} answers could be judged: {groups[0].grades[0].reason}")
+        return tuple(groups)
+
+    greedy = graded(1, SampleParams(params.max_completion_length, temperature=0.0, stop=params.stop))
+    return GradedAnswers(greedy, graded(samples, params) if samples else ())
 
 
 def summarize(
@@ -185,30 +197,6 @@ def _by_problem(greedy: Sequence[Group]) -> tuple[str, str]:
     verdicts = {group.prompt.id: group.grades[0].verdict for group in greedy}
     letters = "".join({"right": "1", "wrong": "0"}.get(verdicts[key], "-") for key in sorted(verdicts))
     return problems_of(verdicts), letters
-
-
-def _graded(
-    prompts: Sequence[Prompt],
-    n: int,
-    sampler: Sampler,
-    rewards: Rewards,
-    params: SampleParams,
-    seed: int,
-    advance: Advance,
-) -> list[Group]:
-    size = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else len(prompts)
-    batches = [list(prompts[start : start + size]) for start in range(0, len(prompts), size)]
-    sampled = (group for batch in batches for group in sampler.sample(batch, n, params, seed))
-    groups = grade_all(_counted(sampled, advance), rewards)
-    if all(grade.verdict == "broken" for group in groups for grade in group.grades):
-        raise BrokenGraders(f"none of {len(groups) * n} answers could be judged: {groups[0].grades[0].reason}")
-    return groups
-
-
-def _counted(groups: Iterable[Group], advance: Advance) -> Iterator[Group]:
-    for group in groups:
-        advance(len(group.trajectories))
-        yield group
 
 
 def _counts(group: Group) -> tuple[int, int]:

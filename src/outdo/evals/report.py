@@ -48,18 +48,14 @@ class EvalResult:
 def compare(new: EvalResult, old: EvalResult) -> dict[str, Difference]:
     """The difference in `success` and each shared `pass@k`, on the problems that could be judged for both models."""
     pairs = {"success": (new.answers.success_by_problem(), old.answers.success_by_problem())}
-    for k in new.evaluation.pass_at.keys() & old.evaluation.pass_at.keys():
+    for k in sorted(new.evaluation.pass_at.keys() & old.evaluation.pass_at.keys()):
         pairs[f"pass@{k}"] = new.answers.pass_by_problem(k), old.answers.pass_by_problem(k)
     differences = {}
-    for name, (ours, theirs) in sorted(pairs.items(), key=lambda pair: _order(pair[0])):
+    for name, (ours, theirs) in pairs.items():
         shared = [key for key in ours if key in theirs]
         if shared:
             differences[name] = paired_difference([ours[key] for key in shared], [theirs[key] for key in shared])
     return differences
-
-
-def _order(name: str) -> int:
-    return int(name.partition("@")[2] or 0)
 
 
 def by_split(results: Sequence[EvalResult]) -> list[list[EvalResult]]:
@@ -178,20 +174,10 @@ def answer_lines(result: EvalResult) -> Iterator[str]:
 
 
 def _line(result: EvalResult, kind: str, group: Group, index: int) -> dict[str, Any]:
-    completion, grade = group.trajectories[index], group.grades[index]
-    return {
-        "model": result.model,
-        "task": result.task,
-        "split": result.split,
-        "id": group.prompt.id,
-        "kind": kind,
-        "index": index,
-        "prompt": group.prompt.text,
-        "answer": group.prompt.answer,
-        "completion": completion.text,
-        "finish": completion.finish,
-        "tokens": completion.num_tokens,
-        "verdict": grade.verdict,
-        "reward": grade.reward,
-        "reason": grade.reason,
-    }
+    prompt, completion, grade = group.prompt, group.trajectories[index], group.grades[index]
+    return (
+        {"model": result.model, "task": result.task, "split": result.split}
+        | {"id": prompt.id, "kind": kind, "index": index, "prompt": prompt.text, "answer": prompt.answer}
+        | {"completion": completion.text, "finish": completion.finish, "tokens": completion.num_tokens}
+        | {"verdict": grade.verdict, "reward": grade.reward, "reason": grade.reason}
+    )

@@ -73,25 +73,11 @@ class Retention:
     def row(self) -> dict[str, float | int | str | None]:
         ends = {"change_low": self.change.low, "change_high": self.change.high}
         return {
-            "model": self.model,
-            "base": self.base,
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "perplexity": round(self.perplexity, 6),
-            "base_perplexity": round(self.base_perplexity, 6),
+            **{name: getattr(self, name) for name in ("model", "base", "texts", "tokens")},
+            **{name: round(getattr(self, name), 6) for name in ("perplexity", "base_perplexity")},
             "change": round(self.change.value, 6),
             **{key: round(value, 6) if math.isfinite(value) else None for key, value in ends.items()},
         }
-
-
-def measure_retention(
-    model: str, base: str, new: Sequence[float], old: Sequence[float], counts: Sequence[int]
-) -> Retention:
-    """From each text's log-probability under both models, and its number of tokens."""
-    change = ratio_difference([a - b for a, b in zip(new, old, strict=True)], counts)
-    total = sum(counts)
-    ours, theirs = (math.exp(min(700.0, -math.fsum(values) / total)) for values in (new, old))
-    return Retention(model, base, len(counts), total, ours, theirs, change)
 
 
 def windows(ids: Sequence[int], lead: tuple[int, ...], longest: int) -> list[Text]:
@@ -105,10 +91,7 @@ def windows(ids: Sequence[int], lead: tuple[int, ...], longest: int) -> list[Tex
 
 
 class RetentionTexts:
-    """The texts that retention is measured on, and how likely the base model finds them.
-
-    With `path`, the user's text; else what the base writes to everyday questions at temperature 1.
-    """
+    """The texts that retention is measured on, and how likely the base model finds them. The user's if there is a path."""
 
     def __init__(self, path: Path | None = None, seed: int = 0) -> None:
         self.seed, self.text = seed, _read(path) if path else None
@@ -131,7 +114,10 @@ class RetentionTexts:
         if not alike:
             raise ModelError(f"{model} has another tokenizer than {self.base}: their losses per token do not compare")
         counts = [len(scored) for _, scored in self.texts]
-        return measure_retention(model, self.base, self._score(model, policy, progress), self.base_scores, counts)
+        new, old, total = self._score(model, policy, progress), self.base_scores, sum(counts)
+        change = ratio_difference([a - b for a, b in zip(new, old, strict=True)], counts)
+        ours, theirs = (math.exp(min(700.0, -math.fsum(values) / total)) for values in (new, old))
+        return Retention(model, self.base, len(counts), total, ours, theirs, change)
 
     def _score(self, model: str, policy: Policy, progress: Progress) -> list[float]:
         with progress(f"{model} on the retention texts", len(self.texts)) as advance:

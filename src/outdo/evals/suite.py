@@ -57,11 +57,7 @@ def build_eval_suite(
 
 
 def evaluate_model(
-    model: str,
-    policy: Policy,
-    suite: Sequence[EvalSplit],
-    settings: EvalSettings,
-    progress: Progress = no_progress,
+    model: str, policy: Policy, suite: Sequence[EvalSplit], settings: EvalSettings, progress: Progress = no_progress
 ) -> list[EvalResult]:
     """One model on the whole suite. Problems that leave no room for an answer are skipped and counted."""
     sampler = make_sampler(policy)

@@ -1,8 +1,8 @@
 """The GRPO learner: a batch in, new weights out.
 
-Micro-batches use the denominators of the whole update, so their size changes no gradient. While the weights are still
-those that sampled the batch, the old log-probabilities are the new ones, detached: no second forward. After that they
-are the sampler's own. Answers with advantage 0 are skipped unless a KL or entropy term gives them a gradient.
+While the weights are still those that sampled the batch, the old log-probabilities are the new ones, detached: no
+second forward. After that they are the sampler's own. Answers with advantage 0 are skipped unless a KL or entropy term
+gives them a gradient.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from outdo.algo.divergence import adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import as_sample
 from outdo.algo.schedules import rate_at
-from outdo.errors import NumericsError
 from outdo.learn import memory
 from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
@@ -32,21 +32,23 @@ from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.types import Batch, Group, Sample
 
-MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before the run halts
 ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by rounding alone
 MAX_LOG_RATIO = 20.0  # beyond it, its exponential overflows
 DEFAULT_CAP = 2.0  # of the importance ratio
+# Keys of the recipe that `grpo_loss` takes under the same names.
+LOSS_KEYS = ("epsilon", "epsilon_high", "loss_type", "max_completion_length", "kl_estimator", "entropy_coef")
 
 
 class LocalLearner(Updates):
     """Trains `policy` in place. Keeps a reference only if beta asks for a KL term."""
 
+    length_key = "max_completion_length"
+
     def __init__(self, policy: Policy, recipe: Recipe) -> None:
         betas = (recipe.adam_beta1, recipe.adam_beta2)
-        super().__init__(policy, recipe, recipe.learning_rate, recipe.weight_decay, betas, "max_completion_length")
+        super().__init__(policy, recipe, recipe.learning_rate, recipe.weight_decay, betas)
         self.beta = recipe.beta
         self.version = 0  # steps trained
-        self.skipped = 0  # updates in a row that were not applied
         self.rate_scale = 1.0  # factor on the learning rate, which callbacks change
         self.mismatch = 0.0  # the last mismatch_kl
         self.temperature = recipe.temperature  # at which the step's answers were sampled
@@ -115,11 +117,9 @@ class LocalLearner(Updates):
     def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Of each answer's own tokens, under the current weights and temperature."""
         self.policy.set_training(False)
-        rows: list[list[float]] = []
-        for packed in self._packed(groups):
-            rows += self._logprobs(self.policy, packed, self.temperature)[0].tolist()
-        each = iter(rows)
-        return [[next(each)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
+        parts = (self._logprobs(self.policy, packed, self.temperature)[0].tolist() for packed in self._packed(groups))
+        rows = chain.from_iterable(parts)
+        return [[next(rows)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
 
     def scale_rate(self, factor: float) -> None:
         self.rate_scale *= factor
@@ -177,19 +177,13 @@ class LocalLearner(Updates):
         loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
         norm, total = self._gradient(batch.prompt_ids, samples, loss_of, sums).tolist()
         sums.add({"updates": 1.0, "loss": total})
-        if is_finite and math.isfinite(norm) and math.isfinite(total):
+        is_finite = is_finite and math.isfinite(norm) and math.isfinite(total)
+        if is_finite:
             self._apply()
-            self.skipped = 0
             sums.add({"applied": 1.0, "grad_norm": norm})
-        else:
-            self.skipped += 1
         self.optimizer.zero_grad(set_to_none=True)
-        if self.skipped >= MAX_SKIPPED:
-            raise NumericsError(
-                f"{self.skipped} updates in a row had a non-finite loss, gradient or log-probability and were not "
-                f"applied: lower learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now "
-                f"{recipe.max_grad_norm:g})"
-            )
+        remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
+        self._count_skipped(is_finite, "loss, gradient or log-probability", remedy)
 
     def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
         """The loss of a micro-batch, and statistics summed over its tokens."""
@@ -211,22 +205,17 @@ class LocalLearner(Updates):
             off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             sums["moved"] = (k3_kl(torch.zeros_like(off_BT), off_BT) * packed.mask_BT).sum()
             sums["moved_tokens"] = tokens
+        settings: dict[str, Any] = {key: getattr(recipe, key) for key in LOSS_KEYS} | totals
         loss, stats = grpo_loss(
             logprobs_BT,
             logprobs_BT.detach() if on_policy else sampler_BT,
             packed.advantages_B,
             packed.mask_BT,
             ref_logprobs_BT=ref_BT,
-            epsilon=recipe.epsilon,
-            epsilon_high=recipe.epsilon_high,
             beta=0.0 if recipe.kl_in_reward else self.beta,
-            loss_type=recipe.loss_type,
-            max_completion_length=recipe.max_completion_length,
-            **totals,
-            kl_estimator=recipe.kl_estimator,
             weights_BT=weights_BT,
             entropy_BT=entropy_BT,
-            entropy_coef=recipe.entropy_coef,
+            **settings,
         )
         sums["entropy"] = (entropy_BT.detach() * packed.mask_BT).sum()
         return loss, sums | {key: value * tokens for key, value in stats.items()}

@@ -64,18 +64,12 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
         weights, adapted = weights - adapted + shape.adapted * 9 // 16, 0
     if not learns:
         return {"weights": weights}
-    if not recipe.use_peft:
-        return {"weights": weights, **training_bytes(recipe, shape)}
-    own = {"weights": weights, "weights without the adapter": adapted, "adapter": 4 * shape.factors}
-    return {**own, **training_bytes(recipe, shape)}
+    adapter = {"weights without the adapter": adapted, "adapter": 4 * shape.factors} if recipe.use_peft else {}
+    return {"weights": weights, **adapter, **training_bytes(recipe, shape)}
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds besides the weights, whatever the batch.
-
-    An adapter's reference is the adapter switched off, which takes no memory, or after a warm-up a copy of the adapted
-    weights.
-    """
+    """Bytes that the learner holds besides the weights, whatever the batch. On references see `AdapterReference`."""
     each = BYTES[recipe.dtype]
     if recipe.use_peft:
         is_warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
@@ -144,7 +138,7 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def too_long_message(tokens: int, recipe: Recipe, length_key: str = "max_completion_length") -> str:
+def too_long_message(tokens: int, recipe: Recipe, length_key: str) -> str:
     """The error for an answer that does not fit with its prompt; `length_key` is the recipe key that bounds it."""
     ways = [f"lower {length_key} (now {getattr(recipe, length_key)})"]
     if not recipe.gradient_checkpointing:

@@ -26,10 +26,13 @@ class Masters:
         self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
 
     def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the model's gradients to the sums and removes them from the model."""
-        gradients = [p.grad for p in self.own]
+        """Adds the gradients of the last backward to the sums and drops them."""
+        gradients = self._gradients()
         self.drop()
         return _added(sums, gradients)
+
+    def _gradients(self) -> list[Tensor | None]:
+        return [p.grad for p in self.own]
 
     def drop(self) -> None:
         for p in self.own:
@@ -46,32 +49,25 @@ class Masters:
             torch._foreach_copy_([self.own[i] for i in self.copies], [self.weights[i] for i in self.copies])
 
 
-class AdapterMasters:
+class AdapterMasters(Masters):
     """The factors of an adapter, instead of the weights that it adapts. Those get the merged sum after each step."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
         self.names, self.weights = adapter.keys, adapter.pairs
-        self.copies: list[int] = []  # a checkpoint's weights are the factors already
+        self.copies = []  # a checkpoint's weights are the factors already
 
-    def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the gradients of the last backward."""
-        gradients = self.adapter.gradients
-        self.drop()
-        return _added(sums, gradients)
+    def _gradients(self) -> list[Tensor | None]:
+        return self.adapter.gradients
 
     def drop(self) -> None:
         self.adapter.drop()
-
-    def set_gradients(self, sums: Sequence[Tensor | None]) -> None:
-        for weight, total in zip(self.weights, sums, strict=True):
-            weight.grad = total
 
     def publish(self) -> None:
         self.adapter.publish()
 
 
-def masters_of(policy: Policy) -> Masters | AdapterMasters:
+def masters_of(policy: Policy) -> Masters:
     adapter = policy.adapter
     return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 

@@ -110,6 +110,21 @@ def _ranges(lens: np.ndarray) -> np.ndarray:
     return np.arange(int(lens.sum())) - np.repeat(lens.cumsum() - lens, lens)
 
 
+def micro_batches(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
+    """Consecutive samples of at most so many tokens; a longer one alone. A prompt counts once for its samples."""
+    parts: list[list[Sample]] = []
+    room = 0
+    for row in rows:
+        shares = bool(parts) and parts[-1][-1].prompt == row.prompt
+        cost = len(row.token_ids) + (0 if shares else len(prompt_ids[row.prompt]))
+        if not parts or cost > room:
+            parts.append([])
+            room, cost = tokens, len(row.token_ids) + len(prompt_ids[row.prompt])
+        parts[-1].append(row)
+        room -= cost
+    return parts
+
+
 def forward(policy: Policy, packed: Packed, recompute: bool = False) -> Tensor:
     """Hidden states [M, D] from which the trained tokens are predicted."""
     hidden_ND = policy.hidden(packed.ids_N, packed.positions_N, packed.layout, recompute=recompute)

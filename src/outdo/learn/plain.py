@@ -1,6 +1,5 @@
-"""Log-probabilities from the model's own forward, for models that our attention and head do not support.
-
-Each answer is run with its prompt and all logits are held at once: slow and large, but correct for every model.
+"""Log-probabilities of a micro-batch: from our attention and head, or where they do not support the model, from its own
+forward. There each answer is run with its prompt and all logits are held at once: slow and large, but always correct.
 """
 
 from __future__ import annotations
@@ -9,9 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from outdo.learn.logprobs import restrict
-from outdo.learn.packing import Packed
+from outdo.learn.logprobs import restrict, token_logprobs
+from outdo.learn.packing import Packed, forward, unpack
 from outdo.models.load import Policy
+
+
+def answer_logprobs(
+    policy: Policy, packed: Packed, temperature: float, recompute: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of the answers' tokens, [B, T]."""
+    if policy.plain:
+        chosen_M, entropy_M = plain_logprobs(policy, packed, temperature)
+    else:
+        at = forward(policy, packed, recompute), policy.head, packed.targets_M
+        chosen_M, entropy_M = token_logprobs(*at, temperature, packed.support_MK, policy.cap)
+    return unpack(chosen_M, packed), unpack(entropy_M, packed)
 
 
 def plain_logprobs(policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 from torch import Tensor
 
@@ -14,17 +13,8 @@ from outdo.models.load import Policy
 from outdo.models.lora import Adapter
 
 
-class Reference(Protocol):
-    def activated(self) -> AbstractContextManager[Policy]:
-        """The policy with the reference's weights, inside the context."""
-        ...
-
-    def state_dict(self) -> Mapping[str, Tensor]: ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> object: ...
-
-
-def reference_of(policy: Policy) -> Reference:
+def reference_of(policy: Policy) -> FrozenCopy | AdapterReference:
+    """Inside the context `activated`, the policy has the reference's weights."""
     return AdapterReference(policy, policy.adapter) if policy.adapter else FrozenCopy(policy)
 
 

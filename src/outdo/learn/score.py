@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from outdo.learn.logprobs import token_logprobs
 from outdo.learn.memory import MAX_TOKENS
-from outdo.learn.packing import Packed, forward, pack, unpack
-from outdo.learn.plain import plain_logprobs
+from outdo.learn.packing import micro_batches, pack
+from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
 from outdo.types import Sample
 
@@ -23,31 +22,10 @@ def log_likelihoods(
     """The sum of log p over each text's scored tokens, at temperature 1. `progress` gets how many were just scored."""
     policy.set_training(False)
     sums: list[float] = []
-    for part in _micro_batches(texts, MAX_TOKENS["cpu"]):
-        samples = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(part)]
-        packed = pack([context for context, _ in part], samples, policy.device)
-        sums += unpack(_logprobs(policy, packed), packed).double().sum(-1).tolist()
+    contexts = [context for context, _ in texts]
+    samples = [Sample(i, scored, (0.0,) * len(scored), 0.0) for i, (_, scored) in enumerate(texts)]
+    for part in micro_batches(contexts, samples, MAX_TOKENS["cpu"]):
+        packed = pack(contexts, part, policy.device)
+        sums += answer_logprobs(policy, packed, temperature=1.0)[0].double().sum(-1).tolist()
         progress(len(part))
     return sums
-
-
-def _logprobs(policy: Policy, packed: Packed) -> torch.Tensor:
-    if policy.plain:
-        return plain_logprobs(policy, packed, temperature=1.0)[0]
-    hidden_MD = forward(policy, packed)
-    return token_logprobs(hidden_MD, policy.head, packed.targets_M, temperature=1.0, cap=policy.cap)[0]
-
-
-def _micro_batches(texts: Sequence[Text], max_tokens: int) -> Iterator[list[Text]]:
-    """Consecutive texts of at most `max_tokens` together; a longer one alone."""
-    part: list[Text] = []
-    tokens = 0
-    for context, scored in texts:
-        size = len(context) + len(scored)
-        if part and tokens + size > max_tokens:
-            yield part
-            part, tokens = [], 0
-        part.append((context, scored))
-        tokens += size
-    if part:
-        yield part

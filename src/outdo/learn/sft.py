@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from outdo.algo.schedules import rate_at
-from outdo.errors import NumericsError, TaskError
+from outdo.errors import TaskError
 from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import Stats, Sums, Updates, tokens_of
@@ -32,7 +32,6 @@ from outdo.types import Sample
 BETAS = (0.9, 0.98)
 ENCODE_BATCH = 512  # examples tokenised at once, in the background
 MAX_UNREAD = 10  # updates on a GPU before their losses are read, since reading waits for the device
-MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before the run halts
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,13 @@ class EncodedExample:
 class SFTLearner(Updates):
     """Trains `policy` on demonstrations. `steps` is the total number of updates, for the schedule."""
 
+    length_key = "sft_max_length"
+
     def __init__(self, policy: Policy, recipe: Recipe, steps: int) -> None:
-        super().__init__(policy, recipe, recipe.sft_learning_rate, recipe.sft_weight_decay, BETAS, "sft_max_length")
+        super().__init__(policy, recipe, recipe.sft_learning_rate, recipe.sft_weight_decay, BETAS)
         self.steps = steps
         self.done = 0  # updates
         self.taken = 0  # examples, skipped ones included
-        self.skipped = 0  # updates in a row that were not applied
         self.seen = 0  # tokens processed by this process, prompts included
         self.max_unread = MAX_UNREAD if policy.device.type == "cuda" else 1
         self._unread: list[tuple[dict[str, Any], Tensor]] = []
@@ -91,14 +91,9 @@ class SFTLearner(Updates):
         unread, self._unread = self._unread, []
         values = torch.stack([norm_and_loss for _, norm_and_loss in unread]).tolist()
         rows = [{**row, "loss": loss, "grad_norm": norm} for (row, _), (norm, loss) in zip(unread, values, strict=True)]
-        for row in rows:
-            is_finite = math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
-            self.skipped = 0 if is_finite else self.skipped + 1
-            if self.skipped >= MAX_SKIPPED:
-                raise NumericsError(
-                    f"{self.skipped} updates in a row had a non-finite loss or gradient and were not applied: "
-                    f"lower sft_learning_rate (now {self.recipe.sft_learning_rate:g})"
-                )
+        remedy = f"sft_learning_rate (now {self.recipe.sft_learning_rate:g})"
+        for norm, loss in values:
+            self._count_skipped(math.isfinite(loss) and math.isfinite(norm), "loss or gradient", remedy)
         return rows
 
     @torch.no_grad()
@@ -160,8 +155,6 @@ def encode(
 def _encode_batch(
     policy: Policy, examples: Sequence[Demonstration], max_length: int, indices: Iterator[int]
 ) -> list[EncodedExample]:
-    if not examples:
-        return []
     prompts = policy.renderer.encode_all([prompt for prompt, _ in examples])
     answers = policy.renderer.encode_texts([text for _, text in examples])
     encoded = []

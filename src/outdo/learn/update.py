@@ -7,40 +7,37 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from outdo.errors import ModelError
+from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.logprobs import token_logprobs
 from outdo.learn.optim import adamw, masters_of
-from outdo.learn.packing import Packed, forward, pack, unpack
-from outdo.learn.plain import plain_logprobs
+from outdo.learn.packing import Packed, micro_batches, pack
+from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
 Stats = dict[str, Tensor | float]
 MASTER = "master"  # the slot of a float32 copy, beside the optimizer's slots
+MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before the run halts
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
 class Updates:
-    """Trains `policy` in place. `length_key` is the recipe key that bounds an answer; errors name it."""
+    """Trains `policy` in place."""
+
+    length_key: ClassVar[str]  # the recipe key that bounds an answer; errors name it
 
     def __init__(
-        self,
-        policy: Policy,
-        recipe: Recipe,
-        rate: float,
-        weight_decay: float,
-        betas: tuple[float, float],
-        length_key: str,
+        self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float]
     ) -> None:
-        self.policy, self.recipe, self.length_key = policy, recipe, length_key
+        self.policy, self.recipe = policy, recipe
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
+        self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
         self.masters = masters_of(policy)
         self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
@@ -101,11 +98,19 @@ class Updates:
             loss += part
             sums.add(stats)
         self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
-        return torch.stack([clip_grad_norm(self.masters.weights, self.recipe.max_grad_norm, loss.device), loss])
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.weights, self.recipe.max_grad_norm)
+        return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
     def _apply(self) -> None:
         self.optimizer.step()
         self.masters.publish()
+
+    def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:
+        """Raises NumericsError after MAX_SKIPPED updates in a row."""
+        self.skipped = 0 if is_applied else self.skipped + 1
+        if self.skipped >= MAX_SKIPPED:
+            in_a_row = f"{self.skipped} updates in a row had a non-finite {values} and were not applied"
+            raise NumericsError(f"{in_a_row}: lower {remedy}")
 
     def _trained_on(
         self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
@@ -144,30 +149,11 @@ class Updates:
             self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
-        """Consecutive samples of at most `tokens_at_once` tokens; a prompt counts once for its samples."""
-        parts: list[list[Sample]] = []
-        room = 0
-        for row in rows:
-            shares = bool(parts) and parts[-1][-1].prompt == row.prompt
-            cost = len(row.token_ids) + (0 if shares else len(prompt_ids[row.prompt]))
-            if not parts or cost > room:
-                parts.append([])
-                room, cost = self.tokens_at_once, len(row.token_ids) + len(prompt_ids[row.prompt])
-            parts[-1].append(row)
-            room -= cost
-        return parts
+        return micro_batches(prompt_ids, rows, self.tokens_at_once)
 
     def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of the answers' tokens, [B, T]."""
-        if policy.plain:
-            chosen_M, entropy_M = plain_logprobs(policy, packed, temperature)
-            return unpack(chosen_M, packed), unpack(entropy_M, packed)
         recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
-        hidden_MD = forward(policy, packed, recompute)
-        chosen_M, entropy_M = token_logprobs(
-            hidden_MD, policy.head, packed.targets_M, temperature, packed.support_MK, policy.cap
-        )
-        return unpack(chosen_M, packed), unpack(entropy_M, packed)
+        return answer_logprobs(policy, packed, temperature, recompute)
 
 
 class Sums:
@@ -189,8 +175,3 @@ class Sums:
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:
     return sum(len(row.token_ids) for row in rows) + sum(len(prompt_ids[p]) for p in {row.prompt for row in rows})
-
-
-def clip_grad_norm(weights: Sequence[torch.nn.Parameter], max_norm: float, device: torch.device) -> Tensor:
-    """Clips, and returns the norm before clipping; 0 if there is no gradient."""
-    return torch.nn.utils.clip_grad_norm_(weights, max_norm).to(device)

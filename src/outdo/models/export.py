@@ -1,7 +1,5 @@
-"""Writes any model that can be loaded as one Hugging Face folder, and from there as GGUF, by llama.cpp's own converter.
-
-That converter is a script that some systems install with llama.cpp. No package on PyPI contains it: where it is not on
-the PATH, the export is refused before any work is done.
+"""Writes any model that can be loaded as one Hugging Face folder, and from there as GGUF, by llama.cpp's own converter:
+a script that no package on PyPI contains. Where it is not on the PATH, the export is refused before any work is done.
 """
 
 from __future__ import annotations

@@ -22,13 +22,8 @@ from typing import IO, Any
 
 import transformers
 from safetensors import SafetensorError
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    modeling_gguf_pytorch_utils,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
 from outdo.errors import ModelError
 from outdo.models.renderer import keep_spaces
@@ -45,8 +40,6 @@ _MAX_ENTRIES = 2**24  # of anything in a header; more means a corrupt one
 
 @dataclass(frozen=True)
 class Header:
-    """A file's header."""
-
     architecture: str
     shapes: dict[str, tuple[int, ...]]  # of each tensor, last axis first
     values: dict[str, Any]  # its scalar values; lists are left out
@@ -138,12 +131,12 @@ def _announced(path: Path) -> Iterator[None]:
         print(line, file=sys.stderr, flush=True)
         return tensors
 
-    bar = getattr(modeling_gguf_pytorch_utils, "tqdm", None)
-    modeling_gguf_pytorch_utils.tqdm = announce
+    bar = getattr(gguf_utils, "tqdm", None)
+    gguf_utils.tqdm = announce
     try:
         yield
     finally:
-        modeling_gguf_pytorch_utils.tqdm = bar
+        gguf_utils.tqdm = bar
 
 
 def _header(file: IO[bytes], path: Path) -> Header:

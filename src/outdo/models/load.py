@@ -70,9 +70,8 @@ class Policy:
         earlier; `recompute` trades time for the memory of activations where gradients are needed."""
         if self.stack:
             return self.stack.hidden(ids_N, positions_N, layout, layers, recompute)
-        out = self.model.base_model(
-            input_ids=ids_N[None], position_ids=positions_N[None], use_cache=False, layout=layout
-        )
+        ids_1N, at_1N = ids_N[None], positions_N[None]
+        out = self.model.base_model(input_ids=ids_1N, position_ids=at_1N, use_cache=False, layout=layout)
         return out.last_hidden_state[0]
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
@@ -114,13 +113,8 @@ class Policy:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its model."""
-        facts = {
-            "source": self.source.description,
-            "device": str(self.device),
-            "num_parameters": self.num_parameters,
-            **self.renderer.facts,
-        }
-        return facts | {"adapter": self.adapter.facts} if self.adapter else facts
+        own = {"source": self.source.description, "device": str(self.device), "num_parameters": self.num_parameters}
+        return {**own, **self.renderer.facts, **({"adapter": self.adapter.facts} if self.adapter else {})}
 
     @property
     def num_parameters(self) -> int:
@@ -252,9 +246,8 @@ def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokeniz
     else:
         tokenizer = load_tokenizer(source)
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                source.where, dtype="auto", use_safetensors=True, **source.options
-            )
+            options = {"dtype": "auto", "use_safetensors": True, **source.options}
+            model = AutoModelForCausalLM.from_pretrained(source.where, **options)
         except Exception as error:  # transformers raises many kinds; all mean that this model cannot be used
             raise ModelError(f"model {source.name} {why_not(source, error)}") from error
     if getattr(model, "_hf_peft_config_loaded", False):

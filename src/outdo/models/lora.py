@@ -57,7 +57,7 @@ class Adapter:
     def __init__(self, model: nn.Module, factors: Factors) -> None:
         self.names = [name for name, _ in model.named_modules() if name in factors.pairs]  # in the model's order
         self.scale = factors.scale
-        self.own = [_weight(model, name) for name in self.names]
+        self.own = [model.get_parameter(f"{name}.weight") for name in self.names]
         self.base = [weight.detach().clone() for weight in self.own]
         device = self.own[0].device
         self.pairs = [nn.Parameter(f.to(device, torch.float32)) for name in self.names for f in factors.pairs[name]]
@@ -146,22 +146,12 @@ class Adapter:
     def save(self, folder: Path, base: str, state: Mapping[str, Tensor] | None = None) -> None:
         """Writes PEFT's files; of `state` where given."""
         folder.mkdir(parents=True, exist_ok=True)
-        config = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": base,
-            "r": self.r,
-            "lora_alpha": self.scale * self.r,
-            "target_modules": sorted(self.names),
-            "lora_dropout": 0.0,
-            "bias": "none",
-            "fan_in_fan_out": False,
-            "inference_mode": True,
-        }
+        config: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base}
+        config |= {"r": self.r, "lora_alpha": self.scale * self.r, "target_modules": sorted(self.names)}
+        config |= {"lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False, "inference_mode": True}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(
-            {k: v.cpu() for k, v in (state or self.state_dict()).items()}, folder / WEIGHTS, metadata={"format": "pt"}
-        )
+        tensors = {key: value.cpu() for key, value in (state or self.state_dict()).items()}
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def new_factors(model: Any, lora: Lora) -> Factors:
@@ -211,18 +201,9 @@ def _fitting(model: nn.Module, folder: Path, name: str, a: Tensor, b: Tensor | N
     return a, b
 
 
-def _weight(model: nn.Module, name: str) -> nn.Parameter:
-    weight = model.get_submodule(name).weight
-    assert isinstance(weight, nn.Parameter)
-    return weight
-
-
 def _refuse_other_kinds(folder: Path, config: Mapping[str, Any]) -> None:
-    unsupported = [
-        key
-        for key in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
-        if config.get(key)
-    ]
+    keys = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+    unsupported = [key for key in keys if config.get(key)]
     if config.get("peft_type") != "LORA":
         unsupported.append(f"peft_type={config.get('peft_type')}")
     if config.get("bias", "none") != "none":

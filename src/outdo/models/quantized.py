@@ -7,8 +7,7 @@ of the rounded weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,15 +36,9 @@ def load_quantized(source: Source, dtype: torch.dtype, device: torch.device) -> 
     from transformers import BitsAndBytesConfig
 
     quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    options = {"quantization_config": quantization, "device_map": {"": str(device)}, **source.options}
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            source.where,
-            dtype=dtype,
-            use_safetensors=True,
-            quantization_config=quantization,
-            device_map={"": str(device)},
-            **source.options,
-        )
+        return AutoModelForCausalLM.from_pretrained(source.where, dtype=dtype, use_safetensors=True, **options)
     except Exception as error:  # of many kinds, by transformers and bitsandbytes
         raise ModelError(f"model {source.name}, in four bits, {why_not(source, error)}") from error
 
@@ -58,6 +51,7 @@ class LiveAdapter(Adapter):
         self.names = [name for name, _ in model.named_modules() if name in factors.pairs]
         layers = [model.get_submodule(name) for name in self.names]
         self.pairs = [getattr(layer, part)[_NAME].weight for layer in layers for part in ("lora_A", "lora_B")]
+        self.own = self.pairs  # what `instead` replaces
         values = [factor for name in self.names for factor in factors.pairs[name]]
         for mine, value in zip(self.pairs, values, strict=True):
             mine.data = value.to(mine.device, torch.float32)
@@ -73,18 +67,6 @@ class LiveAdapter(Adapter):
 
     def weights_of(self, state: Mapping[str, Tensor]) -> list[Tensor]:
         return [state[key].to(self.pairs[0].device) for key in self.keys]
-
-    @contextmanager
-    def instead(self, weights: Sequence[Tensor]) -> Iterator[None]:
-        """The model with other factors."""
-        current = [factor.data for factor in self.pairs]
-        try:
-            for factor, other in zip(self.pairs, weights, strict=True):
-                factor.data = other
-            yield
-        finally:
-            for factor, data in zip(self.pairs, current, strict=True):
-                factor.data = data
 
     @torch.no_grad()
     def merged_state(self) -> dict[str, Tensor]:

@@ -39,14 +39,9 @@ class Renderer:
     @property
     def facts(self) -> dict[str, Any]:
         """What a run's manifest says of its tokens."""
-        return {
-            "chat_template": self.has_template,
-            "eos_ids": list(self.eos_ids),
-            "eos_tokens": self.tokenizer.convert_ids_to_tokens(list(self.eos_ids)),
-            "pad_id": self.pad_id,
-            "pad_token": self.tokenizer.convert_ids_to_tokens(self.pad_id),
-            "context": self.context,
-        }
+        tokens_of, eos_ids = self.tokenizer.convert_ids_to_tokens, list(self.eos_ids)
+        facts = {"chat_template": self.has_template, "eos_ids": eos_ids, "eos_tokens": tokens_of(eos_ids)}
+        return {**facts, "pad_id": self.pad_id, "pad_token": tokens_of(self.pad_id), "context": self.context}
 
     def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's tokens, by the chat template where the tokenizer has one."""
@@ -70,16 +65,13 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-    def decode_all(self, answers: Sequence[Sequence[int]]) -> list[str]:
-        """Many at once; a tokenizer in Rust uses all cores."""
+    def decode_answers(self, answers: Sequence[Sequence[int]]) -> list[str]:
+        """Many at once, without the token that ended an answer, which need not be a special one."""
+        answers = [ids[:-1] if ids and ids[-1] in self.eos_ids else ids for ids in answers]
         rust = getattr(self.tokenizer, "backend_tokenizer", None)
         if rust is None or self.tokenizer.clean_up_tokenization_spaces:
             return [self.decode(ids) for ids in answers]
-        return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)
-
-    def decode_answers(self, answers: Sequence[Sequence[int]]) -> list[str]:
-        """As `decode_all`, without the token that ended an answer, which need not be a special one."""
-        return self.decode_all([ids[:-1] if ids and ids[-1] in self.eos_ids else ids for ids in answers])
+        return rust.decode_batch([list(ids) for ids in answers], skip_special_tokens=True)  # uses all cores
 
     def spell(self, token_ids: Sequence[int]) -> str:
         """As `decode`, with the special tokens: stop texts are searched in this."""

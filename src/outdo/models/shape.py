@@ -46,9 +46,8 @@ def shape_of(source: Source, lora: Lora | None = None) -> ModelShape:
             model: Any = tiny_model(tiny_tokenizer())
         else:
             try:
-                model = AutoModelForCausalLM.from_config(
-                    AutoConfig.from_pretrained(source.where, **source.options), trust_remote_code=False
-                )
+                config = AutoConfig.from_pretrained(source.where, **source.options)
+                model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
             except Exception as error:  # transformers raises many kinds
                 raise ModelError(f"model {source.name} {why_not(source, error)}") from error
     parameters = sum(p.numel() for p in model.parameters())

@@ -17,25 +17,15 @@ from outdo.types import Message, Prompt, SampleParams
 
 Show = Callable[[str], None]
 PARTIAL = "\ufffd"  # a tokenizer decodes incomplete or invalid bytes to this
-BIDI_MARKS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}  # they reorder displayed text
+BIDI_MARKS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)  # they reorder displayed text
+VISIBLE = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}  # such as ␛ for escape
+VISIBLE |= {code: f"<U+{code:04X}>" for code in (*range(0x80, 0xA0), *BIDI_MARKS, *range(0xD800, 0xE000))}
+VISIBLE[0x7F] = "␡"
 
 
 def printable(text: str) -> str:
     """The text with control characters, escapes and marks that reorder text made visible and harmless."""
-    return "".join(_visible(c) for c in text)
-
-
-def _visible(c: str) -> str:
-    code = ord(c)
-    if c in "\n\t":
-        return c
-    if code < 0x20:
-        return chr(0x2400 + code)  # its control picture, such as ␛ for escape
-    if code == 0x7F:
-        return "␡"
-    if 0x80 <= code < 0xA0 or code in BIDI_MARKS or 0xD800 <= code < 0xE000:
-        return f"<U+{code:04X}>"
-    return c
+    return text.translate(VISIBLE)
 
 
 @dataclass
@@ -74,9 +64,8 @@ class Conversation:
     count: int = 0
 
     def __post_init__(self) -> None:
-        self.params = replace(
-            self.params, max_completion_length=min(self.params.max_completion_length, self.policy.context // 2)
-        )
+        limit = min(self.params.max_completion_length, self.policy.context // 2)
+        self.params = replace(self.params, max_completion_length=limit)
         self.sampler = make_sampler(self.policy, rows=1, watch=self._watch)
 
     def _watch(self, ids: list[int]) -> None:

@@ -13,31 +13,6 @@ if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
 
 
-def sample_groups(
-    engine: Engine, renderer: Renderer, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int
-) -> Iterator[Group]:
-    """Groups of `n` answers, each as soon as its last answer is done, in any order, so that grading overlaps sampling.
-
-    The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled.
-    """
-    encoded = renderer.encode_all(prompts, params.max_completion_length)
-    requests = [
-        Request(str(place), ids, tuple(seed_of(seed, prompt.id, i) for i in range(n)), params, seed_of(seed, prompt.id))
-        for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True))
-    ]
-    ready: list[Generation] = []  # decoded together, by all cores
-    for generation in engine.generate(requests):
-        ready.append(generation)
-        if generation.more:
-            continue
-        texts = iter(renderer.decode_answers([segment.token_ids for one in ready for segment in one.segments]))
-        for one in ready:
-            answers = zip(one.segments, one.finishes, strict=True)
-            trajectories = tuple(Trajectory((segment,), next(texts), finish) for segment, finish in answers)
-            yield Group(prompts[int(one.request.id)], one.request.prompt_ids, trajectories)
-        ready = []
-
-
 @dataclass(frozen=True)
 class Sampler:
     """An engine with the renderer of its model."""
@@ -46,7 +21,24 @@ class Sampler:
     renderer: Renderer
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
-        return sample_groups(self.engine, self.renderer, prompts, n, params, seed)
+        """Groups of `n` answers, each once its last answer is done, in any order, so that grading overlaps sampling.
+        The seed of every answer is `seed_of(seed, prompt.id, index)`: batch layout does not change what is sampled."""
+        encoded = self.renderer.encode_all(prompts, params.max_completion_length)
+        requests = []
+        for place, (prompt, ids) in enumerate(zip(prompts, encoded, strict=True)):
+            seeds = tuple(seed_of(seed, prompt.id, i) for i in range(n))
+            requests.append(Request(str(place), ids, seeds, params, seed_of(seed, prompt.id)))
+        ready: list[Generation] = []  # decoded together, by all cores
+        for generation in self.engine.generate(requests):
+            ready.append(generation)
+            if generation.more:
+                continue
+            texts = iter(self.renderer.decode_answers([part.token_ids for one in ready for part in one.segments]))
+            for one in ready:
+                answers = zip(one.segments, one.finishes, strict=True)
+                trajectories = tuple(Trajectory((segment,), next(texts), finish) for segment, finish in answers)
+                yield Group(prompts[int(one.request.id)], one.request.prompt_ids, trajectories)
+            ready = []
 
     def update(self, source: WeightSource, version: int) -> None:
         self.engine.update(source, version)

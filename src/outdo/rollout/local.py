@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 
@@ -30,17 +31,13 @@ class LocalEngine:
         self.policy, self.version, self.memory, self.watch = policy, 0, memory, watch
         self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None
         self.graphed = self.late = self.paged  # late: the host polls one turn behind
-        self.rows = rows or (1024 if self.paged else 512)
+        self.rows = self.capacity = rows or (1024 if self.paged else 512)
         self.poll_every = 1 if watch else POLL_EVERY
         self.layers: list[Layer] | None = None
         self.num_aborts = 0
         self._stale = True
         self._cache: PagedCache | None = None
         self._states: dict[SampleParams, tuple[DecodeState, Graphs | None]] = {}
-
-    @property
-    def capacity(self) -> int:
-        return self.rows
 
     def update(self, source: WeightSource, version: int) -> None:
         """The weights are the learner's own and already new: only their version is noted."""
@@ -119,10 +116,7 @@ class LocalEngine:
         return needed, min(full, self.memory // size)
 
     def step(self, state: DecodeState, graphs: Graphs | None, rows: int) -> None:
-        def once() -> None:
-            state.step(rows, self.layers)
-
         if graphs:
-            graphs.run(rows, once)
+            graphs.run(rows, partial(state.step, rows, self.layers))
         else:
-            once()
+            state.step(rows, self.layers)

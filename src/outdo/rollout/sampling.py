@@ -12,14 +12,8 @@ from outdo.models.ops import kernels
 from outdo.types import SampleParams
 
 MAX_SUPPORT = 256  # tokens that top_p or min_p alone leave at most: the support travels with the answer
-
-
-def _signed(value: int) -> int:
-    """A 64-bit constant as torch's int64 holds it."""
-    return value - (1 << 64) if value >> 63 else value
-
-
-SPLITMIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+# 64-bit constants as torch's int64 holds them.
+SPLITMIX = tuple(value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def uniforms(seeds_B: Tensor, positions_B: Tensor | int) -> Tensor:

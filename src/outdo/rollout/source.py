@@ -81,7 +81,8 @@ class SyncSource:
     def _sampled(self, prompts: list[Prompt], step: int, index: int, seed: int) -> Iterable[Group]:
         recipe = self.recipe
         if index < len(self.pending) and _matches(self.pending[index], prompts, recipe.num_generations, step):
-            return _with_prompts(self.pending[index], prompts)
+            by_id = {prompt.id: prompt for prompt in prompts}  # drawn again: a prompt may hold what no file does
+            return [replace(group, prompt=by_id[group.prompt.id]) for group in self.pending[index]]
         del self.pending[index:]
         groups = self.sampler.sample(prompts, recipe.num_generations, sample_params(recipe, step), seed)
         return self._kept(groups)
@@ -105,9 +106,3 @@ def _matches(groups: Sequence[Group], prompts: Sequence[Prompt], num_generations
     """Whether stored rollouts are what would be sampled now."""
     same_shape = all(len(g.trajectories) == num_generations and g.trajectories[0].version == step for g in groups)
     return same_shape and {g.prompt.id for g in groups} == {p.id for p in prompts}
-
-
-def _with_prompts(groups: Sequence[Group], prompts: Sequence[Prompt]) -> list[Group]:
-    """Stored rollouts with their prompts, which are drawn again: a prompt may hold what no file does."""
-    by_id = {prompt.id: prompt for prompt in prompts}
-    return [replace(group, prompt=by_id[group.prompt.id]) for group in groups]
