@@ -91,7 +91,7 @@ def windows(ids: Sequence[int], lead: tuple[int, ...], longest: int) -> list[Tex
 
 
 class RetentionTexts:
-    """The texts that retention is measured on, and how likely the base model finds them. The user's if there is a path."""
+    """The texts that retention is measured on (the user's, if there is a path), and how likely the base finds them."""
 
     def __init__(self, path: Path | None = None, seed: int = 0) -> None:
         self.seed, self.text = seed, _read(path) if path else None
