@@ -26,8 +26,8 @@ _WHERE = {
     "k2_kl": "outdo.algo.divergence",
     "k3_kl": "outdo.algo.divergence",
     "clip_table": "outdo.algo.clip",
-    "pass_at_k": "outdo.evals.estimate",
-    "wilson": "outdo.evals.estimate",
+    "pass_at_k": "outdo.metrics.estimate",
+    "wilson": "outdo.metrics.estimate",
     "Recipe": "outdo.recipe.schema",
     "load_recipe": "outdo.recipe.load",
     "task": "outdo.tasks.task",
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from outdo.api import evaluate as evaluate
     from outdo.api import sft as sft
     from outdo.api import train as train
-    from outdo.evals.estimate import pass_at_k as pass_at_k
-    from outdo.evals.estimate import wilson as wilson
+    from outdo.metrics.estimate import pass_at_k as pass_at_k
+    from outdo.metrics.estimate import wilson as wilson
     from outdo.recipe.load import load_recipe as load_recipe
     from outdo.recipe.schema import Recipe as Recipe
     from outdo.report.plot import plot as plot

@@ -17,7 +17,7 @@ from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.rules import diagnose
 from outdo.doctor.summary import RunSummary
 from outdo.errors import RunError
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 from outdo.runs.files import is_locked
 from outdo.runs.groups import rewards_of
 from outdo.runs.index import read_locations

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 from outdo.runs import manifest as manifests
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
 from outdo.runs.reader import JsonRow

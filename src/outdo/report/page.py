@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo.doctor.report import FindingRecord
 from outdo.doctor.summary import Success
-from outdo.evals.estimate import format_share
+from outdo.metrics.estimate import format_share
 from outdo.report import sentences, svg
 from outdo.report.charts import Chart
 from outdo.report.examples import Example, pick_answers

@@ -2,7 +2,6 @@
 
 grid.py      arguments and a recipe's `sweep:` part -> cells, each with a complete recipe
 drive.py     cells -> run folders, each by a process of its own
-rows.py      a run folder -> a row of numbers
 analysis.py  rows -> settings: means over seeds, intervals, differences
 choice.py    settings -> the one to pick, and why
 report.py    tables, a heat map, a page; draw.py: pictures
