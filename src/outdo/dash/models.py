@@ -12,7 +12,7 @@ from outdo.doctor.summary import RunSummary
 from outdo.metrics.catalogue import Signal
 from outdo.runs.curves import Curves, EvalRecord
 from outdo.runs.groups import GroupRecord, GroupStats, TokenRecord
-from outdo.runs.values import Number, PartialRecord, Record
+from outdo.runs.values import PartialRecord, Record
 
 
 class SweepSummary(Record):
@@ -58,7 +58,7 @@ class Tokens(Record):
 class PromptStep(GroupStats):
     """A prompt at one step; `best` is the start of the answer with the highest reward."""
 
-    rewards: list[Number]
+    rewards: list[float | None]
     best: str
 
 

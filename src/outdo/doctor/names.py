@@ -71,7 +71,7 @@ SUCCESS_PART = re.compile(f"reward/{SUCCESS}", re.IGNORECASE)
 NON_FINITE = "not_finite/"  # prefix of a signal: 1 where its value was NaN or infinite
 ALWAYS_FINITE = {"loss", "grad_norm", "kl_mean", "entropy_mean"}  # at every step of a healthy run
 CORE_SIGNALS = {  # a file with any of these can be diagnosed
-    *("reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated"),
+    *("reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated")
 }
 
 

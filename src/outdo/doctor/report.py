@@ -16,7 +16,7 @@ from outdo.doctor.rules import diagnose
 from outdo.runs.index import Location, read_locations
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RunReader
-from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
 
 MAX_ANSWER_BYTES = 24 << 20  # of groups that the rules read
 MAX_FINDINGS = 40
@@ -46,7 +46,7 @@ class FindingRecord(Record):
     severity: str
     step: int
     evidence: str
-    numbers: dict[str, dict[str, Number]]
+    numbers: dict[str, dict[str, float | None]]
     signals: list[str]
     change: ChangeRecord | None = None
     expect: ExpectRecord | None = None

@@ -15,7 +15,7 @@ from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
 from outdo.runs.sparkline import sparkline
 from outdo.runs.table import Frame, column_sum
-from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_text
 
 Status = manifests.Status | Literal["lost", "unreadable"]
 
@@ -27,8 +27,8 @@ class Success(Record):
 
     split: str
     success: float
-    low: Number
-    high: Number
+    low: float | None
+    high: float | None
 
 
 class Mark(Record):
@@ -55,7 +55,7 @@ class RunSummary(PartialRecord):
     max_steps: int | None = None
     before: Success | None = None
     after: Success | None = None
-    spark: list[Number]
+    spark: list[float | None]
     findings: list[Mark]
 
 

@@ -10,18 +10,7 @@ from typing import Any
 
 from outdo.runs.index import GroupReader, Location
 from outdo.runs.reader import JsonRow
-from outdo.runs.values import (
-    Number,
-    PartialRecord,
-    Record,
-    as_dict,
-    as_float,
-    as_int,
-    as_list,
-    as_text,
-    dicts_in,
-    json_safe,
-)
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, dicts_in, json_safe
 
 LIST_CHARS, FULL_CHARS = 2_000, 200_000  # of a text in a list, and of one that is shown alone
 MAX_ANSWERS = 4096  # of a group
@@ -35,17 +24,17 @@ class AnswerRecord(Record):
     cut: bool
     length: int | None
     finish: str
-    reward: Number
-    parts: dict[str, Number]
+    reward: float | None
+    parts: dict[str, float | None]
     verdict: str
     reason: str
-    advantage: Number
+    advantage: float | None
     has_tokens: bool
 
 
 class GroupStats(Record):
     step: int
-    mean: Number
+    mean: float | None
     right: int
     wrong: int
     broken: int
@@ -59,14 +48,14 @@ class GroupRecord(GroupStats, PartialRecord):
     messages: list[dict[str, Any]]
     answer: Any
     version: int | None
-    spread: Number
+    spread: float | None
     answers: list[AnswerRecord]
 
 
 class TokenRecord(Record):
     text: str
-    logprob: Number
-    ratio: Number
+    logprob: float | None
+    ratio: float | None
 
 
 def load_groups(
