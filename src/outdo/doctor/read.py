@@ -14,7 +14,7 @@ import numpy as np
 
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
-from outdo.doctor.names import CORE_SIGNALS, NAMES
+from outdo.doctor.names import CORE_SIGNALS
 from outdo.doctor.printed import printed_rows
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
@@ -36,7 +36,7 @@ def read_history(path: Path) -> History:
     history = from_rows(rows)
     if not CORE_SIGNALS & history.columns.keys():
         columns = ", ".join(list(history.columns)[:8]) or "no numbers"
-        names = ", ".join(["reward_mean", *list(NAMES)[:3], "critic/score/mean"])
+        names = "reward_mean, reward, kl, entropy, critic/score/mean"
         raise RecipeError(f"{path} has no known signal (it has {columns}): name the columns as in {names}")
     return replace(history, recipe=_settings(history), skipped=tuple(skipped))
 
@@ -137,6 +137,4 @@ def _json_lines(path: Path, text: str) -> tuple[list[JsonRow], list[str]]:
 def _flat(row: Mapping[str, Any]) -> JsonRow:
     """verl's file logger puts the numbers under `data`."""
     inner = row.get("data")
-    if not isinstance(inner, dict):
-        return {**row}
-    return {**{key: value for key, value in row.items() if key != "data"}, **inner}
+    return {key: row[key] for key in row if key != "data"} | inner if isinstance(inner, dict) else {**row}

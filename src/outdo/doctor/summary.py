@@ -86,7 +86,6 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     evals, findings = (RowFile(root, folder / name) for name in (EVALS, FINDINGS))
     before, after = before_and_after(evals.all())
     steps, spark, unread = sparkline(root, folder, kind)
-    marks = _marks(findings.all())
     return RunSummary(
         id=run_id,
         name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
@@ -102,7 +101,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
         before=before,
         after=after,
         spark=spark,
-        findings=marks,
+        findings=_marks(findings.all()),
         trouble=[*problems, *unread, *evals.problems(), *findings.problems()],
     )
 
@@ -124,7 +123,8 @@ def before_and_after(evals: Sequence[JsonRow]) -> tuple[Success | None, Success 
 
 
 def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
-    rates = [(rate, n) for row in rows if (rate := _rate(row)) is not None and (n := as_int(row.get("n")))]
+    given = [(as_float(row.get("success_rate")), as_int(row.get("n"))) for row in rows]
+    rates = [(rate, n) for rate, n in given if rate is not None and 0 <= rate <= 1 and n]
     if len(rows) == 1 and rates:
         low, high = (as_float(rows[0].get(bound)) for bound in ("low", "high"))
         return Success(split=split, success=rates[0][0], low=low, high=high)
@@ -134,11 +134,6 @@ def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
     right = round(sum(rate * n for rate, n in rates))
     low, high = wilson(right, n)
     return Success(split=split, success=right / n, low=low, high=high)
-
-
-def _rate(row: JsonRow) -> float | None:
-    rate = as_float(row.get("success_rate"))
-    return rate if rate is not None and 0 <= rate <= 1 else None
 
 
 def _marks(rows: Sequence[JsonRow]) -> list[Mark]:
@@ -154,7 +149,8 @@ def _marks(rows: Sequence[JsonRow]) -> list[Mark]:
 def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
     manifest, unread = reader.manifest()
     frame = reader.metrics.frame()
-    seconds = column_sum(frame, "time/step")
+    seconds, memory = column_sum(frame, "time/step"), frame.get("memory")
+    memory = memory[np.isfinite(memory)]
     facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
     return RunPage(
         summary=summary,
@@ -164,7 +160,7 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
         seconds=seconds,
         device_seconds=seconds * (as_int(manifest.get("world_size")) or 1),
         answers=_num_answers(frame),
-        memory=_peak_memory(frame),
+        memory=as_int(float(memory.max())) if len(memory) else None,
         phases=_phases(frame),
         trouble=list(dict.fromkeys([*summary.trouble, *unread, *reader.metrics.problems()])),
     )
@@ -175,12 +171,6 @@ def _num_answers(frame: Frame) -> int:
     with np.errstate(all="ignore"):
         counts = np.round(frame.get("tokens") / frame.get("len_mean"))
     return int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)]))
-
-
-def _peak_memory(frame: Frame) -> int | None:
-    column = frame.get("memory")
-    measured = column[np.isfinite(column)]
-    return as_int(float(measured.max())) if len(measured) else None
 
 
 def _phases(frame: Frame) -> dict[str, float]:
