@@ -212,23 +212,19 @@ class Live:
                 for event in events:
                     yield viewer.format(event)
                 viewer.rows[name] = rows
-            async for text in self._events(viewer):
-                yield text
+            while True:
+                try:
+                    event = await asyncio.wait_for(viewer.queue.get(), PING_INTERVAL)
+                except TimeoutError:
+                    yield b": ping\n\n"
+                    continue
+                if event is None:
+                    return
+                if text := viewer.format(event):
+                    yield text
         finally:
             self.viewers.discard(viewer)
             self._leave(viewer)
-
-    async def _events(self, viewer: Viewer) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                event = await asyncio.wait_for(viewer.queue.get(), PING_INTERVAL)
-            except TimeoutError:
-                yield b": ping\n\n"
-                continue
-            if event is None:
-                return
-            if text := viewer.format(event):
-                yield text
 
     def _join(self, viewer: Viewer, name: str, folder: Path) -> Watcher:
         watcher = self.watchers.get(name)
@@ -239,14 +235,12 @@ class Live:
         return watcher
 
     def _leave(self, viewer: Viewer) -> None:
-        for name in viewer.runs:
-            watcher = self.watchers.get(name)
-            if watcher is not None:
-                watcher.viewers.discard(viewer)
-                if not watcher.viewers:
-                    del self.watchers[name]
-                    if watcher.task:
-                        watcher.task.cancel()
+        for watcher in [self.watchers[name] for name in viewer.runs if name in self.watchers]:
+            watcher.viewers.discard(viewer)
+            if not watcher.viewers:
+                del self.watchers[watcher.name]
+                if watcher.task:
+                    watcher.task.cancel()
 
     def close(self) -> None:
         """Ends every stream; from any thread, and from a signal's handler."""

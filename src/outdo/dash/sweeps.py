@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from outdo.dash.models import SweepPage, SweepSummary
@@ -25,15 +26,12 @@ class Sweeps:
         stamp = file_stamp(folder / SWEEP)
         cached = self._cache.get(folder)
         if cached is None or cached[0] != stamp:
-            cached = self._cache[folder] = (stamp, self._read(folder, sweep_id))
+            summary = None
+            with suppress(OSError, ValueError):
+                page = sweep_page(self.root, folder, sweep_id)
+                summary = SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
+            cached = self._cache[folder] = (stamp, summary)
         return cached[1]
-
-    def _read(self, folder: Path, sweep_id: str) -> SweepSummary | None:
-        try:
-            page = sweep_page(self.root, folder, sweep_id)
-        except (OSError, ValueError):
-            return None
-        return SweepSummary(id=page.id, title=page.title, cells=page.cells, done=page.done)
 
 
 def sweep_page(root: Path, folder: Path, sweep_id: str) -> SweepPage:

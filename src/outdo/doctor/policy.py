@@ -190,11 +190,9 @@ def steps_too_small(history: History) -> Finding | None:
         return None
     rate = history.recipe.get("learning_rate")
     change = set_key(history.recipe, "learning_rate", float(f"{rate * 10:.3g}") if rate else 1e-5)
-    evidence, expect = (
-        movements(history, goal, *unmoved),
-        Expect("kl_mean" if history.has("kl_mean") else goal, "up", 40),
-    )
-    return Finding("steps_too_small", "warning", history.step_at(0), tuple(evidence), change, expect)
+    evidence = tuple(movements(history, goal, *unmoved))
+    expect = Expect("kl_mean" if history.has("kl_mean") else goal, "up", 40)
+    return Finding("steps_too_small", "warning", history.step_at(0), evidence, change, expect)
 
 
 def _unmoved(history: History) -> dict[str, bool]:

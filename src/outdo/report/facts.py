@@ -86,6 +86,5 @@ def _over_stages(summary: RunSummary, stages: Sequence[RunSummary]) -> RunSummar
         return summary
     before = next((stage.before for stage in stages if stage.before), None)
     after = next((stage.after for stage in reversed(stages) if stage.after), None)
-    return summary.model_copy(
-        update={"before": before, "after": after, "steps": sum(stage.steps for stage in stages), "max_steps": None}
-    )
+    steps = sum(stage.steps for stage in stages)
+    return summary.model_copy(update={"before": before, "after": after, "steps": steps, "max_steps": None})

@@ -79,6 +79,7 @@ def load_groups(
 def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
     """One row of groups. Values of the wrong type are dropped."""
     answers = [_answer(i, answer, max_chars) for i, answer in enumerate(_answers(row))]
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
     return GroupRecord(
         step=as_int(row.get("step")) or 0,
         prompt_id=as_text(row.get("prompt_id")),
@@ -86,7 +87,9 @@ def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
         messages=_messages(row, max_chars),
         answer=json_safe(row.get("answer")),
         version=as_int(row.get("version")),
-        **_statistics(answers),
+        mean=_finite(statistics.fmean, rewards),
+        spread=_finite(statistics.pstdev, rewards),
+        **{name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")},
         answers=answers,
     )
 
@@ -137,12 +140,6 @@ def mean_reward(row: JsonRow) -> float | None:
     return _finite(statistics.fmean, rewards_of(row))
 
 
-def _statistics(answers: Sequence[AnswerRecord]) -> dict[str, Any]:
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
-    counts = {name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")}
-    return {"mean": _finite(statistics.fmean, rewards), "spread": _finite(statistics.pstdev, rewards), **counts}
-
-
 def _finite(measure: Callable[[list[float]], float], values: list[float]) -> float | None:
     try:
         value = measure(values) if values else math.nan
@@ -157,8 +154,7 @@ def tokens_of(row: JsonRow, index: int) -> list[TokenRecord] | None:
     tokens = as_list(answers[index].get("tokens")) if index < len(answers) else []
     if not tokens:
         return None
-    padded = [[*token, None, None] for token in tokens if isinstance(token, list) and token]
     return [
-        TokenRecord(text=as_text(token[0], 2000), logprob=as_float(token[1]), ratio=as_float(token[2]))
-        for token in padded
+        TokenRecord(text=as_text(text, 2000), logprob=as_float(logprob), ratio=as_float(ratio))
+        for text, logprob, ratio, *_ in ([*token, None, None] for token in tokens if isinstance(token, list) and token)
     ]

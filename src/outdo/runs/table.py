@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outdo.runs.values import MAX_EXACT_INT, as_float
+from outdo.runs.values import MAX_EXACT_INT, as_float, as_int
 
 Column = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -73,7 +73,7 @@ class Table:
         return self._steps.size * (1 + len(self._columns))
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        steps = [_step(row, self.count + i) for i, row in enumerate(rows)]
+        steps = [as_int(row.get("step", self.count + i)) for i, row in enumerate(rows)]
         if None in steps:
             rows = [row for row, step in zip(rows, steps, strict=True) if step is not None]
             self.invalid += len(steps) - len(rows)
@@ -107,11 +107,6 @@ def _grown(column: Any, size: int) -> Any:
     out = np.full(size, np.nan) if column.dtype == np.float64 else np.zeros(size, dtype=column.dtype)
     out[: column.size] = column
     return out
-
-
-def _step(row: Mapping[str, Any], default: int) -> int | None:
-    number = as_float(row.get("step", default))
-    return int(number) if number is not None and abs(number) <= MAX_EXACT_INT else None
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Sequence[Any]]:
