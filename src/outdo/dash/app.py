@@ -16,8 +16,8 @@ from outdo.dash.guard import LOOPBACK, Guard
 from outdo.dash.live import Live, parse_event_id
 from outdo.dash.places import SWEEP, Places, UnknownId
 from outdo.dash.prompts import improved_prompts, prompt_page
-from outdo.dash.summaries import Summaries
-from outdo.dash.sweeps import Sweeps, sweep_page
+from outdo.dash.summaries import Summaries, Sweeps, sweep_page
+from outdo.doctor.compare import Comparison, compare_runs
 from outdo.doctor.report import Findings, findings_of
 from outdo.doctor.summary import RunPage, RunSummary, run_page
 from outdo.metrics.catalogue import CATALOGUE
@@ -86,12 +86,7 @@ def guarded(api: FastAPI, token: str | None = None, loopback: bool = True, port:
 def make_api(root: Path) -> FastAPI:
     state = ApiState(root)
     app = FastAPI(
-        title="outdo dash",
-        description=ABOUT,
-        version="1",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/openapi.json",
+        title="outdo dash", description=ABOUT, version="1", docs_url=None, redoc_url=None, openapi_url=page.SCHEMA
     )
     app.state.api = state
 
@@ -227,13 +222,9 @@ def _location(reader: RunReader, step: int, prompt: str) -> Location:
 
 
 def _ranges(steps: list[int]) -> list[list[int]]:
-    ranges: list[list[int]] = []
-    for step in steps:
-        if ranges and step == ranges[-1][1] + 1:
-            ranges[-1][1] = step
-        else:
-            ranges.append([step, step])
-    return ranges
+    known = set(steps)
+    firsts, lasts = ([step for step in steps if step + way not in known] for way in (-1, 1))
+    return [[first, last] for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _add_prompts(app: FastAPI, state: ApiState) -> None:
@@ -252,11 +243,9 @@ def _add_prompts(app: FastAPI, state: ApiState) -> None:
 
 
 def _add_comparisons(app: FastAPI, state: ApiState) -> None:
-    @_get(app, "/api/compare", models.Comparison)
+    @_get(app, "/api/compare", Comparison)
     def compare(run: RunIds) -> Response:
         """Runs side by side, as `outdo compare` has them; differences are from the first."""
-        from outdo.dash.compare import compare_runs  # it imports half of the package
-
         return answer_json(compare_runs([(state.reader(each), state.summary(each)) for each in dict.fromkeys(run)]))
 
     @_get(app, "/api/sweep", models.SweepPage)

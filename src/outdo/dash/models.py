@@ -82,21 +82,6 @@ class Improved(PartialRecord):
     prompts: list[PromptGain]
 
 
-class DifferingKey(Record):
-    """A recipe key in which runs differ, with its value in each, in the order of the query."""
-
-    key: str
-    values: list[Any]
-
-
-class Comparison(PartialRecord):
-    runs: list[str]
-    keys: list[DifferingKey]
-    rows: list[dict[str, Any]]
-    differences: list[dict[str, Any]]
-    notes: list[str]
-
-
 class SweepPage(SweepSummary, PartialRecord):
     """A sweep: the `keys` it varies, its cells as `rows` (with the `run` of each that has one), the best setting."""
 

@@ -12,19 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outdo.doctor.run_row import RunRow
+from outdo.doctor.run_row import RunRow, view_run_row
+from outdo.doctor.summary import RunSummary
 from outdo.metrics.estimate import Difference, mean_interval, paired_difference, t_interval
+from outdo.runs.run_reader import RunReader
+from outdo.runs.values import PartialRecord, Record, json_safe
 
 IGNORED_KEYS = ("output_dir", "resume")  # differ between any two runs
 
 
 @dataclass(frozen=True)
 class Side:
-    """One run."""
-
     name: str
     recipe: dict[str, Any]
     row: RunRow
+
+
+class DifferingKey(Record):
+    """A recipe key in which runs differ, with its value in each, in the order of the query."""
+
+    key: str
+    values: list[Any]
+
+
+class Comparison(PartialRecord):
+    runs: list[str]
+    keys: list[DifferingKey]
+    rows: list[dict[str, Any]]
+    differences: list[dict[str, Any]]
+    notes: list[str]
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:
@@ -81,6 +97,23 @@ def difference_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
         for side in sides[1:]
         if (gap := against(side, first))
     ]
+
+
+def compare_runs(runs: Sequence[tuple[RunReader, RunSummary]]) -> Comparison:
+    """The rows of `outdo compare`; differences are from the first run. What a run does not have is null."""
+    sides, problems = [], list[str]()
+    for reader, summary in runs:
+        row, unread = view_run_row(reader, summary)
+        sides.append(Side(summary.id, reader.recipe, row))
+        problems += [f"{summary.id}: {line}" for line in unread]
+    return Comparison(
+        runs=[side.name for side in sides],
+        keys=[DifferingKey(key=key, values=json_safe(values)) for key, values in differing(sides).items()],
+        rows=[{"run": side.name, **json_safe(side.row)} for side in sides],
+        differences=difference_rows(sides),
+        notes=describe_sides(sides),
+        trouble=problems,
+    )
 
 
 def success_interval(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
 from outdo.doctor.names import CORE_SIGNALS
-from outdo.doctor.printed import printed_rows
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
 from outdo.runs.layout import MANIFEST
@@ -23,6 +23,10 @@ from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics
 
 EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, under outdo's names, TRL's or verl's"
+VERL_LINE = re.compile(r"\bstep:(\d+) - (.+)")  # verl: step:3 - actor/entropy:0.51 - critic/score/mean:np.float64(0.4)
+WRAPPED = re.compile(r"np\.\w+\((.+)\)")
+PAIRS = re.compile(r"\{('[^{}\n]+)\}")  # transformers: {'loss': '0.01', 'reward': '0.4'}, among progress bars
+PAIR = re.compile(r"'([^']+)': '?(-?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))\b")
 
 
 def read_history(path: Path) -> History:
@@ -83,7 +87,7 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
     if is_json and (document := _json_document(path, text)) is not None:
         return document, []
     rows, skipped = _json_lines(path, text)
-    printed = printed_rows(text)
+    printed = _printed_rows(text)
     if rows and len(rows) >= len(printed):
         return rows, skipped
     if printed:
@@ -93,6 +97,20 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
     if "\ufffd" in text:
         raise RecipeError(f"{path} cannot be read (it is not UTF-8): give {EXPECTED}")
     return _csv_rows(path, text), []
+
+
+def _printed_rows(text: str) -> list[JsonRow]:
+    """From a trainer's console: verl's lines, or the dictionaries that transformers and TRL print; else empty."""
+    rows = [_verl_row(match) for match in map(VERL_LINE.search, text.split("\n")) if match]
+    return rows or [row for match in PAIRS.finditer(text) if (row := dict(PAIR.findall(match[1])))]
+
+
+def _verl_row(match: re.Match[str]) -> JsonRow:
+    row: JsonRow = {"step": match[1]}
+    for pair in match[2].split(" - "):
+        name, _, value = pair.rpartition(":")
+        row[name] = WRAPPED.sub(r"\1", value.strip())
+    return row
 
 
 def _csv_rows(path: Path, text: str) -> list[JsonRow]:

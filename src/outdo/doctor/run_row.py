@@ -15,7 +15,7 @@ from outdo.doctor.finding import Finding
 from outdo.doctor.read import run_history
 from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.rules import diagnose
-from outdo.doctor.summary import RunSummary
+from outdo.doctor.summary import RunSummary, first_and_last
 from outdo.errors import RunError
 from outdo.metrics.estimate import wilson
 from outdo.runs.files import is_locked
@@ -149,21 +149,17 @@ def _viewed_outcome(reader: RunReader, summary: RunSummary) -> RunRow:
     return outcome(reader.folder, summary.status, str(reader.manifest()[0].get("why") or ""))
 
 
-def held_out(evals: Sequence[Mapping[str, Any]]) -> RunRow:
+def held_out(evals: Sequence[JsonRow]) -> RunRow:
     """The last evaluation after training started, of the first split; the tasks of a mixture are pooled."""
     row: RunRow = dict.fromkeys(("split", "n", "success_rate", "low", "high", "before", "problems", "verdicts"))
     if not evals:
         return row | {"passes": {}}
-    kind = str(evals[0]["split"]).partition("/")[0]
-    ours = [e for e in evals if str(e["split"]).partition("/")[0] == kind]
-    first = [e for e in ours if e["step"] == 0]
-    last_step = max(e["step"] for e in ours)
-    last = [e for e in ours if e["step"] == last_step] if last_step > 0 else []
-    row |= {"split": kind, "before": _pooled(first), "passes": _passes(first, last)}
+    split, first, last = first_and_last(evals)
+    row |= {"split": split, "before": _pooled(first), "passes": _passes(first, last)}
     n = sum(e["n"] for e in last)
     if n:
         right = round(sum(e["success_rate"] * e["n"] for e in last))
-        row |= {"n": n, "success_rate": right / n, "evaluated_at": last_step}
+        row |= {"n": n, "success_rate": right / n, "evaluated_at": last[0]["step"]}
         row["low"], row["high"] = wilson(right, n)
         row["problems"] = " ".join(str(e.get("problems") or "") for e in last).strip() or None
         row["verdicts"] = "".join(str(e.get("verdicts") or "") for e in last) or None

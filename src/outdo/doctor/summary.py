@@ -115,11 +115,17 @@ def before_and_after(evals: Sequence[JsonRow]) -> tuple[Success | None, Success 
     rows = [row for row in evals if as_int(row.get("step")) is not None and isinstance(row.get("split"), str)]
     if not rows:
         return None, None
-    split = rows[0]["split"].partition("/")[0]
-    rows = [row for row in rows if row["split"].partition("/")[0] == split]
-    last = max(row["step"] for row in rows)
-    before, after = (_pooled(split, [row for row in rows if row["step"] == step]) for step in (0, last))
-    return before, after if last > 0 else None
+    split, first, last = first_and_last(rows)
+    return _pooled(split, first), _pooled(split, last)
+
+
+def first_and_last(evals: Sequence[JsonRow]) -> tuple[str, list[JsonRow], list[JsonRow]]:
+    """The first split, and its rows at step 0 and at the last step after it."""
+    split = str(evals[0]["split"]).partition("/")[0]
+    rows = [row for row in evals if str(row["split"]).partition("/")[0] == split]
+    last_step = max(row["step"] for row in rows)
+    first, last = ([row for row in rows if row["step"] == step] for step in (0, last_step))
+    return split, first, last if last_step > 0 else []
 
 
 def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:

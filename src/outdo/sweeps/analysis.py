@@ -1,8 +1,4 @@
-"""Rows to settings: means over seeds with 95% intervals, and whether two settings differ.
-
-Where there are several seeds, the seed is the unit, since answers of one run are not independent. An interval is never
-narrower than the held-out problems allow: three seeds may agree by chance.
-"""
+"""Rows to settings: means over seeds with 95% intervals, and whether two settings differ."""
 
 from __future__ import annotations
 
