@@ -57,8 +57,6 @@ SORT_KEYS: dict[Sort, Callable[[GroupRecord], Any]] = {
 
 
 class ApiState:
-    """What the endpoints share."""
-
     def __init__(self, root: Path) -> None:
         self.places = Places(root)
         self.root = self.places.root
@@ -118,8 +116,7 @@ def _add_runs(app: FastAPI, state: ApiState) -> None:
             if status in ("", run.status) and kind in ("", run.kind) and _matches(run, q.casefold().split())
         ]
         matches.sort(key=lambda run: run.started or "", reverse=True)
-        sweeps = [state.sweeps.of(state.root / sweep_id, sweep_id) for sweep_id in listing.sweeps]
-        shown = [sweep for sweep in sweeps if sweep]
+        shown = [sweep for each in listing.sweeps if (sweep := state.sweeps.of(state.root / each, each))]
         root, problems = as_text(str(state.root)), list(listing.problems)
         return answer_json(models.Runs(root=root, runs=matches, sweeps=shown, trouble=problems))
 
@@ -251,9 +248,8 @@ def _add_comparisons(app: FastAPI, state: ApiState) -> None:
     @_get(app, "/api/sweep", models.SweepPage)
     def sweep(sweep: Annotated[str, Query(max_length=4096, description="a sweep's id")]) -> Response:
         """A sweep: its cells, and the best setting."""
-        folder = state.places.sweep(sweep)
         try:
-            return answer_json(sweep_page(state.root, folder, sweep))
+            return answer_json(sweep_page(state.root, state.places.sweep(sweep), sweep))
         except (OSError, ValueError) as error:
             raise HTTPException(404, f"{SWEEP} cannot be read: {error}") from None
 

@@ -36,9 +36,8 @@ def prompt_page(root: Path, index: GroupIndex, prompt_id: str) -> PromptPage | N
     for group in records:
         graded = [answer for answer in group.answers if answer.reward is not None]
         best = max(graded, key=lambda answer: answer.reward or 0.0).text[:MAX_BEST_CHARS] if graded else ""
-        rewards = [answer.reward for answer in group.answers]
         same = group.model_dump(include=set(GroupStats.model_fields))
-        steps.append(PromptStep(rewards=rewards, best=best, **same))
+        steps.append(PromptStep(rewards=[answer.reward for answer in group.answers], best=best, **same))
     if not steps and not len(indices):
         return None
     steps.sort(key=lambda step: step.step)

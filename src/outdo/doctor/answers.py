@@ -102,7 +102,6 @@ def _best_paid(rows: Sequence[JsonRow]) -> list[PaidAnswer]:
 
 
 def _phrase(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
-    """The phrase that became most common."""
     before, after = (_phrases([text for _, text, *_ in part]) for part in (early, late))
     rise = {phrase: share - before.get(phrase, 0.0) for phrase, share in after.items()}
     best = max(rise, key=lambda phrase: (round(rise[phrase], 2), len(phrase)), default="")
@@ -122,7 +121,6 @@ def _phrases(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _form(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
-    """Tags and marks that became more frequent."""
     lines = []
     for mark in ("<think>", "<answer>", "\\boxed", "####", "```", "\n"):
         before, after = (sum(text.count(mark) for _, text, *_ in part) / len(part) for part in (early, late))

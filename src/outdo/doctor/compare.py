@@ -119,8 +119,7 @@ def compare_runs(runs: Sequence[tuple[RunReader, RunSummary]]) -> Comparison:
 def success_interval(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     """Over seeds; of one seed, over its problems."""
     low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)  # where verdicts are unknown
-    shares = by_problem(rows)
-    if shares:
+    if shares := by_problem(rows):
         low, high = mean_interval(shares)
     if len(rows) > 1:
         down, up = t_interval([row["success_rate"] for row in rows])
@@ -132,9 +131,8 @@ def by_problem(rows: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """For each held-out problem, the share of these runs that solved it; None where their problems differ."""
     sets = {row.get("problems") for row in rows}
     verdicts = [str(row.get("verdicts") or "") for row in rows]
-    if len(sets) != 1 or None in sets or len({len(v) for v in verdicts}) != 1 or not verdicts[0]:
-        return None
-    if any(set(v) - set("01") for v in verdicts):
+    are_known = len({len(v) for v in verdicts}) == 1 and all(v and set(v) <= set("01") for v in verdicts)
+    if len(sets) != 1 or None in sets or not are_known:
         return None
     return [statistics.fmean(int(v) for v in each) for each in zip(*verdicts, strict=True)]
 
@@ -150,7 +148,6 @@ def between(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], 
         (low_a, high_a), (low_b, high_b) = success_interval(new), success_interval(old)
         low, high = a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
     if paired and len(new) > 1:
-        deltas = [x["success_rate"] - y["success_rate"] for x, y in zip(new, old, strict=True)]
-        down, up = t_interval(deltas)
+        down, up = t_interval([x["success_rate"] - y["success_rate"] for x, y in zip(new, old, strict=True)])
         low, high = min(low, down), max(high, up)
     return Difference(len(new), a - b, max(-1.0, low), min(1.0, high))

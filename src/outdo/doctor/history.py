@@ -17,8 +17,6 @@ EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out success at one step."""
-
     step: int
     success: float
     n: int = EVAL_SIZE
@@ -69,7 +67,6 @@ class History:
         return slope(self[name]) / self.stride
 
     def since(self, index: int) -> History:
-        """The rows from an index on."""
         if not index:
             return self
         held = tuple(point for point in self.held if index < len(self) and point.step >= self.steps[index])
@@ -77,7 +74,6 @@ class History:
         return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
     def until(self, index: int) -> History:
-        """The rows before an index."""
         columns = {name: curve[:index] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[:index], columns=columns)
 
@@ -139,7 +135,6 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
 
 
 def is_share(curve: Curve) -> bool:
-    """Whether all values are from 0 to 1."""
     values = finite(curve)
     return bool(np.all((values >= 0) & (values <= 1)))
 

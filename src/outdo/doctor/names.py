@@ -65,11 +65,11 @@ def canonical_values(row: Mapping[str, Any]) -> dict[str, float]:
     ranks: dict[str, int] = {}
     non_finite: list[str] = []
     for theirs, text in row.items():
-        value = finite_number(text)
-        if not theirs or (value is None and not is_non_finite(text)):
+        value = parsed_number(text)
+        if not theirs or value is None:
             continue
         name, is_complement, rank = canonical_name(theirs)
-        if value is None:
+        if not math.isfinite(value):
             non_finite.append(name)
         elif name not in out or rank < ranks[name]:
             out[name], ranks[name] = 1.0 - value if is_complement else value, rank
@@ -79,21 +79,14 @@ def canonical_values(row: Mapping[str, Any]) -> dict[str, float]:
     return out | {NON_FINITE + name: 1.0 for name in non_finite if name in flagged}
 
 
-def is_non_finite(value: Any) -> bool:
-    """Whether it is NaN or infinite, as a number or as text."""
+def parsed_number(value: Any) -> float | None:
+    """A number, also one as text, NaN or infinite; None where it is something else."""
     try:
-        return not isinstance(value, bool) and not math.isfinite(float(value))
+        return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
 
 
 def finite_number(value: Any) -> float | None:
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    number = parsed_number(value)
+    return number if number is not None and math.isfinite(number) else None

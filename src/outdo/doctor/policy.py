@@ -49,7 +49,6 @@ def progress(history: History) -> float:
 
 
 def still_learns(history: History) -> bool:
-    """Whether success is rising in the later half."""
     goal = goal_of(history)
     if not history.has(goal):
         return False
@@ -212,7 +211,7 @@ def _unmoved(history: History) -> dict[str, bool]:
 def steps_too_big(history: History) -> Finding | None:
     if len(history) < at.LEVEL_STEPS:
         return None
-    evidence, index = _large_updates(history)
+    evidence, index = large_updates(history)
     are_large = bool(evidence)
     if fall := _collapse(history):
         index = min(index, fall[0]) if are_large else fall[0]
@@ -226,8 +225,8 @@ def steps_too_big(history: History) -> Finding | None:
     return Finding("steps_too_big", "critical", history.step_at(index), tuple(evidence), change, expect)
 
 
-def _large_updates(history: History) -> tuple[list[Evidence], int]:
-    """Signals of single updates that are too large, and their onset."""
+def large_updates(history: History) -> tuple[list[Evidence], int]:
+    """Signals of single updates that are too large, rather than many in a row, and their onset."""
     large: list[tuple[int, Evidence]] = []
     if history.has("clipfrac", least=at.LEVEL_STEPS) and late(history["clipfrac"]) > at.CLIP_HIGH:
         large.append((onset(history["clipfrac"], at.CLIP_HIGH), movement(history, "clipfrac")))
@@ -257,11 +256,6 @@ def _large_step_kl(history: History) -> tuple[int, Evidence] | None:
     below = np.flatnonzero(levels <= at.STEP_KL_HIGH)
     index = int(at_N[below[-1] + 1 + size // 2]) if len(below) else 0  # the middle of the first window past the limit
     return index, Evidence("step_kl", float(levels[0]), float(levels[-1]), history.slope("step_kl"))
-
-
-def has_large_updates(history: History) -> bool:
-    """Whether single updates are too large, rather than many in a row."""
-    return bool(_large_updates(history)[0])
 
 
 def _collapse(history: History) -> tuple[int, Evidence] | None:

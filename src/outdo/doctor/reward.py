@@ -47,7 +47,6 @@ def _paid(history: History, true: Shift) -> Curve:
 
 
 def _weights(history: History) -> dict[str, float]:
-    """The weight of each logged part of the reward."""
     parts = [key for key in history.columns if key.startswith(PART)]
     funcs = history.recipe.get("reward_funcs") or []
     audit = history.recipe.get("audit_reward") or ""
@@ -159,7 +158,8 @@ def _taxed(history: History, index: int) -> Finding:
     recipe = history.recipe
     signals = ("len_mean", "reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
     parts = [key.removeprefix(PART) for key in history.columns if key.startswith(PART)]
-    grown = [key for key in parts if _grew(history, PART + key)]
+    moves = {key: shift(history[PART + key]) for key in parts if history.has(PART + key)}
+    grown = [key for key, move in moves.items() if move.gain > 0.05 and move.z > at.Z_STRONG]
     steady = [key for key in parts if key not in grown]
     change = None
     if steady and not recipe.get("reward_gate") and (grown or recipe.get("reward_weights")):
@@ -170,11 +170,6 @@ def _taxed(history: History, index: int) -> Finding:
         change = Change("reward_funcs", funcs or None, [*names, "length"])
     evidence, expect = tuple(movements(history, *signals)), Expect("len_mean", "down", 40)
     return Finding("thinking_tax", "warning", history.step_at(index), evidence, change, expect)
-
-
-def _grew(history: History, name: str) -> bool:
-    part = shift(history[name]) if history.has(name) else None
-    return part is not None and part.gain > 0.05 and part.z > at.Z_STRONG
 
 
 def is_much_longer(history: History) -> bool:

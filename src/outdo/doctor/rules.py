@@ -66,7 +66,7 @@ def _effects(cause: str, findings: dict[str, Finding], history: History) -> tupl
     """The effects of a cause in this run. Where two rules see one failure, the curves decide which is the cause."""
     if {"reward_hacking", "thinking_tax"} <= findings.keys() and reward.is_much_longer(history):  # length is rewarded
         return ("reward_hacking", *EFFECTS["thinking_tax"]) if cause == "thinking_tax" else _without(cause)
-    if {"steps_too_big", "kl_blowup"} <= findings.keys() and not policy.has_large_updates(history):
+    if {"steps_too_big", "kl_blowup"} <= findings.keys() and not policy.large_updates(history)[0]:
         if cause == "kl_blowup":
             return ("steps_too_big", *EFFECTS["kl_blowup"])
         return _without(cause, "kl_blowup") if cause == "steps_too_big" else EFFECTS.get(cause, ())

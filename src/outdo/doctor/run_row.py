@@ -65,8 +65,7 @@ def _read(folder: Path, manifest: Manifest, skipped: list[str]) -> RunRow:
         raise RunError(f"{invalid[0]}: no line of this file is a JSON row; restore a valid copy, or remove it")
     evals = list(read_evals(folder, invalid))
     groups = itertools.islice(read_groups(folder, invalid), MAX_GROUPS)
-    rewards = ([a["reward"] for a in group["completions"] if a["reward"] is not None] for group in groups)
-    noise = advantage_noise(rewards)
+    noise = advantage_noise([a["reward"] for a in g["completions"] if a["reward"] is not None] for g in groups)
     history = run_history(folder) if steps and manifest.kind == "grpo" else None
     skipped += dict.fromkeys([*invalid, *(history.skipped if history else ())])
     return _run_row(
@@ -183,9 +182,7 @@ def _passes(first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]
 
 def troubles(row: RunRow, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]) -> list[str]:
     """Why a run must not be chosen however high its success; empty where its signals are sane."""
-    reasons = []
-    if row["status"] != "done":
-        reasons.append(row["status"])
+    reasons = [] if row["status"] == "done" else [row["status"]]
     limit = recipe.get("kl_limit") or KL_LIMIT
     if (kl := row["kl_mean"]) is not None and kl > limit:
         reasons.append(f"KL {kl:.2g} above {limit:g}")

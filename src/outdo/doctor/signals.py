@@ -61,8 +61,7 @@ def late(curve: Curve) -> float:
 
 
 def early(curve: Curve) -> float:
-    values = finite(curve)
-    return float(np.median(values[: edge_size(len(values))])) if len(values) else float("nan")
+    return late(curve[::-1])
 
 
 def late_mean(curve: Curve) -> float:

@@ -43,7 +43,6 @@ class RunFacts:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The recipe's keys that differ from the defaults."""
         return {key: value for key, value in self.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
 
 

@@ -17,7 +17,7 @@ from outdo.report.html import Raw, el, escaped, table
 from outdo.runs.groups import AnswerRecord, GroupRecord
 from outdo.runs.layout import report_path
 from outdo.runs.reader import JsonRow
-from outdo.runs.values import as_float, as_int
+from outdo.runs.values import as_dict, as_float, as_int
 
 MAX_ANSWER_CHARS = 1200
 MAX_EVALS = 300  # rows of the table
@@ -84,7 +84,6 @@ def _finding(finding: FindingRecord) -> Raw:
 
 
 def _with_code(text: str) -> Raw:
-    """Text between backticks as code."""
     parts = re.split(r"`([^`]*)`", text)
     return Raw("".join(el("code", part) if i % 2 else escaped(part) for i, part in enumerate(parts)))
 
@@ -97,17 +96,12 @@ def evaluation(facts: RunFacts) -> Raw | None:
     titles = ["held out", "step", "problems", "success [95%]", *(f"pass@{k} [95%]" for k in ks)]
     splits = list(dict.fromkeys(row["split"] for row in rows))
     rows.sort(key=lambda row: (splits.index(row["split"]), row["step"]))
-    ends = [row for row in rows if _is_end(row, rows)]
+    steps = {split: [row["step"] for row in rows if row["split"] == split] for split in splits}
+    ends = [row for row in rows if row["step"] in (min(steps[row["split"]]), max(steps[row["split"]]))]
     shown, full = (table(titles, [_eval_cells(row, ks) for row in each]) for each in (ends, rows[:MAX_EVALS]))
     folded = el("details", el("summary", f"all {len(rows)} evaluations"), full) if len(ends) < len(rows) else None
     note = "Problems that are not in training. Success is of one greedy answer to each; pass@k is of sampled answers."
     return section("Evaluation", shown, folded, el("p", note, class_="dim"), id_="evaluation")
-
-
-def _is_end(row: JsonRow, rows: Sequence[JsonRow]) -> bool:
-    """Whether it is the first or the last of its split."""
-    steps = [other["step"] for other in rows if other["split"] == row["split"]]
-    return row["step"] in (min(steps), max(steps))
 
 
 def _eval_cells(row: JsonRow, ks: Sequence[int]) -> list[Any]:
@@ -144,15 +138,13 @@ def curves(charts: Sequence[Chart], supervised: Sequence[Chart], is_supervised: 
 
 def _charts(title: str, charts: Sequence[tuple[int, Chart]], *sections: str) -> Raw | None:
     figures = [_figure(i, chart) for i, chart in charts if chart.signal.section in sections]
-    if not figures:
-        return None
-    return el("div", el("h3", title) if title else None, el("div", figures, class_="grid"))
+    return el("div", el("h3", title) if title else None, el("div", figures, class_="grid")) if figures else None
 
 
 def _figure(index: int, chart: Chart) -> Raw:
     names = [(line.style, line.name) for line in chart.lines]
     names += list(dict.fromkeys((point["style"], point["name"]) for point in chart.points))
-    legend = [el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name) for style, name in names]
+    legend = [_legend(style, name) for style, name in names]
     signal = chart.signal
     good = [el("b", "Good: "), _with_code(signal.good), ". "] if signal.good else []
     bad = [el("b", "Bad: "), _with_code(signal.bad), "."] if signal.bad else []
@@ -218,17 +210,18 @@ def time_spent(facts: RunFacts) -> Raw | None:
     total = sum(seconds for _, seconds in phases)
     if not total:
         return None
-    names = [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name) for i, (name, _) in enumerate(phases)]
-    times = [(sentences.format_duration(seconds), _share(seconds / total)) for _, seconds in phases]
-    rows = [[name, *time] for name, time in zip(names, times, strict=True)]
+    rows = []
+    for i, (name, seconds) in enumerate(phases):
+        share = f"{seconds / total:.0%}" if seconds / total >= 0.01 else "under 1%"
+        rows.append([_legend(i, name), sentences.format_duration(seconds), share])
     speed = f"{facts.page.tokens / total:,.0f} sampled tokens/s over all steps." if facts.page.tokens else ""
     phase_table = table(["phase", "time", "share"], rows, "narrow")
     parts = (svg.draw_shares(phases), phase_table, el("p", speed, class_="dim"))
     return section("Where the time went", *parts, id_="time")
 
 
-def _share(part: float) -> str:
-    return f"{part:.0%}" if part >= 0.01 else "under 1%"
+def _legend(style: int, name: str) -> Raw:
+    return el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name)
 
 
 def recipe(facts: RunFacts) -> Raw:
@@ -247,10 +240,8 @@ def recipe(facts: RunFacts) -> Raw:
 
 def repeat(facts: RunFacts) -> Raw:
     manifest = facts.page.facts
-    versions = manifest.get("versions")
-    rows = [[name, str(value)] for name, value in versions.items()] if isinstance(versions, dict) else []
-    git = manifest.get("git")
-    if isinstance(git, dict):
+    rows = [[name, str(value)] for name, value in as_dict(manifest.get("versions")).items()]
+    if isinstance(git := manifest.get("git"), dict):
         rows.append(["commit", f"{git.get('commit')}{', with changes' if git.get('changed') else ''}"])
     rows += [
         [name.replace("_", " "), f"{manifest[name]:,}" if isinstance(manifest[name], int) else str(manifest[name])]

@@ -37,10 +37,8 @@ def draw_chart(chart: Chart) -> Raw:
     def is_drawable(y: float | None) -> bool:
         return y is not None and (y > 0 or scale is float)
 
-    marks = [
-        el("line", x1=_px(to_x(m["x"])), x2=_px(to_x(m["x"])), y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
-        for m in chart.marks
-    ]
+    marks_x = [_px(to_x(mark["x"])) for mark in chart.marks]
+    marks = [el("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark") for x in marks_x]
     lines = [
         el("polyline", points=segment, class_=f"l{line.style}")
         for line in chart.lines

@@ -15,9 +15,10 @@ from typing import Any
 from outdo.report import page
 from outdo.report.charts import as_data, grpo_charts, sft_charts
 from outdo.report.facts import RunFacts, read_facts
-from outdo.report.html import Raw, el, escaped, joined
+from outdo.report.html import Raw, el, joined
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import report_path
+from outdo.runs.values import as_dict
 
 SCRIPTS = ("web/scale.js", "web/draw.js", "web/chart.js", "page.js")  # in the order of their imports
 
@@ -47,6 +48,7 @@ def report_page(facts: RunFacts) -> str:
     grpo_axes = {"steps": steps, "time": facts.metrics.time, "tokens": facts.metrics.tokens}
     axes = {"grpo": grpo_axes, "sft": {"steps": sft_steps}}
     data = {"axes": axes, "charts": as_data([*charts, *supervised])}
+    versions = as_dict(facts.page.facts.get("versions"))
     body = el(
         "main",
         page.head(facts),
@@ -58,7 +60,7 @@ def report_page(facts: RunFacts) -> str:
         page.time_spent(facts),
         page.recipe(facts),
         page.repeat(facts),
-        el("footer", f"Written by outdo {_version(facts)}", class_="dim"),
+        el("footer", f"Written by outdo {versions.get('outdo', '')}", class_="dim"),
     )
     style, script = _file("page.css"), _script()
     data_tag = _tag("script", _embedded(data), ' type="application/json" id="data"')
@@ -112,8 +114,3 @@ def _script() -> str:
     """The chart scripts and the page's own, as one module."""
     lines = [line for name in SCRIPTS for line in _file(name).splitlines() if not line.startswith("import ")]
     return "\n".join(line.removeprefix("export ") for line in lines)
-
-
-def _version(facts: RunFacts) -> Raw:
-    versions = facts.page.facts.get("versions")
-    return escaped(str(versions.get("outdo", "")) if isinstance(versions, dict) else "")

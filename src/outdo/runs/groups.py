@@ -107,7 +107,6 @@ def _messages(row: JsonRow, max_chars: int) -> list[dict[str, Any]]:
 
 
 def prompt_text(row: JsonRow, max_chars: int = LIST_CHARS) -> str:
-    """The text of the last message."""
     messages = _messages(row, max_chars)
     content = messages[-1].get("content") if messages else ""
     return as_text(content if isinstance(content, str) else str(content), max_chars)

@@ -208,8 +208,6 @@ def read_locations(root: Path, locations: Iterable[Location], max_bytes: int) ->
 
 
 class GroupIndex:
-    """All group files of one run."""
-
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
         self._files: dict[int, GroupFile] = {}
@@ -284,7 +282,6 @@ class AllGroups:
 
 
 def problems_of(files: list[GroupFile]) -> list[str]:
-    """What could not be read of these files."""
     lines = [file.problem for file in files if file.problem]
     invalid = [file for file in files if file.invalid]
     if invalid:

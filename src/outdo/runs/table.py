@@ -32,7 +32,6 @@ class Frame:
         return len(self.steps)
 
     def head(self, count: int) -> Frame:
-        """The first `count` rows."""
         return Frame(self.steps[:count], {name: column[:count] for name, column in self.columns.items()})
 
     def get(self, name: str) -> Column:
@@ -40,7 +39,6 @@ class Frame:
         return np.full(len(self.steps), np.nan) if column is None else column
 
     def between(self, first: int | None, last: int | None) -> Frame:
-        """The rows of those steps."""
         if first is None and last is None:
             return self
         low, high = -MAX_EXACT_INT if first is None else first, MAX_EXACT_INT if last is None else last
@@ -169,7 +167,6 @@ def downsample(column: Column, starts: NDArray[np.int64] | None) -> Points:
 
 
 def last_of_bins(column: NDArray[Any], starts: NDArray[np.int64] | None) -> NDArray[Any]:
-    """The last row of each bin."""
     return column if starts is None else column[np.append(starts[1:], len(column)) - 1]
 
 
