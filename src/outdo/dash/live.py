@@ -206,8 +206,8 @@ class Live:
                 watcher = self._join(viewer, name, folder)
                 await watcher.ready.wait()
                 events, rows = await asyncio.to_thread(watcher.catch_up, step)
-                for event in events:
-                    yield viewer.format(event)
+                for missed in events:
+                    yield viewer.format(missed)
                 viewer.rows[name] = rows
             while True:
                 try:

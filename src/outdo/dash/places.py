@@ -71,8 +71,7 @@ class Places:
 
 def list_folders(root: Path) -> Listing:
     """Every folder that holds a run or a sweep. Links are not followed: their targets are listed where they are."""
-    runs: list[str] = []
-    sweeps: list[str] = []
+    runs, sweeps = list[str](), list[str]()
     for visited, (place, folders, files) in enumerate(os.walk(root)):
         if visited == MAX_FOLDERS:
             problem = f"{root} has more than {MAX_FOLDERS} folders: not all were searched"

@@ -70,12 +70,8 @@ def _truth(history: History) -> tuple[str, Shift] | None:
 
 
 def _between(first: Held, last: Held) -> Shift:
-    return Shift(first.success, last.success, math.hypot(_error(first), _error(last)))
-
-
-def _error(point: Held) -> float:
-    share = (point.success * point.n + 1) / (point.n + 2)
-    return math.sqrt(share * (1 - share) / point.n)
+    shares = [((point.success * point.n + 1) / (point.n + 2), point.n) for point in (first, last)]
+    return Shift(first.success, last.success, math.hypot(*(math.sqrt(share * (1 - share) / n) for share, n in shares)))
 
 
 def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:

@@ -157,6 +157,8 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
     frame = reader.metrics.frame()
     seconds, memory = column_sum(frame, "time/step"), frame.get("memory")
     memory = memory[np.isfinite(memory)]
+    with np.errstate(all="ignore"):
+        counts = np.round(frame.get("tokens") / frame.get("len_mean"))  # of each step's answers
     facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
     return RunPage(
         summary=summary,
@@ -165,18 +167,11 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
         tokens=int(column_sum(frame, "tokens")),
         seconds=seconds,
         device_seconds=seconds * (as_int(manifest.get("world_size")) or 1),
-        answers=_num_answers(frame),
+        answers=int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)])),
         memory=as_int(float(memory.max())) if len(memory) else None,
         phases=_phases(frame),
         trouble=list(dict.fromkeys([*summary.trouble, *unread, *reader.metrics.problems()])),
     )
-
-
-def _num_answers(frame: Frame) -> int:
-    """A step's answers are its tokens by their mean length."""
-    with np.errstate(all="ignore"):
-        counts = np.round(frame.get("tokens") / frame.get("len_mean"))
-    return int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)]))
 
 
 def _phases(frame: Frame) -> dict[str, float]:

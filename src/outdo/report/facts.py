@@ -38,12 +38,8 @@ class RunFacts:
     problems: list[str]
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        return self.page.recipe
-
-    @property
     def changed(self) -> dict[str, Any]:
-        return {key: value for key, value in self.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+        return {key: value for key, value in self.page.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
 
 
 def read_facts(folder: Path) -> RunFacts:

@@ -227,7 +227,7 @@ def _legend(style: int, name: str) -> Raw:
 def recipe(facts: RunFacts) -> Raw:
     changed, all_keys = (
         [[el("code", key), el("code", sentences.format_value(value))] for key, value in keys.items()]
-        for keys in (facts.changed, facts.recipe)
+        for keys in (facts.changed, facts.page.recipe)
     )
     return section(
         "Recipe",
@@ -248,7 +248,7 @@ def repeat(facts: RunFacts) -> Raw:
         for name in ("device", "num_parameters", "data")
         if manifest.get(name)
     ]
-    command = el("pre", sentences.repeat_command(facts.page.summary.kind, facts.recipe), class_="command")
+    command = el("pre", sentences.repeat_command(facts.page.summary.kind, facts.page.recipe), class_="command")
     return section("Repeat this run", command, table([], rows, "narrow") if rows else None, id_="again")
 
 

@@ -80,6 +80,7 @@ def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
     """One row of groups. Values of the wrong type are dropped."""
     answers = [_answer(i, answer, max_chars) for i, answer in enumerate(_answers(row))]
     rewards = [answer.reward for answer in answers if answer.reward is not None]
+    counts: Any = {name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")}
     return GroupRecord(
         step=as_int(row.get("step")) or 0,
         prompt_id=as_text(row.get("prompt_id")),
@@ -89,7 +90,7 @@ def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
         version=as_int(row.get("version")),
         mean=_finite(statistics.fmean, rewards),
         spread=_finite(statistics.pstdev, rewards),
-        **{name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")},
+        **counts,
         answers=answers,
     )
 
