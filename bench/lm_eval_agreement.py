@@ -21,11 +21,11 @@ from typing import Any
 from bench import machine
 from bench.peers import venv
 from outdo.cli.progress import progress_bar
-from outdo.evals.estimate import paired_difference, wilson
 from outdo.evals.loading import run_with_model
 from outdo.evals.report import EvalResult
 from outdo.evals.settings import EvalSettings
 from outdo.evals.suite import EvalSplit, evaluate_model
+from outdo.metrics.estimate import paired_difference, wilson
 from outdo.models.load import Policy, save_policy
 from outdo.parallel.host import share_cores
 from outdo.rewards.answer import gsm8k

@@ -295,7 +295,7 @@ def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None
 
 def test_public_names() -> None:
     from outdo import GRPOTrainer, evaluate, group_advantages, grpo_loss, k3_kl, pass_at_k
-    from outdo.evals import estimate
+    from outdo.metrics import estimate
 
     assert estimate.pass_at_k is pass_at_k and callable(evaluate) and callable(GRPOTrainer)
     assert callable(group_advantages) and callable(grpo_loss) and callable(k3_kl)

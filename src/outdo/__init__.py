@@ -16,7 +16,7 @@ _NAMES = {
     "outdo.algo.divergence": ("k1_kl", "k2_kl", "k3_kl"),
     "outdo.algo.losses": ("grpo_loss",),
     "outdo.api": ("evaluate", "sft", "train"),
-    "outdo.evals.estimate": ("pass_at_k", "wilson"),
+    "outdo.metrics.estimate": ("pass_at_k", "wilson"),
     "outdo.recipe.load": ("load_recipe",),
     "outdo.recipe.schema": ("Recipe",),
     "outdo.report.plot": ("plot",),
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from outdo.api import evaluate as evaluate
     from outdo.api import sft as sft
     from outdo.api import train as train
-    from outdo.evals.estimate import pass_at_k as pass_at_k
-    from outdo.evals.estimate import wilson as wilson
+    from outdo.metrics.estimate import pass_at_k as pass_at_k
+    from outdo.metrics.estimate import wilson as wilson
     from outdo.recipe.load import load_recipe as load_recipe
     from outdo.recipe.schema import Recipe as Recipe
     from outdo.report.plot import plot as plot

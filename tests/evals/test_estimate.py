@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outdo.evals.estimate import mean_interval, paired_difference, pass_at_k, ratio_difference, wilson
+from outdo.metrics.estimate import mean_interval, paired_difference, pass_at_k, ratio_difference, wilson
 
 
 def test_pass_at_k_by_enumeration():

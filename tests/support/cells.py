@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 
 
 def row(setting: str, seed: int, right: int, n: int = 200, wrong: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from outdo.doctor.compare import by_problem
 from outdo.doctor.run_row import advantage_noise, troubles
-from outdo.sweeps.analysis import by_problem, difference, settings_of, t_interval, t_quantile
+from outdo.metrics.estimate import t_interval, t_quantile
+from outdo.sweeps.analysis import difference, settings_of
 from outdo.sweeps.choice import choose
 from support.cells import row
 

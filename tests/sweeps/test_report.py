@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from outdo.evals.estimate import paired_difference
+from outdo.metrics.estimate import paired_difference
 from outdo.sweeps.analysis import settings_of
 from outdo.sweeps.choice import choose
 from outdo.sweeps.draw import draw

@@ -12,7 +12,7 @@ import torch
 from outdo.algo.advantage import group_advantages, reinforce_pp_advantages
 from outdo.algo.losses import grpo_loss
 from outdo.errors import GraderError
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 from outdo.rewards.answer import exact, final_answers, numeric
 from outdo.rewards.compose import Reward, Rewards, find_rewards, grade
 from outdo.rewards.form import overlong

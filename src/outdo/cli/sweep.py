@@ -172,6 +172,7 @@ def compare(
     \b
       outdo compare runs/ONE runs/TWO
     """
+    from outdo.doctor.compare import describe_sides
     from outdo.sweeps import compare as compared
 
     if len(runs) < 2:
@@ -185,5 +186,5 @@ def compare(
     console = Console(highlight=False)
     for part in compared.tables(sides, console.width):
         console.print(part)
-    for line in compared.describe_sides(sides):
+    for line in describe_sides(sides):
         console.print(line, markup=False, soft_wrap=True)

@@ -2,6 +2,6 @@
 
 app.py        the endpoints; models.py: what they answer with, beside the records of `outdo.runs` and `outdo.doctor`
 places.py     which folders hold runs, and which folder a run's id names
-summaries.py, sweeps.py, prompts.py, compare.py   what is computed for an endpoint
+summaries.py, prompts.py   what is computed for an endpoint
 live.py       server-sent events; guard.py: access control; page.py: files and HTML; serve.py: the process
 """

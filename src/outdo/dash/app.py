@@ -16,8 +16,8 @@ from outdo.dash.guard import LOOPBACK, Guard
 from outdo.dash.live import Live, parse_event_id
 from outdo.dash.places import SWEEP, Places, UnknownId
 from outdo.dash.prompts import improved_prompts, prompt_page
-from outdo.dash.summaries import Summaries
-from outdo.dash.sweeps import Sweeps, sweep_page
+from outdo.dash.summaries import Summaries, Sweeps, sweep_page
+from outdo.doctor.compare import Comparison, compare_runs
 from outdo.doctor.report import Findings, findings_of
 from outdo.doctor.summary import RunPage, RunSummary, run_page
 from outdo.metrics.catalogue import CATALOGUE
@@ -57,8 +57,6 @@ SORT_KEYS: dict[Sort, Callable[[GroupRecord], Any]] = {
 
 
 class ApiState:
-    """What the endpoints share."""
-
     def __init__(self, root: Path) -> None:
         self.places = Places(root)
         self.root = self.places.root
@@ -86,12 +84,7 @@ def guarded(api: FastAPI, token: str | None = None, loopback: bool = True, port:
 def make_api(root: Path) -> FastAPI:
     state = ApiState(root)
     app = FastAPI(
-        title="outdo dash",
-        description=ABOUT,
-        version="1",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/api/openapi.json",
+        title="outdo dash", description=ABOUT, version="1", docs_url=None, redoc_url=None, openapi_url=page.SCHEMA
     )
     app.state.api = state
 
@@ -123,8 +116,7 @@ def _add_runs(app: FastAPI, state: ApiState) -> None:
             if status in ("", run.status) and kind in ("", run.kind) and _matches(run, q.casefold().split())
         ]
         matches.sort(key=lambda run: run.started or "", reverse=True)
-        sweeps = [state.sweeps.of(state.root / sweep_id, sweep_id) for sweep_id in listing.sweeps]
-        shown = [sweep for sweep in sweeps if sweep]
+        shown = [sweep for each in listing.sweeps if (sweep := state.sweeps.of(state.root / each, each))]
         root, problems = as_text(str(state.root)), list(listing.problems)
         return answer_json(models.Runs(root=root, runs=matches, sweeps=shown, trouble=problems))
 
@@ -227,13 +219,9 @@ def _location(reader: RunReader, step: int, prompt: str) -> Location:
 
 
 def _ranges(steps: list[int]) -> list[list[int]]:
-    ranges: list[list[int]] = []
-    for step in steps:
-        if ranges and step == ranges[-1][1] + 1:
-            ranges[-1][1] = step
-        else:
-            ranges.append([step, step])
-    return ranges
+    known = set(steps)
+    firsts, lasts = ([step for step in steps if step + way not in known] for way in (-1, 1))
+    return [[first, last] for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _add_prompts(app: FastAPI, state: ApiState) -> None:
@@ -252,19 +240,16 @@ def _add_prompts(app: FastAPI, state: ApiState) -> None:
 
 
 def _add_comparisons(app: FastAPI, state: ApiState) -> None:
-    @_get(app, "/api/compare", models.Comparison)
+    @_get(app, "/api/compare", Comparison)
     def compare(run: RunIds) -> Response:
         """Runs side by side, as `outdo compare` has them; differences are from the first."""
-        from outdo.dash.compare import compare_runs  # it imports half of the package
-
         return answer_json(compare_runs([(state.reader(each), state.summary(each)) for each in dict.fromkeys(run)]))
 
     @_get(app, "/api/sweep", models.SweepPage)
     def sweep(sweep: Annotated[str, Query(max_length=4096, description="a sweep's id")]) -> Response:
         """A sweep: its cells, and the best setting."""
-        folder = state.places.sweep(sweep)
         try:
-            return answer_json(sweep_page(state.root, folder, sweep))
+            return answer_json(sweep_page(state.root, state.places.sweep(sweep), sweep))
         except (OSError, ValueError) as error:
             raise HTTPException(404, f"{SWEEP} cannot be read: {error}") from None
 

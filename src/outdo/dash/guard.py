@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -31,7 +25,7 @@ class Guard:
     """Checks the token where there is one. On loopback, checks that the request names this machine: a foreign page that
     points its own name here (DNS rebinding) sends another."""
 
-    def __init__(self, app: App, token: str | None, hosts: frozenset[str] | None, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, hosts: frozenset[str] | None, port: int) -> None:
         self.app, self.token, self.hosts = app, token, hosts
         self.cookie = f"outdo-dash-{port}"  # cookies are shared by all ports of a host
 
@@ -79,9 +73,8 @@ def _with_headers(send: Send, path: str, cookie: str) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
-            more = dict(HEADERS)
-            more[b"content-security-policy"] = POLICY.encode()
-            more[b"cache-control"] = b"no-store" if path.startswith(("/api", "/report")) else b"no-cache"
+            cache = b"no-store" if path.startswith(("/api", "/report")) else b"no-cache"
+            more = {**HEADERS, b"content-security-policy": POLICY.encode(), b"cache-control": cache}
             headers += [(name, value) for name, value in more.items() if name not in names]
             if cookie:
                 headers.append((b"set-cookie", cookie.encode()))

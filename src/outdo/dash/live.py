@@ -14,7 +14,7 @@ from outdo.doctor.report import findings_of
 from outdo.doctor.summary import RunSummary
 from outdo.runs.curves import curves_since, eval_records
 from outdo.runs.manifest import manifest_path
-from outdo.runs.run_reader import RunCache, RunReader, run_stamps, status_stamps
+from outdo.runs.run_reader import RunCache, RunReader, Stamps, run_stamps, status_stamps
 from outdo.runs.safe_open import file_stamp
 from outdo.runs.table import Frame
 from outdo.runs.values import Record
@@ -78,7 +78,6 @@ def reset_event(run: str, rows: int = 0, step: int | None = None) -> Event:
 
 
 def rows_event(run: str, frame: Frame, start: int, step: int) -> Event:
-    """The rows from `start` on."""
     curves = curves_since(frame, start)
     return Event("metrics", run, encode(NewRows(run=run, **dict(curves))), step, len(frame))
 
@@ -89,8 +88,8 @@ class Watcher:
     def __init__(self, name: str, folder: Path, reader: RunReader, summaries: Summaries) -> None:
         self.name, self.folder, self.reader, self.summaries = name, folder, reader, summaries
         self.viewers: set[Viewer] = set()
-        self.run_stamps: tuple[object, ...] = ()
-        self.status_stamps: tuple[object, ...] = ()
+        self.run_stamps: Stamps = ()
+        self.status_stamps: Stamps = ()
         self.rows, self.restarts, self.evals, self.findings = 0, 0, 0, 0
         self.summary: RunSummary | None = None
         self.is_gone = False
@@ -186,8 +185,6 @@ class Watcher:
 
 
 class Live:
-    """All watchers and streams."""
-
     def __init__(self, cache: RunCache, summaries: Summaries) -> None:
         self.cache, self.summaries = cache, summaries
         self.watchers: dict[str, Watcher] = {}
@@ -209,26 +206,22 @@ class Live:
                 watcher = self._join(viewer, name, folder)
                 await watcher.ready.wait()
                 events, rows = await asyncio.to_thread(watcher.catch_up, step)
-                for event in events:
-                    yield viewer.format(event)
+                for missed in events:
+                    yield viewer.format(missed)
                 viewer.rows[name] = rows
-            async for text in self._events(viewer):
-                yield text
+            while True:
+                try:
+                    event = await asyncio.wait_for(viewer.queue.get(), PING_INTERVAL)
+                except TimeoutError:
+                    yield b": ping\n\n"
+                    continue
+                if event is None:
+                    return
+                if text := viewer.format(event):
+                    yield text
         finally:
             self.viewers.discard(viewer)
             self._leave(viewer)
-
-    async def _events(self, viewer: Viewer) -> AsyncIterator[bytes]:
-        while True:
-            try:
-                event = await asyncio.wait_for(viewer.queue.get(), PING_INTERVAL)
-            except TimeoutError:
-                yield b": ping\n\n"
-                continue
-            if event is None:
-                return
-            if text := viewer.format(event):
-                yield text
 
     def _join(self, viewer: Viewer, name: str, folder: Path) -> Watcher:
         watcher = self.watchers.get(name)
@@ -239,14 +232,12 @@ class Live:
         return watcher
 
     def _leave(self, viewer: Viewer) -> None:
-        for name in viewer.runs:
-            watcher = self.watchers.get(name)
-            if watcher is not None:
-                watcher.viewers.discard(viewer)
-                if not watcher.viewers:
-                    del self.watchers[name]
-                    if watcher.task:
-                        watcher.task.cancel()
+        for watcher in [self.watchers[name] for name in viewer.runs if name in self.watchers]:
+            watcher.viewers.discard(viewer)
+            if not watcher.viewers:
+                del self.watchers[watcher.name]
+                if watcher.task:
+                    watcher.task.cancel()
 
     def close(self) -> None:
         """Ends every stream; from any thread, and from a signal's handler."""

@@ -12,7 +12,7 @@ from outdo.doctor.summary import RunSummary
 from outdo.metrics.catalogue import Signal
 from outdo.runs.curves import Curves, EvalRecord
 from outdo.runs.groups import GroupRecord, GroupStats, TokenRecord
-from outdo.runs.values import Number, PartialRecord, Record
+from outdo.runs.values import PartialRecord, Record
 
 
 class SweepSummary(Record):
@@ -58,7 +58,7 @@ class Tokens(Record):
 class PromptStep(GroupStats):
     """A prompt at one step; `best` is the start of the answer with the highest reward."""
 
-    rewards: list[Number]
+    rewards: list[float | None]
     best: str
 
 
@@ -80,21 +80,6 @@ class PromptGain(Record):
 
 class Improved(PartialRecord):
     prompts: list[PromptGain]
-
-
-class DifferingKey(Record):
-    """A recipe key in which runs differ, with its value in each, in the order of the query."""
-
-    key: str
-    values: list[Any]
-
-
-class Comparison(PartialRecord):
-    runs: list[str]
-    keys: list[DifferingKey]
-    rows: list[dict[str, Any]]
-    differences: list[dict[str, Any]]
-    notes: list[str]
 
 
 class SweepPage(SweepSummary, PartialRecord):

@@ -23,6 +23,7 @@ TYPES = {
     ".woff2": "font/woff2",
 }
 MAX_REPORT_BYTES = 64 << 20
+SCHEMA = "/api/openapi.json"
 # A report may run its own script and reach nothing: it has no origin, and may load from no address.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -67,7 +68,7 @@ def _head(schema: dict[str, Any]) -> str:
         '<link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/style.css">'
         '</head><body><main><div class="page">'
         f"<h1>{title}</h1><p>{html.escape(schema['info'].get('description', ''))}</p>"
-        '<p><a href="/api/openapi.json">openapi.json</a></p>'
+        f'<p><a href="{SCHEMA}">openapi.json</a></p>'
     )
 
 

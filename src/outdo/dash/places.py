@@ -71,36 +71,16 @@ class Places:
 
 def list_folders(root: Path) -> Listing:
     """Every folder that holds a run or a sweep. Links are not followed: their targets are listed where they are."""
-    runs: list[str] = []
-    sweeps: list[str] = []
-    queue = [("", 0)]
-    visited = 0
-    while queue and visited < MAX_FOLDERS:
-        name, depth = queue.pop()
-        visited += 1
-        try:
-            with os.scandir(root / name) as iterator:
-                entries = list(iterator)
-        except OSError:
-            continue
-        names = {entry.name for entry in entries}
-        if MANIFEST in names:
-            runs.append(name or ".")
-        if SWEEP in names:
-            sweeps.append(name or ".")
-        if depth < MAX_DEPTH:
-            skipped = SUBFOLDERS if MANIFEST in names else frozenset()
-            folders = [entry.name for entry in entries if _may_hold_runs(entry) and entry.name not in skipped]
-            queue += [(f"{name}/{each}" if name else each, depth + 1) for each in folders]
-    problems = (f"{root} has more than {MAX_FOLDERS} folders: not all were searched",) if queue else ()
-    return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)), problems)
-
-
-def _may_hold_runs(entry: os.DirEntry[str]) -> bool:
-    """Not hidden, and with a name that an address can hold."""
-    if entry.name.startswith(".") or not entry.name.isprintable():
-        return False
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
+    runs, sweeps = list[str](), list[str]()
+    for visited, (place, folders, files) in enumerate(os.walk(root)):
+        if visited == MAX_FOLDERS:
+            problem = f"{root} has more than {MAX_FOLDERS} folders: not all were searched"
+            return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)), (problem,))
+        parts, names = Path(place).relative_to(root).parts, {*folders, *files}
+        for file, ids in ((MANIFEST, runs), (SWEEP, sweeps)):
+            if file in names:
+                ids.append("/".join(parts) or ".")
+        skipped = SUBFOLDERS if MANIFEST in names else frozenset()
+        shown = [name for name in folders if not name.startswith(".") and name.isprintable()]  # an address can hold it
+        folders[:] = [name for name in shown if name not in skipped] if len(parts) < MAX_DEPTH else []
+    return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)))

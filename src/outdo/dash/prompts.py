@@ -30,17 +30,14 @@ def prompt_page(root: Path, index: GroupIndex, prompt_id: str) -> PromptPage | N
         problems.append(f"the prompt was sampled {len(indices)} times: {MAX_STEPS} of them are shown")
         indices = indices[np.linspace(0, len(indices) - 1, MAX_STEPS).astype(np.int64)]
     steps: list[PromptStep] = []
-    prompt = ""
     records, unread = load_groups(root, [groups.location(i) for i in indices.tolist()])
+    records = [group for group in records if group.prompt_id == prompt_id]  # another may have the same key
+    prompt = next((group.prompt for group in records if group.prompt), "")
     for group in records:
-        if group.prompt_id != prompt_id:  # another prompt with the same key
-            continue
-        prompt = prompt or group.prompt
         graded = [answer for answer in group.answers if answer.reward is not None]
         best = max(graded, key=lambda answer: answer.reward or 0.0).text[:MAX_BEST_CHARS] if graded else ""
-        rewards = [answer.reward for answer in group.answers]
         same = group.model_dump(include=set(GroupStats.model_fields))
-        steps.append(PromptStep(rewards=rewards, best=best, **same))
+        steps.append(PromptStep(rewards=[answer.reward for answer in group.answers], best=best, **same))
     if not steps and not len(indices):
         return None
     steps.sort(key=lambda step: step.step)

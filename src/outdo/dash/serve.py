@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from outdo.errors import OutdoError, RecipeError
 
 PORT = 8787
 MAX_PORTS = 50  # to try, from the given one on
 REQUIRED = ("fastapi", "uvicorn")
-MISSING = "the dashboard needs {}: pip install 'outdo[dash]'"
 NICE = 10  # training has priority
 PR_SET_PDEATHSIG = 1
 
@@ -52,9 +52,8 @@ class Bound:
 
 def require() -> None:
     """Raises RecipeError where the extra is not installed."""
-    missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise RecipeError(MISSING.format(" and ".join(missing)))
+    if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
+        raise RecipeError(f"the dashboard needs {' and '.join(missing)}: pip install 'outdo[dash]'")
 
 
 def is_loopback(host: str) -> bool:
@@ -137,14 +136,9 @@ def serve_beside(root: Path, notify: Callable[[str], None]) -> Iterator[None]:
         bound = bind()
         command = [sys.executable, "-m", "outdo", "dash", str(root), "--no-open"]
         command += ["--fd", str(bound.sock.fileno()), "--parent", str(os.getpid())]
-        child = subprocess.Popen(
-            command,
-            pass_fds=(bound.sock.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches training only, which ends the server
-        )
+        silent: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        # In a session of its own, Ctrl-C reaches training only, which ends the server.
+        child = subprocess.Popen(command, pass_fds=(bound.sock.fileno(),), start_new_session=True, **silent)
         notify(f"dashboard at {bound.address}")
         bound.sock.close()
     except (OutdoError, OSError) as error:
@@ -153,16 +147,12 @@ def serve_beside(root: Path, notify: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         if child is not None:
-            _stop(child)
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(3)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+            child.terminate()
+            try:
+                child.wait(3)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
 
 
 def inherit(descriptor: int) -> Bound:

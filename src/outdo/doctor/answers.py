@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from outdo.doctor.history import Answers
 from outdo.errors import RunError
 from outdo.runs.layout import group_files
-from outdo.runs.reader import read_rows
+from outdo.runs.reader import JsonRow, read_rows
 
 MAX_GROUPS = 400  # read from each file
 MAX_FILES = 3  # the first and the last ones
 MAX_PHRASE_WORDS = 4
 MAX_TEXT_CHARS = 90  # of an answer that is shown
 
-GroupRow = Mapping[str, Any]
 AnswerKey = tuple[str, str, int, str]  # prompt, text, number of tokens, finish: what makes two answers the same
 PaidAnswer = tuple[str, str, float, str]  # prompt, text, reward, verdict
 
@@ -38,7 +36,7 @@ def read_answers(folder: Path, skipped: list[str]) -> Answers:
         raise RunError(f"{files[0].parent}: rows are not as a run writes them ({error!r:.80})") from None
 
 
-def _read_ends(path: Path, skipped: list[str]) -> Iterator[GroupRow]:
+def _read_ends(path: Path, skipped: list[str]) -> Iterator[JsonRow]:
     """Rows from the start and the end of a file; all where they are few."""
     with path.open("rb") as file:
         count = sum(1 for _ in file)
@@ -48,7 +46,7 @@ def _read_ends(path: Path, skipped: list[str]) -> Iterator[GroupRow]:
             yield row
 
 
-def summarize_answers(rows: Sequence[GroupRow], gained: bool = True) -> Answers:
+def summarize_answers(rows: Sequence[JsonRow], gained: bool = True) -> Answers:
     """Rows of groups, in the order of their steps. `gained` takes the longest to compute."""
     repeated, differing, example = _disagreement(rows)
     reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
@@ -56,12 +54,12 @@ def summarize_answers(rows: Sequence[GroupRow], gained: bool = True) -> Answers:
     return Answers(repeated, differing, example, _cut(broken), _gained(rows) if gained else ())
 
 
-def _disagreement(rows: Sequence[GroupRow]) -> tuple[int, int, str]:
+def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
     """The number of answers given more than once, the number of them with different verdicts, and an example.
 
     Across groups only verdicts are compared, within a group also rewards: a reward may depend on the siblings.
     """
-    by_answer: dict[AnswerKey, dict[int, list[GroupRow]]] = defaultdict(lambda: defaultdict(list))
+    by_answer: dict[AnswerKey, dict[int, list[JsonRow]]] = defaultdict(lambda: defaultdict(list))
     for index, row in enumerate(rows):
         for answer in row["completions"]:
             if answer["verdict"] != "broken":
@@ -77,19 +75,17 @@ def _disagreement(rows: Sequence[GroupRow]) -> tuple[int, int, str]:
     return len(repeated), len(differing), example
 
 
-def _differing(groups: Sequence[Sequence[GroupRow]]) -> Counter[str]:
+def _differing(groups: Sequence[Sequence[JsonRow]]) -> Counter[str]:
     """The counts of each verdict of one answer, in the groups that have it; empty where there is only one verdict."""
     verdicts = Counter(answer["verdict"] for group in groups for answer in group)
     rewards = [Counter(f"{answer['verdict']} ({answer['reward']:g})" for answer in group) for group in groups]
     return next((counts for counts in (verdicts, *rewards) if len(counts) > 1), Counter())
 
 
-def _gained(rows: Sequence[GroupRow]) -> tuple[str, ...]:
+def _gained(rows: Sequence[JsonRow]) -> tuple[str, ...]:
     """What the best-paid answers of the last groups have in common that those of the first did not."""
     third = len(rows) // 3
-    if not third:
-        return ()
-    early, late = _best_paid(rows[:third]), _best_paid(rows[-third:])
+    early, late = _best_paid(rows[:third]), _best_paid(rows[len(rows) - third :])
     if not early or not late:
         return ()
     prompts = {row["prompt_id"]: row["messages"][-1]["content"] for row in rows}
@@ -97,20 +93,15 @@ def _gained(rows: Sequence[GroupRow]) -> tuple[str, ...]:
     return (*_phrase(early, late), *_form(early, late), *_length(early, late), *examples)
 
 
-def _best_paid(rows: Sequence[GroupRow]) -> list[PaidAnswer]:
+def _best_paid(rows: Sequence[JsonRow]) -> list[PaidAnswer]:
     """The better-paid half of the answers, best first; with the same reward, those that are not right come first."""
-    flat = [
-        (row["prompt_id"], a["text"], float(a["reward"]), a["verdict"])
-        for row in rows
-        for a in row["completions"]
-        if a["reward"] is not None
-    ]
+    paid = [(row["prompt_id"], a) for row in rows for a in row["completions"] if a["reward"] is not None]
+    flat = [(prompt_id, a["text"], float(a["reward"]), a["verdict"]) for prompt_id, a in paid]
     flat.sort(key=lambda a: (-a[2], a[3] == "right"))
     return flat[: max(1, len(flat) // 2)]
 
 
 def _phrase(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
-    """The phrase that became most common."""
     before, after = (_phrases([text for _, text, *_ in part]) for part in (early, late))
     rise = {phrase: share - before.get(phrase, 0.0) for phrase, share in after.items()}
     best = max(rise, key=lambda phrase: (round(rise[phrase], 2), len(phrase)), default="")
@@ -130,7 +121,6 @@ def _phrases(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _form(early: Sequence[PaidAnswer], late: Sequence[PaidAnswer]) -> list[str]:
-    """Tags and marks that became more frequent."""
     lines = []
     for mark in ("<think>", "<answer>", "\\boxed", "####", "```", "\n"):
         before, after = (sum(text.count(mark) for _, text, *_ in part) / len(part) for part in (early, late))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Severity = Literal["critical", "warning", "info"]
@@ -12,7 +12,7 @@ Direction = Literal["up", "down", "steady"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """A signal before and after and its slope, or a note where there is no number."""
+    """A signal before and after and its slope, or a note instead of numbers."""
 
     signal: str
     before: float | None = None
@@ -29,9 +29,8 @@ class Evidence:
         return f"{text}: {self.note}" if self.note and self.after is not None else f"{text} {self.note}".rstrip()
 
     def row(self) -> dict[str, Any]:
-        return {"signal": self.signal, "before": self.before, "after": self.after, "slope": self.slope} | {
-            "words": self.describe()
-        }
+        numbers = {"before": self.before, "after": self.after, "slope": self.slope}
+        return {"signal": self.signal, **numbers, "words": self.describe()}
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,6 @@ class Expect:
         verb = {"up": "rises", "down": "falls", "steady": "holds"}[self.direction]
         return f"{self.signal} {verb} within {self.steps} steps"
 
-    def row(self) -> dict[str, Any]:
-        return {"signal": self.signal, "direction": self.direction, "steps": self.steps}
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -91,7 +87,7 @@ class Finding:
             "step": self.step,
             "evidence": [item.row() for item in self.evidence],
             "change": self.change.row() if self.change else None,
-            "expect": self.expect.row() if self.expect else None,
+            "expect": asdict(self.expect) if self.expect else None,
             "page": self.page,
         }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outdo.doctor.names import CORE_SIGNALS, NON_FINITE, canonical_values, finite_number, is_success_part
+from outdo.doctor.names import CORE_SIGNALS, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 from outdo.doctor.signals import Curve, finite, slope
 
 MAX_STEP = 1e12  # a larger number is something else, such as a time
@@ -17,8 +17,6 @@ EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 
 @dataclass(frozen=True)
 class Held:
-    """Held-out success at one step."""
-
     step: int
     success: float
     n: int = EVAL_SIZE
@@ -69,7 +67,6 @@ class History:
         return slope(self[name]) / self.stride
 
     def since(self, index: int) -> History:
-        """The rows from an index on."""
         if not index:
             return self
         held = tuple(point for point in self.held if index < len(self) and point.step >= self.steps[index])
@@ -77,7 +74,6 @@ class History:
         return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
     def until(self, index: int) -> History:
-        """The rows before an index."""
         columns = {name: curve[:index] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[:index], columns=columns)
 
@@ -107,15 +103,11 @@ def from_rows(
                 by_step.popitem()
             by_step[step] = {k: value for k, value in by_step[step].items() if not k.startswith(NON_FINITE)}
         by_step[step] = by_step.get(step, {}) | signals
-    held = [*filter(None, map(_held, _main_split(evals))), *(held if all(0 <= p.success <= 1 for p in held) else ())]
-    steps = tuple(sorted(by_step))
-    return History(
-        steps,
-        _columns([by_step[step] for step in steps]),
-        tuple(sorted(held, key=lambda point: point.step)),
-        dict(recipe or {}),
-        answers or Answers(),
-    )
+    first_split = [row for row in evals if row.get("split") == evals[0].get("split")]  # others may be out of reach
+    held = [*filter(None, map(_held, first_split)), *(held if all(0 <= p.success <= 1 for p in held) else ())]
+    steps, ordered = tuple(sorted(by_step)), tuple(sorted(held, key=lambda point: point.step))
+    columns = _columns([by_step[step] for step in steps])
+    return History(steps, columns, ordered, dict(recipe or {}), answers or Answers())
 
 
 def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
@@ -136,21 +128,15 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
     columns = {name: np.array([values.get(name, np.nan) for values in rows], dtype=np.float64) for name in names}
     if "success_rate" in columns and not is_share(columns["success_rate"]):
         del columns["success_rate"]
-    if "success_rate" not in columns:
-        part = next((name for name, curve in columns.items() if is_success_part(name) and is_share(curve)), None)
-        return columns if part is None else {**columns, "success_rate": columns[part]}
+    part = next((name for name, curve in columns.items() if SUCCESS_PART.fullmatch(name) and is_share(curve)), None)
+    if part is not None:
+        columns.setdefault("success_rate", columns[part])
     return columns
 
 
 def is_share(curve: Curve) -> bool:
-    """Whether all values are from 0 to 1."""
     values = finite(curve)
     return bool(np.all((values >= 0) & (values <= 1)))
-
-
-def _main_split(evals: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows of the first split: another distribution may be out of the model's reach."""
-    return [row for row in evals if row.get("split") == evals[0].get("split")]
 
 
 def _held(row: Mapping[str, Any]) -> Held | None:

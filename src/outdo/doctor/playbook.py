@@ -15,8 +15,8 @@ class Entry:
     when: str
     why: str
     do: str
-    keys: str  # of the recipe
-    answers: str  # the signal that should respond
+    keys: str = ""  # of the recipe
+    answers: str = ""  # the signal that should respond
 
 
 PLAYBOOK: dict[str, Entry] = {
@@ -174,16 +174,12 @@ PLAYBOOK: dict[str, Entry] = {
         "none of the above holds",
         "Curves cannot show everything: read answers too.",
         "continue",
-        "",
-        "",
     ),
     "too_early": Entry(
         "There are too few steps for a diagnosis.",
         f"there are fewer than {at.TREND_STEPS} steps and no obvious failure",
         "A trend over a few noisy steps is mostly noise.",
         "run the doctor again later",
-        "",
-        "",
     ),
 }
 

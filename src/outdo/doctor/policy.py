@@ -49,7 +49,6 @@ def progress(history: History) -> float:
 
 
 def still_learns(history: History) -> bool:
-    """Whether success is rising in the later half."""
     goal = goal_of(history)
     if not history.has(goal):
         return False
@@ -133,14 +132,8 @@ def entropy_collapse(history: History) -> Finding | None:
         change = set_key(history.recipe, "entropy_coef", max(0.01, 4 * bonus))
     evidence = [Evidence("entropy_mean", start, late(entropy), history.slope("entropy_mean"))]
     evidence += movements(history, "informative", goal_of(history))
-    return Finding(
-        "entropy_collapse",
-        "critical",
-        history.step_at(onset(entropy, 0.5 * start, above=False)),
-        tuple(evidence),
-        change,
-        Expect("entropy_mean", "up", 20),
-    )
+    step, expect = history.step_at(onset(entropy, 0.5 * start, above=False)), Expect("entropy_mean", "up", 20)
+    return Finding("entropy_collapse", "critical", step, tuple(evidence), change, expect)
 
 
 def mode_collapse(history: History) -> Finding | None:
@@ -154,14 +147,9 @@ def mode_collapse(history: History) -> Finding | None:
         return None  # right answers may be the same
     evidence = [Evidence("group_diversity", start, late(kinds), history.slope("group_diversity"))]
     evidence += movements(history, "entropy_mean", goal_of(history))
-    return Finding(
-        "mode_collapse",
-        "warning",
-        history.step_at(onset(kinds, at.DIVERSITY_FRACTION * start, above=False)),
-        tuple(evidence),
-        higher_temperature(history.recipe),
-        Expect("group_diversity", "up", 20),
-    )
+    step = history.step_at(onset(kinds, at.DIVERSITY_FRACTION * start, above=False))
+    change, expect = higher_temperature(history.recipe), Expect("group_diversity", "up", 20)
+    return Finding("mode_collapse", "warning", step, tuple(evidence), change, expect)
 
 
 def noisy_advantage(history: History) -> Finding | None:
@@ -182,14 +170,8 @@ def noisy_advantage(history: History) -> Finding | None:
     if not evidence:
         return None
     evidence.append(movement(history, "reward_mean"))
-    return Finding(
-        "noisy_advantage",
-        "warning",
-        history.step_at(0),
-        tuple(evidence),
-        larger_groups(history.recipe),
-        Expect("reward_mean", "up", 50),
-    )
+    change, expect = larger_groups(history.recipe), Expect("reward_mean", "up", 50)
+    return Finding("noisy_advantage", "warning", history.step_at(0), tuple(evidence), change, expect)
 
 
 def steps_too_small(history: History) -> Finding | None:
@@ -206,15 +188,10 @@ def steps_too_small(history: History) -> Finding | None:
     if len(unmoved.keys() - {"clipfrac"}) < 2 or not all(unmoved.values()):  # clipfrac is 0 with one update a step
         return None
     rate = history.recipe.get("learning_rate")
-    evidence = movements(history, goal, *unmoved)
-    return Finding(
-        "steps_too_small",
-        "warning",
-        history.step_at(0),
-        tuple(evidence),
-        set_key(history.recipe, "learning_rate", float(f"{rate * 10:.3g}") if rate else 1e-5),
-        Expect("kl_mean" if history.has("kl_mean") else goal, "up", 40),
-    )
+    change = set_key(history.recipe, "learning_rate", float(f"{rate * 10:.3g}") if rate else 1e-5)
+    evidence = tuple(movements(history, goal, *unmoved))
+    expect = Expect("kl_mean" if history.has("kl_mean") else goal, "up", 40)
+    return Finding("steps_too_small", "warning", history.step_at(0), evidence, change, expect)
 
 
 def _unmoved(history: History) -> dict[str, bool]:
@@ -234,13 +211,11 @@ def _unmoved(history: History) -> dict[str, bool]:
 def steps_too_big(history: History) -> Finding | None:
     if len(history) < at.LEVEL_STEPS:
         return None
-    evidence, index = _large_updates(history)
+    evidence, index = large_updates(history)
     are_large = bool(evidence)
-    fall = _collapse(history)
-    if fall is not None:
-        evidence.append(fall[1])
+    if fall := _collapse(history):
         index = min(index, fall[0]) if are_large else fall[0]
-        evidence += movements(history, "entropy_mean", "grad_norm")
+        evidence += [fall[1], *movements(history, "entropy_mean", "grad_norm")]
     if not evidence:
         return None
     epsilon = history.recipe.get("epsilon", 0.2)
@@ -250,27 +225,22 @@ def steps_too_big(history: History) -> Finding | None:
     return Finding("steps_too_big", "critical", history.step_at(index), tuple(evidence), change, expect)
 
 
-def _large_updates(history: History) -> tuple[list[Evidence], int]:
-    """Signals of single updates that are too large, and their onset."""
-    evidence: list[Evidence] = []
-    index = len(history) - 1
+def large_updates(history: History) -> tuple[list[Evidence], int]:
+    """Signals of single updates that are too large, rather than many in a row, and their onset."""
+    large: list[tuple[int, Evidence]] = []
     if history.has("clipfrac", least=at.LEVEL_STEPS) and late(history["clipfrac"]) > at.CLIP_HIGH:
-        evidence.append(movement(history, "clipfrac"))
-        index = min(index, onset(history["clipfrac"], at.CLIP_HIGH))
-    step_kl = _large_step_kl(history)
-    if step_kl is not None:
-        evidence.append(step_kl[1])
-        index = min(index, step_kl[0])
+        large.append((onset(history["clipfrac"], at.CLIP_HIGH), movement(history, "clipfrac")))
+    if step_kl := _large_step_kl(history):
+        large.append(step_kl)
     if history.has("ratio_mean", least=at.LEVEL_STEPS):
         ratio = history["ratio_mean"]
         distance = np.abs(np.where(ratio > 0, ratio, np.nan) - 1)  # 0: there was no update
         if late(distance) > at.RATIO_OFF:
-            evidence.append(Evidence("ratio_mean", None, late(history["ratio_mean"]), None, "1 is no change"))
-            index = min(index, onset(distance, at.RATIO_OFF))
+            evidence = Evidence("ratio_mean", None, late(ratio), None, "1 is no change")
+            large.append((onset(distance, at.RATIO_OFF), evidence))
     if history.has("skipped_updates", least=at.LEVEL_STEPS) and late_mean(history["skipped_updates"]) > 0.2:
-        evidence.append(movement(history, "skipped_updates"))
-        index = min(index, onset(history["skipped_updates"], 0))
-    return evidence, index
+        large.append((onset(history["skipped_updates"], 0), movement(history, "skipped_updates")))
+    return [evidence for _, evidence in large], min((index for index, _ in large), default=len(history) - 1)
 
 
 def _large_step_kl(history: History) -> tuple[int, Evidence] | None:
@@ -286,11 +256,6 @@ def _large_step_kl(history: History) -> tuple[int, Evidence] | None:
     below = np.flatnonzero(levels <= at.STEP_KL_HIGH)
     index = int(at_N[below[-1] + 1 + size // 2]) if len(below) else 0  # the middle of the first window past the limit
     return index, Evidence("step_kl", float(levels[0]), float(levels[-1]), history.slope("step_kl"))
-
-
-def has_large_updates(history: History) -> bool:
-    """Whether single updates are too large, rather than many in a row."""
-    return bool(_large_updates(history)[0])
 
 
 def _collapse(history: History) -> tuple[int, Evidence] | None:
@@ -318,24 +283,13 @@ def _collapse(history: History) -> tuple[int, Evidence] | None:
 
 
 def sampler_mismatch(history: History) -> Finding | None:
-    limits = (
-        ("mismatch_kl", at.MISMATCH_KL),
-        ("mismatch_ratio_std", at.MISMATCH_RATIO),
-        ("mismatch_logp", at.MISMATCH_LOGP),
-    )
-    past = [(k, limit) for k, limit in limits if history.has(k, least=at.LEVEL_STEPS) and late(history[k]) > limit]
+    limits = {"mismatch_kl": at.MISMATCH_KL, "mismatch_ratio_std": at.MISMATCH_RATIO, "mismatch_logp": at.MISMATCH_LOGP}
+    past = [k for k, limit in limits.items() if history.has(k, least=at.LEVEL_STEPS) and late(history[k]) > limit]
     if not past:
         return None
-    name, limit = past[0]
+    name = past[0]
+    change = set_key(history.recipe, "sampler", "local" if history.recipe.get("sampler") == "hf" else "hf")
     if history.recipe.get("dtype") == "bfloat16" or "sampler" not in history.recipe:
         change = set_key(history.recipe, "dtype", "float32")
-    else:
-        change = set_key(history.recipe, "sampler", "local" if history.recipe["sampler"] == "hf" else "hf")
-    return Finding(
-        "sampler_mismatch",
-        "critical",
-        history.step_at(onset(history[name], limit)),
-        tuple(movement(history, name) for name, _ in past),
-        change,
-        Expect(name, "down", 5),
-    )
+    step, evidence = history.step_at(onset(history[name], limits[name])), tuple(movement(history, k) for k in past)
+    return Finding("sampler_mismatch", "critical", step, evidence, change, Expect(name, "down", 5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,7 @@ import numpy as np
 
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
-from outdo.doctor.names import CORE_SIGNALS, NAMES
-from outdo.doctor.printed import printed_rows
+from outdo.doctor.names import CORE_SIGNALS
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
 from outdo.runs.layout import MANIFEST
@@ -23,6 +23,10 @@ from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics
 
 EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, under outdo's names, TRL's or verl's"
+VERL_LINE = re.compile(r"\bstep:(\d+) - (.+)")  # verl: step:3 - actor/entropy:0.51 - critic/score/mean:np.float64(0.4)
+WRAPPED = re.compile(r"np\.\w+\((.+)\)")
+PAIRS = re.compile(r"\{('[^{}\n]+)\}")  # transformers: {'loss': '0.01', 'reward': '0.4'}, among progress bars
+PAIR = re.compile(r"'([^']+)': '?(-?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))\b")
 
 
 def read_history(path: Path) -> History:
@@ -36,7 +40,7 @@ def read_history(path: Path) -> History:
     history = from_rows(rows)
     if not CORE_SIGNALS & history.columns.keys():
         columns = ", ".join(list(history.columns)[:8]) or "no numbers"
-        names = ", ".join(["reward_mean", *list(NAMES)[:3], "critic/score/mean"])
+        names = "reward_mean, reward, kl, entropy, critic/score/mean"
         raise RecipeError(f"{path} has no known signal (it has {columns}): name the columns as in {names}")
     return replace(history, recipe=_settings(history), skipped=tuple(skipped))
 
@@ -83,7 +87,7 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
     if is_json and (document := _json_document(path, text)) is not None:
         return document, []
     rows, skipped = _json_lines(path, text)
-    printed = printed_rows(text)
+    printed = _printed_rows(text)
     if rows and len(rows) >= len(printed):
         return rows, skipped
     if printed:
@@ -93,6 +97,20 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
     if "\ufffd" in text:
         raise RecipeError(f"{path} cannot be read (it is not UTF-8): give {EXPECTED}")
     return _csv_rows(path, text), []
+
+
+def _printed_rows(text: str) -> list[JsonRow]:
+    """From a trainer's console: verl's lines, or the dictionaries that transformers and TRL print; else empty."""
+    rows = [_verl_row(match) for match in map(VERL_LINE.search, text.split("\n")) if match]
+    return rows or [row for match in PAIRS.finditer(text) if (row := dict(PAIR.findall(match[1])))]
+
+
+def _verl_row(match: re.Match[str]) -> JsonRow:
+    row: JsonRow = {"step": match[1]}
+    for pair in match[2].split(" - "):
+        name, _, value = pair.rpartition(":")
+        row[name] = WRAPPED.sub(r"\1", value.strip())
+    return row
 
 
 def _csv_rows(path: Path, text: str) -> list[JsonRow]:
@@ -137,6 +155,4 @@ def _json_lines(path: Path, text: str) -> tuple[list[JsonRow], list[str]]:
 def _flat(row: Mapping[str, Any]) -> JsonRow:
     """verl's file logger puts the numbers under `data`."""
     inner = row.get("data")
-    if not isinstance(inner, dict):
-        return {**row}
-    return {**{key: value for key, value in row.items() if key != "data"}, **inner}
+    return {key: row[key] for key in row if key != "data"} | inner if isinstance(inner, dict) else {**row}

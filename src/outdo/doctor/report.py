@@ -16,7 +16,7 @@ from outdo.doctor.rules import diagnose
 from outdo.runs.index import Location, read_locations
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RunReader
-from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_text, dicts_in, json_safe
 
 MAX_ANSWER_BYTES = 24 << 20  # of groups that the rules read
 MAX_FINDINGS = 40
@@ -46,7 +46,7 @@ class FindingRecord(Record):
     severity: str
     step: int
     evidence: str
-    numbers: dict[str, dict[str, Number]]
+    numbers: dict[str, dict[str, float | None]]
     signals: list[str]
     change: ChangeRecord | None = None
     expect: ExpectRecord | None = None
@@ -75,8 +75,7 @@ def findings_of(reader: RunReader) -> Findings:
 
 
 def _compute(reader: RunReader, reported: list[JsonRow]) -> Findings:
-    problems = [*reader.findings.problems()]
-    current: list[Finding] = []
+    problems, current = reader.findings.problems(), list[Finding]()
     try:
         if len(reader.metrics.frame()) and reader.manifest()[0].get("kind", "grpo") == "grpo":
             history = history_of(reader, problems)
@@ -96,8 +95,8 @@ def _compute(reader: RunReader, reported: list[JsonRow]) -> Findings:
 def history_of(reader: RunReader, problems: list[str]) -> History:
     """The run as the rules see it. The table's columns have the rules' own names."""
     frame = reader.metrics.frame()
-    evals = [row for row in reader.evals.all() if as_int(row.get("step")) is not None]
-    evals = [row for row in evals if as_float(row.get("success_rate")) is not None]
+    given = ((row, as_int(row.get("step")), as_float(row.get("success_rate"))) for row in reader.evals.all())
+    evals = [row for row, *numbers in given if None not in numbers]
     columns = {name: column for name, column in frame.columns.items() if np.isfinite(column).any()}
     held = from_rows([], evals).held
     return History(tuple(frame.steps.tolist()), columns, held, reader.recipe, _answers(reader, problems, gained=False))
@@ -105,12 +104,10 @@ def history_of(reader: RunReader, problems: list[str]) -> History:
 
 def _answers(reader: RunReader, problems: list[str], gained: bool) -> Answers:
     """Groups of the first and the last files, as `outdo doctor` reads them, of a bounded number of bytes."""
-    paths = reader.groups.paths()
-    firsts = list(paths)
+    paths, half = list(reader.groups.paths().items()), MAX_GROUPS // 2
     locations: list[Location] = []
-    for first in dict.fromkeys([*firsts[:1], *firsts[-MAX_FILES + 1 :]]):
-        groups = reader.groups.file(first, paths[first]).locations()
-        half = MAX_GROUPS // 2
+    for first, path in dict([*paths[:1], *paths[-MAX_FILES + 1 :]]).items():
+        groups = reader.groups.file(first, path).locations()
         locations += groups if len(groups) <= MAX_GROUPS else [*groups[:half], *groups[-half:]]
     try:
         return summarize_answers(list(read_locations(reader.root, locations, MAX_ANSWER_BYTES)), gained)
@@ -122,11 +119,8 @@ def _answers(reader: RunReader, problems: list[str], gained: bool) -> Answers:
 def _record(row: JsonRow, seen: int | None, past: bool = False) -> FindingRecord:
     """A finding as a run writes it. That of a foreign file may lack anything."""
     code = as_text(row.get("code"), 60)
-    signs = dicts_in(row.get("evidence"))
-    numbers = {
-        as_text(sign.get("signal"), 80): {name: as_float(sign.get(name)) for name in ("before", "after", "slope")}
-        for sign in signs
-    }
+    signs, ends = dicts_in(row.get("evidence")), ("before", "after", "slope")
+    numbers = {as_text(sign.get("signal"), 80): {name: as_float(sign.get(name)) for name in ends} for sign in signs}
     entry = PLAYBOOK.get(code)
     return FindingRecord(
         code=code,
@@ -138,9 +132,7 @@ def _record(row: JsonRow, seen: int | None, past: bool = False) -> FindingRecord
         change=_change(as_dict(row.get("change"))),
         expect=_expect(as_dict(row.get("expect"))),
         page=as_text(row.get("page"), 200),
-        what=entry.what if entry else "",
-        why=entry.why if entry else "",
-        do=entry.do if entry else "",
+        **({"what": entry.what, "why": entry.why, "do": entry.do} if entry else {}),
         seen=seen,
         past=past,
     )

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from outdo.doctor.finding import Change, Evidence, Expect, Finding, set_key
+from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity, set_key
 from outdo.doctor.history import Held, History, is_share
 from outdo.doctor.policy import fits_batch, goal_of, larger_groups, movement, movements
 from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late, late_mean, onset, shift
@@ -20,18 +20,15 @@ def reward_hacking(history: History) -> Finding | None:
     """The reward rises and the true signal does not: the audited reward, else success, else held-out success."""
     if not history.has("reward_mean", least=at.TREND_STEPS):
         return None
-    half = len(history) // 2
-    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, half]:
+    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, len(history) // 2]:
         span = history.since(start)
-        truth = _truth(span)
-        if truth is None:
+        if not (truth := _truth(span)):
             continue
         name, true = truth
         paid_N = _paid(span, true)
         paid = shift(paid_N)
-        if not (paid.gain >= at.REWARD_RISE and paid.z >= at.Z_STRONG):
-            continue
-        if true.gain <= at.TRUTH_FOLLOWS * paid.gain and not (true.z > at.Z_WEAK and true.gain > at.SUCCESS_GAIN):
+        lags = true.gain <= at.TRUTH_FOLLOWS * paid.gain and not (true.z > at.Z_WEAK and true.gain > at.SUCCESS_GAIN)
+        if paid.gain >= at.REWARD_RISE and paid.z >= at.Z_STRONG and lags:
             return _hacked(history, start + departure(paid_N), name, true)
     return None
 
@@ -50,7 +47,6 @@ def _paid(history: History, true: Shift) -> Curve:
 
 
 def _weights(history: History) -> dict[str, float]:
-    """The weight of each logged part of the reward."""
     parts = [key for key in history.columns if key.startswith(PART)]
     funcs = history.recipe.get("reward_funcs") or []
     audit = history.recipe.get("audit_reward") or ""
@@ -74,12 +70,8 @@ def _truth(history: History) -> tuple[str, Shift] | None:
 
 
 def _between(first: Held, last: Held) -> Shift:
-    return Shift(first.success, last.success, math.hypot(_error(first), _error(last)))
-
-
-def _error(point: Held) -> float:
-    share = (point.success * point.n + 1) / (point.n + 2)
-    return math.sqrt(share * (1 - share) / point.n)
+    shares = [((point.success * point.n + 1) / (point.n + 2), point.n) for point in (first, last)]
+    return Shift(first.success, last.success, math.hypot(*(math.sqrt(share * (1 - share) / n) for share, n in shares)))
 
 
 def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:
@@ -89,14 +81,8 @@ def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:
     grown = [key for key, part in parts.items() if part.gain > at.REWARD_RISE and part.z > at.Z_STRONG]
     evidence += [movement(history, key) for key in grown][:3]
     evidence += [Evidence("answers", note=text) for text in history.answers.gained]
-    return Finding(
-        "reward_hacking",
-        "critical",
-        history.step_at(index),
-        tuple(evidence),
-        _stricter_reward(history, grown),
-        Expect(name, "up", 40),
-    )
+    change, expect = _stricter_reward(history, grown), Expect(name, "up", 40)
+    return Finding("reward_hacking", "critical", history.step_at(index), tuple(evidence), change, expect)
 
 
 def _stricter_reward(history: History, grown: list[str]) -> Change:
@@ -133,12 +119,9 @@ def overfit(history: History) -> Finding | None:
     if not gap and not fell:
         return None
     step = best.step if fell else history.step_at(departure(trained))
-    before = fall.before if fell else held_out.before
-    evidence = (
-        movement(history, goal),
-        Evidence("eval_success_rate", before, held[-1].success, None, "on held-out prompts"),
-    )
-    expect = Expect("eval_success_rate", "up", 40)
+    before, expect = (fall if fell else held_out).before, Expect("eval_success_rate", "up", 40)
+    held_evidence = Evidence("eval_success_rate", before, held[-1].success, None, "on held-out prompts")
+    evidence = (movement(history, goal), held_evidence)
     return Finding("overfit", "warning", step, evidence, _less_overfitting(history, step), expect)
 
 
@@ -157,8 +140,7 @@ def thinking_tax(history: History) -> Finding | None:
     """Longer answers without more success, over the whole run or its last two thirds."""
     if not history.has("len_mean", goal_of(history), least=at.TREND_STEPS):
         return None
-    third = len(history) // 3
-    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, third]:
+    for start in [0] if len(history) < 2 * at.TREND_STEPS else [0, len(history) // 3]:
         span = history.since(start)
         length, gain = shift(span["len_mean"]), shift(span[goal_of(history)])
         grown = length.ratio >= at.LENGTH_GROWN and length.z > at.Z_STRONG
@@ -172,7 +154,8 @@ def _taxed(history: History, index: int) -> Finding:
     recipe = history.recipe
     signals = ("len_mean", "reasoning_tokens_mean", "success_rate", "reward_mean", "truncated")
     parts = [key.removeprefix(PART) for key in history.columns if key.startswith(PART)]
-    grown = [key for key in parts if _grew(history, PART + key)]
+    moves = {key: shift(history[PART + key]) for key in parts if history.has(PART + key)}
+    grown = [key for key, move in moves.items() if move.gain > 0.05 and move.z > at.Z_STRONG]
     steady = [key for key in parts if key not in grown]
     change = None
     if steady and not recipe.get("reward_gate") and (grown or recipe.get("reward_weights")):
@@ -183,11 +166,6 @@ def _taxed(history: History, index: int) -> Finding:
         change = Change("reward_funcs", funcs or None, [*names, "length"])
     evidence, expect = tuple(movements(history, *signals)), Expect("len_mean", "down", 40)
     return Finding("thinking_tax", "warning", history.step_at(index), evidence, change, expect)
-
-
-def _grew(history: History, name: str) -> bool:
-    part = shift(history[name]) if history.has(name) else None
-    return part is not None and part.gain > 0.05 and part.z > at.Z_STRONG
 
 
 def is_much_longer(history: History) -> bool:
@@ -222,10 +200,8 @@ def dead_all_wrong(history: History) -> Finding | None:
     chance = late_mean(history[goal]) if goal == "success_rate" and history.has(goal) else 0.0
     current = int(recipe.get("num_generations") or 8)
     size = next((g for g in (16, 32, 64) if 1 - (1 - min(chance, 1.0)) ** g >= 0.3 and fits_batch(g, recipe)), 0)
-    if size > current:
-        change = set_key(recipe, "num_generations", size)
-    else:
-        change = set_key(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
+    warm_up = set_key(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
+    change = set_key(recipe, "num_generations", size) if size > current else warm_up
     index = onset(history[name], 0.8 if name == "all_wrong" else 0.2, above=name == "all_wrong")
     evidence, expect = tuple(movements(history, name, goal)), Expect("informative", "up", 20)
     return Finding("dead_all_wrong", "critical", history.step_at(index), evidence, change, expect)
@@ -272,34 +248,21 @@ def inconsistent_grader(history: History) -> Finding | None:
     index = 0
     if history.has("grader_disagreement"):
         index = int(np.argmax(np.nan_to_num(history["grader_disagreement"]) > 0))
-    return Finding(
-        "inconsistent_grader",
-        "critical",
-        history.step_at(index),
-        tuple(evidence),
-        larger_groups(history.recipe),
-        Expect("reward_mean", "up", 40),
-    )
+    change, expect = larger_groups(history.recipe), Expect("reward_mean", "up", 40)
+    return Finding("inconsistent_grader", "critical", history.step_at(index), tuple(evidence), change, expect)
 
 
 def broken_grader(history: History) -> Finding | None:
-    if not history.has("grader_broken", least=3):
+    if not history.has("grader_broken", least=3) or late_mean(history["grader_broken"]) <= at.BROKEN:
         return None
-    share = late_mean(history["grader_broken"])
-    if share <= at.BROKEN:
-        return None
-    seconds = float(history.recipe.get("reward_timeout") or 10.0)
-    evidence = [Evidence("grader_broken", early(history["grader_broken"]), share, history.slope("grader_broken"))]
+    broken = history["grader_broken"]
+    share, step = late_mean(broken), history.step_at(onset(broken, at.BROKEN))
+    evidence = [Evidence("grader_broken", early(broken), share, history.slope("grader_broken"))]
     if history.answers.broken:
         evidence.append(Evidence("answers", note=f"the most common reason: {history.answers.broken}"))
-    return Finding(
-        "broken_grader",
-        "critical" if share > at.BROKEN_CRITICAL else "warning",
-        history.step_at(onset(history["grader_broken"], at.BROKEN)),
-        tuple(evidence),
-        set_key(history.recipe, "reward_timeout", 3 * seconds),
-        Expect("grader_broken", "down", 5),
-    )
+    change = set_key(history.recipe, "reward_timeout", 3 * float(history.recipe.get("reward_timeout") or 10.0))
+    severity: Severity = "critical" if share > at.BROKEN_CRITICAL else "warning"
+    return Finding("broken_grader", severity, step, tuple(evidence), change, Expect("grader_broken", "down", 5))
 
 
 def truncation(history: History) -> Finding | None:
@@ -310,12 +273,7 @@ def truncation(history: History) -> Finding | None:
     if late_mean(share) <= at.TRUNCATED or (recovery and recovery.gain < -0.03 and recovery.z < -at.Z_WEAK):
         return None
     limit = int(history.recipe.get("max_completion_length") or 256)
-    evidence = movements(history, "truncated", "len_mean", goal_of(history))
-    return Finding(
-        "truncation",
-        "warning",
-        history.step_at(onset(history["truncated"], at.TRUNCATED)),
-        tuple(evidence),
-        set_key(history.recipe, "max_completion_length", 2 * limit),
-        Expect("truncated", "down", 10),
-    )
+    change = set_key(history.recipe, "max_completion_length", 2 * limit)
+    evidence = tuple(movements(history, "truncated", "len_mean", goal_of(history)))
+    step, expect = history.step_at(onset(share, at.TRUNCATED)), Expect("truncated", "down", 10)
+    return Finding("truncation", "warning", step, evidence, change, expect)

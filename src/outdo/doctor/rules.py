@@ -15,24 +15,13 @@ from outdo.metrics import limits as at
 
 Rule = Callable[[History], Finding | None]
 
-RULES: dict[str, Rule] = {
-    "broken_grader": reward.broken_grader,
-    "inconsistent_grader": reward.inconsistent_grader,
-    "sampler_mismatch": policy.sampler_mismatch,
-    "reward_hacking": reward.reward_hacking,
-    "steps_too_big": policy.steps_too_big,
-    "kl_blowup": policy.kl_blowup,
-    "not_finite": policy.not_finite,
-    "dead_all_wrong": reward.dead_all_wrong,
-    "dead_all_right": reward.dead_all_right,
-    "entropy_collapse": policy.entropy_collapse,
-    "mode_collapse": policy.mode_collapse,
-    "thinking_tax": reward.thinking_tax,
-    "truncation": reward.truncation,
-    "overfit": reward.overfit,
-    "noisy_advantage": policy.noisy_advantage,
-    "steps_too_small": policy.steps_too_small,
-}
+_ORDER = (
+    *(reward.broken_grader, reward.inconsistent_grader, policy.sampler_mismatch, reward.reward_hacking),
+    *(policy.steps_too_big, policy.kl_blowup, policy.not_finite, reward.dead_all_wrong, reward.dead_all_right),
+    *(policy.entropy_collapse, policy.mode_collapse, reward.thinking_tax, reward.truncation, reward.overfit),
+    *(policy.noisy_advantage, policy.steps_too_small),
+)
+RULES: dict[str, Rule] = {rule.__name__: rule for rule in _ORDER}
 
 # Their levels mean the same on any prompts: these rules see all rows, the others those of the current phase.
 ANY_PHASE = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
@@ -77,7 +66,7 @@ def _effects(cause: str, findings: dict[str, Finding], history: History) -> tupl
     """The effects of a cause in this run. Where two rules see one failure, the curves decide which is the cause."""
     if {"reward_hacking", "thinking_tax"} <= findings.keys() and reward.is_much_longer(history):  # length is rewarded
         return ("reward_hacking", *EFFECTS["thinking_tax"]) if cause == "thinking_tax" else _without(cause)
-    if {"steps_too_big", "kl_blowup"} <= findings.keys() and not policy.has_large_updates(history):
+    if {"steps_too_big", "kl_blowup"} <= findings.keys() and not policy.large_updates(history)[0]:
         if cause == "kl_blowup":
             return ("steps_too_big", *EFFECTS["kl_blowup"])
         return _without(cause, "kl_blowup") if cause == "steps_too_big" else EFFECTS.get(cause, ())

@@ -15,9 +15,9 @@ from outdo.doctor.finding import Finding
 from outdo.doctor.read import run_history
 from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.rules import diagnose
-from outdo.doctor.summary import RunSummary
+from outdo.doctor.summary import RunSummary, first_and_last
 from outdo.errors import RunError
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 from outdo.runs.files import is_locked
 from outdo.runs.groups import rewards_of
 from outdo.runs.index import read_locations
@@ -65,8 +65,7 @@ def _read(folder: Path, manifest: Manifest, skipped: list[str]) -> RunRow:
         raise RunError(f"{invalid[0]}: no line of this file is a JSON row; restore a valid copy, or remove it")
     evals = list(read_evals(folder, invalid))
     groups = itertools.islice(read_groups(folder, invalid), MAX_GROUPS)
-    rewards = ([a["reward"] for a in group["completions"] if a["reward"] is not None] for group in groups)
-    noise = advantage_noise(rewards)
+    noise = advantage_noise([a["reward"] for a in g["completions"] if a["reward"] is not None] for g in groups)
     history = run_history(folder) if steps and manifest.kind == "grpo" else None
     skipped += dict.fromkeys([*invalid, *(history.skipped if history else ())])
     return _run_row(
@@ -149,21 +148,17 @@ def _viewed_outcome(reader: RunReader, summary: RunSummary) -> RunRow:
     return outcome(reader.folder, summary.status, str(reader.manifest()[0].get("why") or ""))
 
 
-def held_out(evals: Sequence[Mapping[str, Any]]) -> RunRow:
+def held_out(evals: Sequence[JsonRow]) -> RunRow:
     """The last evaluation after training started, of the first split; the tasks of a mixture are pooled."""
     row: RunRow = dict.fromkeys(("split", "n", "success_rate", "low", "high", "before", "problems", "verdicts"))
     if not evals:
         return row | {"passes": {}}
-    kind = str(evals[0]["split"]).partition("/")[0]
-    ours = [e for e in evals if str(e["split"]).partition("/")[0] == kind]
-    first = [e for e in ours if e["step"] == 0]
-    last_step = max(e["step"] for e in ours)
-    last = [e for e in ours if e["step"] == last_step] if last_step > 0 else []
-    row |= {"split": kind, "before": _pooled(first), "passes": _passes(first, last)}
+    split, first, last = first_and_last(evals)
+    row |= {"split": split, "before": _pooled(first), "passes": _passes(first, last)}
     n = sum(e["n"] for e in last)
     if n:
         right = round(sum(e["success_rate"] * e["n"] for e in last))
-        row |= {"n": n, "success_rate": right / n, "evaluated_at": last_step}
+        row |= {"n": n, "success_rate": right / n, "evaluated_at": last[0]["step"]}
         row["low"], row["high"] = wilson(right, n)
         row["problems"] = " ".join(str(e.get("problems") or "") for e in last).strip() or None
         row["verdicts"] = "".join(str(e.get("verdicts") or "") for e in last) or None
@@ -187,9 +182,7 @@ def _passes(first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]
 
 def troubles(row: RunRow, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]) -> list[str]:
     """Why a run must not be chosen however high its success; empty where its signals are sane."""
-    reasons = []
-    if row["status"] != "done":
-        reasons.append(row["status"])
+    reasons = [] if row["status"] == "done" else [row["status"]]
     limit = recipe.get("kl_limit") or KL_LIMIT
     if (kl := row["kl_mean"]) is not None and kl > limit:
         reasons.append(f"KL {kl:.2g} above {limit:g}")

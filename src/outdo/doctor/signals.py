@@ -61,8 +61,7 @@ def late(curve: Curve) -> float:
 
 
 def early(curve: Curve) -> float:
-    values = finite(curve)
-    return float(np.median(values[: edge_size(len(values))])) if len(values) else float("nan")
+    return late(curve[::-1])
 
 
 def late_mean(curve: Curve) -> float:
@@ -83,9 +82,8 @@ def shift(curve: Curve) -> Shift:
     if len(values) < 2:
         return Shift(float("nan"), float("nan"), float("inf"))
     size = edge_size(len(values))
-    return Shift(
-        trimmed_mean(values[:size]), trimmed_mean(values[-size:]), 1.1 * noise(values) * float(np.sqrt(2.0 / size))
-    )
+    error = 1.1 * noise(values) * float(np.sqrt(2.0 / size))
+    return Shift(trimmed_mean(values[:size]), trimmed_mean(values[-size:]), error)
 
 
 def trend(curve: Curve) -> Shift:
@@ -117,15 +115,10 @@ def smooth(curve: Curve) -> Curve:
     out = np.full(len(curve), np.nan)
     if not len(at):
         return out
-    half = smoothing_window(len(at)) // 2
+    half = min(MAX_WINDOW, max(3, len(at) // 20)) // 2
     padded = np.pad(curve[at], half, mode="edge")
     rolled = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
     return np.asarray(np.interp(np.arange(len(curve)), at, rolled), dtype=np.float64)
-
-
-def smoothing_window(n: int) -> int:
-    """The steps of a rolling median over n, an odd number."""
-    return int(min(MAX_WINDOW, max(3, n // 20))) // 2 * 2 + 1
 
 
 def onset(curve: Curve, level: float, above: bool = True) -> int:

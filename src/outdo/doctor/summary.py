@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from outdo.evals.estimate import wilson
+from outdo.metrics.estimate import wilson
 from outdo.runs import manifest as manifests
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
 from outdo.runs.sparkline import sparkline
 from outdo.runs.table import Frame, column_sum
-from outdo.runs.values import Number, PartialRecord, Record, as_dict, as_float, as_int, as_text
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_text
 
 Status = manifests.Status | Literal["lost", "unreadable"]
 
@@ -27,8 +27,8 @@ class Success(Record):
 
     split: str
     success: float
-    low: Number
-    high: Number
+    low: float | None
+    high: float | None
 
 
 class Mark(Record):
@@ -55,7 +55,7 @@ class RunSummary(PartialRecord):
     max_steps: int | None = None
     before: Success | None = None
     after: Success | None = None
-    spark: list[Number]
+    spark: list[float | None]
     findings: list[Mark]
 
 
@@ -86,7 +86,6 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     evals, findings = (RowFile(root, folder / name) for name in (EVALS, FINDINGS))
     before, after = before_and_after(evals.all())
     steps, spark, unread = sparkline(root, folder, kind)
-    marks = _marks(findings.all())
     return RunSummary(
         id=run_id,
         name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
@@ -102,7 +101,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
         before=before,
         after=after,
         spark=spark,
-        findings=marks,
+        findings=_marks(findings.all()),
         trouble=[*problems, *unread, *evals.problems(), *findings.problems()],
     )
 
@@ -116,15 +115,22 @@ def before_and_after(evals: Sequence[JsonRow]) -> tuple[Success | None, Success 
     rows = [row for row in evals if as_int(row.get("step")) is not None and isinstance(row.get("split"), str)]
     if not rows:
         return None, None
-    split = rows[0]["split"].partition("/")[0]
-    rows = [row for row in rows if row["split"].partition("/")[0] == split]
-    last = max(row["step"] for row in rows)
-    before, after = (_pooled(split, [row for row in rows if row["step"] == step]) for step in (0, last))
-    return before, after if last > 0 else None
+    split, first, last = first_and_last(rows)
+    return _pooled(split, first), _pooled(split, last)
+
+
+def first_and_last(evals: Sequence[JsonRow]) -> tuple[str, list[JsonRow], list[JsonRow]]:
+    """The first split, and its rows at step 0 and at the last step after it."""
+    split = str(evals[0]["split"]).partition("/")[0]
+    rows = [row for row in evals if str(row["split"]).partition("/")[0] == split]
+    last_step = max(row["step"] for row in rows)
+    first, last = ([row for row in rows if row["step"] == step] for step in (0, last_step))
+    return split, first, last if last_step > 0 else []
 
 
 def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
-    rates = [(rate, n) for row in rows if (rate := _rate(row)) is not None and (n := as_int(row.get("n")))]
+    given = [(as_float(row.get("success_rate")), as_int(row.get("n"))) for row in rows]
+    rates = [(rate, n) for rate, n in given if rate is not None and 0 <= rate <= 1 and n]
     if len(rows) == 1 and rates:
         low, high = (as_float(rows[0].get(bound)) for bound in ("low", "high"))
         return Success(split=split, success=rates[0][0], low=low, high=high)
@@ -134,11 +140,6 @@ def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
     right = round(sum(rate * n for rate, n in rates))
     low, high = wilson(right, n)
     return Success(split=split, success=right / n, low=low, high=high)
-
-
-def _rate(row: JsonRow) -> float | None:
-    rate = as_float(row.get("success_rate"))
-    return rate if rate is not None and 0 <= rate <= 1 else None
 
 
 def _marks(rows: Sequence[JsonRow]) -> list[Mark]:
@@ -154,7 +155,10 @@ def _marks(rows: Sequence[JsonRow]) -> list[Mark]:
 def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
     manifest, unread = reader.manifest()
     frame = reader.metrics.frame()
-    seconds = column_sum(frame, "time/step")
+    seconds, memory = column_sum(frame, "time/step"), frame.get("memory")
+    memory = memory[np.isfinite(memory)]
+    with np.errstate(all="ignore"):
+        counts = np.round(frame.get("tokens") / frame.get("len_mean"))  # of each step's answers
     facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
     return RunPage(
         summary=summary,
@@ -163,24 +167,11 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
         tokens=int(column_sum(frame, "tokens")),
         seconds=seconds,
         device_seconds=seconds * (as_int(manifest.get("world_size")) or 1),
-        answers=_num_answers(frame),
-        memory=_peak_memory(frame),
+        answers=int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)])),
+        memory=as_int(float(memory.max())) if len(memory) else None,
         phases=_phases(frame),
         trouble=list(dict.fromkeys([*summary.trouble, *unread, *reader.metrics.problems()])),
     )
-
-
-def _num_answers(frame: Frame) -> int:
-    """A step's answers are its tokens by their mean length."""
-    with np.errstate(all="ignore"):
-        counts = np.round(frame.get("tokens") / frame.get("len_mean"))
-    return int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)]))
-
-
-def _peak_memory(frame: Frame) -> int | None:
-    column = frame.get("memory")
-    measured = column[np.isfinite(column)]
-    return as_int(float(measured.max())) if len(measured) else None
 
 
 def _phases(frame: Frame) -> dict[str, float]:

@@ -48,13 +48,12 @@ class Check:
 
 
 def check_system() -> list[Check]:
-    return [*_python(), *_torch(), *_resources(), _sandbox(), *_packages()]
+    python = _check("python", sys.version_info < (3, 11), platform.python_version(), "install Python 3.11")
+    return [python, *_torch(), *_resources(), _sandbox(), *_packages()]
 
 
-def _python() -> Iterator[Check]:
-    is_new_enough = sys.version_info >= (3, 11)
-    status: Status = "ok" if is_new_enough else "bad"
-    yield Check("python", status, platform.python_version(), "" if is_new_enough else "install Python 3.11")
+def _check(name: str, is_bad: bool, detail: str, fix: str) -> Check:
+    return Check(name, "bad", detail, fix) if is_bad else Check(name, "ok", detail)
 
 
 def _torch() -> Iterator[Check]:
@@ -89,13 +88,11 @@ def _resources() -> Iterator[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("cores", "ok", str(cores))
     if memory is not None:
-        short = memory < MIN_MEMORY * GIB
-        fix = "a model, its gradient and its optimizer take 16 bytes per parameter" if short else ""
-        yield Check("memory", "bad" if short else "ok", f"{memory / GIB:.1f} GiB free", fix)
+        fix = "a model, its gradient and its optimizer take 16 bytes per parameter"
+        yield _check("memory", memory < MIN_MEMORY * GIB, f"{memory / GIB:.1f} GiB free", fix)
     free = shutil.disk_usage(Path.cwd()).free
-    short = free < MIN_DISK * GIB
-    fix = "checkpoints need space: free some, or set output_dir elsewhere" if short else ""
-    yield Check("disk", "bad" if short else "ok", f"{free / GIB:.1f} GiB free here", fix)
+    fix = "checkpoints need space: free some, or set output_dir elsewhere"
+    yield _check("disk", free < MIN_DISK * GIB, f"{free / GIB:.1f} GiB free here", fix)
 
 
 def _sandbox() -> Check:

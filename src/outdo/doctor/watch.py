@@ -42,5 +42,4 @@ class Watch:
 
 
 def _next_due(rows: int) -> int:
-    """The number of rows at the next diagnosis."""
     return (rows // EVERY + 1) * EVERY if rows < EVERY * FRACTION else rows + rows // FRACTION

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outdo.errors import BrokenGraders
-from outdo.evals.estimate import mean_interval, pass_at_k, wilson
+from outdo.metrics.estimate import mean_interval, pass_at_k, wilson
 from outdo.rewards.compose import Rewards, grade_all
 from outdo.types import Group, Prompt, SampleParams, Sampler
 

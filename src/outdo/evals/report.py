@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import Difference, format_share, paired_difference
 from outdo.evals.held_out import Evaluation, GradedAnswers
+from outdo.metrics.estimate import Difference, format_share, paired_difference
 from outdo.runs.layout import MODEL
 from outdo.types import Group
 

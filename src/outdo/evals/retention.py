@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outdo.errors import ModelError, TaskError
-from outdo.evals.estimate import Difference, ratio_difference
 from outdo.evals.held_out import Progress, no_progress
 from outdo.learn.score import Text, log_likelihoods
+from outdo.metrics.estimate import Difference, ratio_difference
 from outdo.models.load import Policy
 from outdo.rollout import make_sampler
 from outdo.types import Prompt, SampleParams

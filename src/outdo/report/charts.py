@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
-from outdo.doctor.report import FindingRecord
 from outdo.metrics.catalogue import CATALOGUE, Signal
 from outdo.report.facts import RunFacts
 from outdo.runs.curves import Metrics
@@ -87,25 +87,17 @@ def _charts(metrics: Metrics, catalogue: Sequence[Signal]) -> Iterator[Chart]:
 
 def _measured(pattern: str, metrics: Metrics) -> list[str]:
     """The names that fit a pattern and have at least one value."""
-    names = [name for name in metrics.series if _fits(pattern, name)]
+    names = [name for name in metrics.series if fnmatchcase(name, pattern)]
     return [name for name in names if any(value is not None for value in metrics.series[name].mean)]
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
 
 
 def _with_marks(chart: Chart, facts: RunFacts) -> Chart:
     """With evaluations on the chart of success, and findings on the charts of their signals."""
     names = {line.name for line in chart.lines}
     points = _evaluations(facts) if "success_rate" in names else ()
-    failures = [finding for finding in facts.findings if finding.severity != "info"]
-    marks = tuple(_mark(finding) for finding in failures if names & set(finding.signals))
+    failures = [f for f in facts.findings if f.severity != "info" and names & set(f.signals)]
+    marks = tuple({"x": f.step + 1, "label": f.code, "severity": f.severity} for f in failures)
     return replace(chart, points=points, marks=marks)
-
-
-def _mark(finding: FindingRecord) -> dict[str, Any]:
-    return {"x": finding.step + 1, "label": finding.code, "severity": finding.severity}
 
 
 def _evaluations(facts: RunFacts) -> tuple[dict[str, Any], ...]:

@@ -39,11 +39,8 @@ def find_examples(reader: RunReader) -> list[Example]:
         for file, index in ((first, 0), (last, -1))
     )
     is_one_step = bool(early and late) and early[0].step == late[0].step
-    return [
-        *examples,
-        *(Example(group, None) for group in early),
-        *(Example(None, group) for group in late if not is_one_step),
-    ]
+    late = [] if is_one_step else late
+    return [*examples, *(Example(group, None) for group in early), *(Example(None, group) for group in late)]
 
 
 def _repeated_prompts(first: GroupFile, last: GroupFile) -> list[tuple[Location, Location]]:

@@ -38,13 +38,8 @@ class RunFacts:
     problems: list[str]
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        return self.page.recipe
-
-    @property
     def changed(self) -> dict[str, Any]:
-        """The recipe's keys that differ from the defaults."""
-        return {key: value for key, value in self.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
+        return {key: value for key, value in self.page.recipe.items() if key not in DEFAULTS or value != DEFAULTS[key]}
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -86,6 +81,5 @@ def _over_stages(summary: RunSummary, stages: Sequence[RunSummary]) -> RunSummar
         return summary
     before = next((stage.before for stage in stages if stage.before), None)
     after = next((stage.after for stage in reversed(stages) if stage.after), None)
-    return summary.model_copy(
-        update={"before": before, "after": after, "steps": sum(stage.steps for stage in stages), "max_steps": None}
-    )
+    steps = sum(stage.steps for stage in stages)
+    return summary.model_copy(update={"before": before, "after": after, "steps": steps, "max_steps": None})

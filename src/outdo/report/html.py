@@ -47,9 +47,5 @@ def joined(children: Any) -> Raw:
 def table(head: list[str], rows: list[list[Any]], class_: str = "") -> Raw:
     """In a box that scrolls where the window is narrow."""
     top = el("thead", el("tr", [el("th", name, scope="col") for name in head])) if head else None
-    body = el("tbody", [el("tr", [_cell(i, cell) for i, cell in enumerate(row)]) for row in rows])
-    return el("div", el("table", top, body), class_=f"scroll {class_}".strip())
-
-
-def _cell(index: int, cell: Any) -> Raw:
-    return el("th", cell, scope="row") if index == 0 else el("td", cell)
+    body = [el("tr", el("th", row[0], scope="row"), [el("td", cell) for cell in row[1:]]) for row in rows]
+    return el("div", el("table", top, el("tbody", body)), class_=f"scroll {class_}".strip())

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.doctor.report import FindingRecord
-from outdo.doctor.summary import Success
-from outdo.evals.estimate import format_share
+from outdo.metrics.estimate import format_share
 from outdo.report import sentences, svg
 from outdo.report.charts import Chart
 from outdo.report.examples import Example, pick_answers
@@ -18,7 +17,7 @@ from outdo.report.html import Raw, el, escaped, table
 from outdo.runs.groups import AnswerRecord, GroupRecord
 from outdo.runs.layout import report_path
 from outdo.runs.reader import JsonRow
-from outdo.runs.values import as_float, as_int
+from outdo.runs.values import as_dict, as_float, as_int
 
 MAX_ANSWER_CHARS = 1200
 MAX_EVALS = 300  # rows of the table
@@ -40,40 +39,32 @@ def head(facts: RunFacts) -> Raw:
     subject = f"{summary.model} on {summary.task}" if summary.task else summary.model
     device = str(facts.page.facts.get("device") or "")
     line = [subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
-    why = el("p", summary.why, class_="why") if summary.why else None
-    problems = [el("p", problem, class_="why") for problem in facts.problems[:MAX_PROBLEMS]]
+    whys = [summary.why, *facts.problems[:MAX_PROBLEMS]]
     return el(
         "header",
         el("h1", facts.name),
         el("p", " · ".join(filter(None, line)), class_="dim"),
         el("p", sentences.describe_result(facts), class_="verdict"),
-        why,
-        problems,
+        [el("p", why, class_="why") for why in whys if why],
         _tiles(facts),
     )
 
 
 def _tiles(facts: RunFacts) -> Raw:
-    page, before, after = facts.page, facts.page.summary.before, facts.page.summary.after
-    seconds = sentences.duration(page)
+    page, summary, seconds = facts.page, facts.page.summary, sentences.duration(facts.page)
+    ends = {"success before": summary.before, "success after": summary.after}
     tiles = [
-        ("success before", f"{before.success:.3f}", _ends(before)) if before else None,
-        ("success after", f"{after.success:.3f}", _ends(after)) if after else None,
-        ("steps", f"{page.summary.steps:,}", f"of {page.summary.max_steps:,}" if page.summary.max_steps else ""),
+        *((name, f"{at.success:.3f}", sentences.format_ends(at.low, at.high)) for name, at in ends.items() if at),
+        ("steps", f"{summary.steps:,}", f"of {summary.max_steps:,}" if summary.max_steps else ""),
         ("time", sentences.format_duration(seconds), "") if seconds else None,
         ("tokens", f"{page.tokens:,}", f"{page.answers:,} answers") if page.tokens else None,
     ]
     return el("dl", [el("div", el("dt", t[0]), el("dd", t[1], el("small", t[2]))) for t in tiles if t], class_="tiles")
 
 
-def _ends(rate: Success) -> str:
-    return "" if rate.low is None or rate.high is None else f"[{rate.low:.2f}, {rate.high:.2f}]"
-
-
 def findings(facts: RunFacts) -> Raw | None:
-    if not facts.findings:
-        return None
-    return section("The doctor's findings", [_finding(finding) for finding in facts.findings], id_="findings")
+    shown = [_finding(finding) for finding in facts.findings]
+    return section("The doctor's findings", shown, id_="findings") if shown else None
 
 
 def _finding(finding: FindingRecord) -> Raw:
@@ -93,7 +84,6 @@ def _finding(finding: FindingRecord) -> Raw:
 
 
 def _with_code(text: str) -> Raw:
-    """Text between backticks as code."""
     parts = re.split(r"`([^`]*)`", text)
     return Raw("".join(el("code", part) if i % 2 else escaped(part) for i, part in enumerate(parts)))
 
@@ -106,36 +96,22 @@ def evaluation(facts: RunFacts) -> Raw | None:
     titles = ["held out", "step", "problems", "success [95%]", *(f"pass@{k} [95%]" for k in ks)]
     splits = list(dict.fromkeys(row["split"] for row in rows))
     rows.sort(key=lambda row: (splits.index(row["split"]), row["step"]))
-    ends = [row for row in rows if _is_end(row, rows)]
-    all_rows = None
-    if len(ends) < len(rows):
-        rest = table(titles, [_eval_cells(row, ks) for row in rows[:MAX_EVALS]])
-        all_rows = el("details", el("summary", f"all {len(rows)} evaluations"), rest)
+    steps = {split: [row["step"] for row in rows if row["split"] == split] for split in splits}
+    ends = [row for row in rows if row["step"] in (min(steps[row["split"]]), max(steps[row["split"]]))]
+    shown, full = (table(titles, [_eval_cells(row, ks) for row in each]) for each in (ends, rows[:MAX_EVALS]))
+    folded = el("details", el("summary", f"all {len(rows)} evaluations"), full) if len(ends) < len(rows) else None
     note = "Problems that are not in training. Success is of one greedy answer to each; pass@k is of sampled answers."
-    return section(
-        "Evaluation",
-        table(titles, [_eval_cells(row, ks) for row in ends]),
-        all_rows,
-        el("p", note, class_="dim"),
-        id_="evaluation",
-    )
-
-
-def _is_end(row: JsonRow, rows: Sequence[JsonRow]) -> bool:
-    """Whether it is the first or the last of its split."""
-    steps = [other["step"] for other in rows if other["split"] == row["split"]]
-    return row["step"] in (min(steps), max(steps))
+    return section("Evaluation", shown, folded, el("p", note, class_="dim"), id_="evaluation")
 
 
 def _eval_cells(row: JsonRow, ks: Sequence[int]) -> list[Any]:
-    success = _interval(as_float(row.get("success_rate")), as_float(row.get("low")), as_float(row.get("high")))
-    passes = [_interval(*(as_float(row.get(f"pass@{k}{end}")) for end in ("", "_low", "_high"))) for k in ks]
-    return [row["split"], row["step"], as_int(row.get("n")) or "–", success, *passes]
+    names = [("success_rate", "low", "high"), *((f"pass@{k}", f"pass@{k}_low", f"pass@{k}_high") for k in ks)]
+    cells = [_interval(*(as_float(row.get(name)) for name in each)) for each in names]
+    return [row["split"], row["step"], as_int(row.get("n")) or "–", *cells]
 
 
 def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    ends = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return format_share(value) + (ends if value is not None else "")
+    return "–" if value is None else f"{format_share(value)} {sentences.format_ends(low, high)}".rstrip()
 
 
 def curves(charts: Sequence[Chart], supervised: Sequence[Chart], is_supervised: bool) -> Raw | None:
@@ -153,29 +129,22 @@ def curves(charts: Sequence[Chart], supervised: Sequence[Chart], is_supervised: 
     sft_part = _charts("", sft, *SECTIONS, *FOLDED_SECTIONS)
     if sft and grpo and not is_supervised:
         sft_part = el("details", el("summary", "Warm-up"), sft_part)
-    controls = el(
-        "p",
-        el("label", "over ", el("select", [el("option", axis, value=axis) for axis in AXES], id="axis"))
-        if grpo
-        else None,
-        el("label", el("input", type="checkbox", id="smooth", checked=True), " smoothed"),
-        el("span", "drag to zoom, double-click to reset", class_="dim"),
-        class_="controls",
-    )
+    axes = el("label", "over ", el("select", [el("option", axis, value=axis) for axis in AXES], id="axis"))
+    smooth = el("label", el("input", type="checkbox", id="smooth", checked=True), " smoothed")
+    hint = el("span", "drag to zoom, double-click to reset", class_="dim")
+    controls = el("p", axes if grpo else None, smooth, hint, class_="controls")
     return section("Curves", controls, parts, sft_part, id_="curves")
 
 
 def _charts(title: str, charts: Sequence[tuple[int, Chart]], *sections: str) -> Raw | None:
     figures = [_figure(i, chart) for i, chart in charts if chart.signal.section in sections]
-    if not figures:
-        return None
-    return el("div", el("h3", title) if title else None, el("div", figures, class_="grid"))
+    return el("div", el("h3", title) if title else None, el("div", figures, class_="grid")) if figures else None
 
 
 def _figure(index: int, chart: Chart) -> Raw:
     names = [(line.style, line.name) for line in chart.lines]
     names += list(dict.fromkeys((point["style"], point["name"]) for point in chart.points))
-    legend = [el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name) for style, name in names]
+    legend = [_legend(style, name) for style, name in names]
     signal = chart.signal
     good = [el("b", "Good: "), _with_code(signal.good), ". "] if signal.good else []
     bad = [el("b", "Bad: "), _with_code(signal.bad), "."] if signal.bad else []
@@ -241,27 +210,24 @@ def time_spent(facts: RunFacts) -> Raw | None:
     total = sum(seconds for _, seconds in phases)
     if not total:
         return None
-    names = [el("span", el("i", GLYPHS[i], class_=f"t{i}"), " ", name) for i, (name, _) in enumerate(phases)]
-    times = [(sentences.format_duration(seconds), _share(seconds / total)) for _, seconds in phases]
-    rows = [[name, *time] for name, time in zip(names, times, strict=True)]
+    rows = []
+    for i, (name, seconds) in enumerate(phases):
+        share = f"{seconds / total:.0%}" if seconds / total >= 0.01 else "under 1%"
+        rows.append([_legend(i, name), sentences.format_duration(seconds), share])
     speed = f"{facts.page.tokens / total:,.0f} sampled tokens/s over all steps." if facts.page.tokens else ""
-    return section(
-        "Where the time went",
-        svg.draw_shares(phases),
-        table(["phase", "time", "share"], rows, "narrow"),
-        el("p", speed, class_="dim"),
-        id_="time",
-    )
+    phase_table = table(["phase", "time", "share"], rows, "narrow")
+    parts = (svg.draw_shares(phases), phase_table, el("p", speed, class_="dim"))
+    return section("Where the time went", *parts, id_="time")
 
 
-def _share(part: float) -> str:
-    return f"{part:.0%}" if part >= 0.01 else "under 1%"
+def _legend(style: int, name: str) -> Raw:
+    return el("span", el("i", GLYPHS[style], class_=f"t{style}"), " ", name)
 
 
 def recipe(facts: RunFacts) -> Raw:
     changed, all_keys = (
         [[el("code", key), el("code", sentences.format_value(value))] for key, value in keys.items()]
-        for keys in (facts.changed, facts.recipe)
+        for keys in (facts.changed, facts.page.recipe)
     )
     return section(
         "Recipe",
@@ -274,22 +240,16 @@ def recipe(facts: RunFacts) -> Raw:
 
 def repeat(facts: RunFacts) -> Raw:
     manifest = facts.page.facts
-    versions = manifest.get("versions")
-    rows = [[name, str(value)] for name, value in versions.items()] if isinstance(versions, dict) else []
-    git = manifest.get("git")
-    if isinstance(git, dict):
+    rows = [[name, str(value)] for name, value in as_dict(manifest.get("versions")).items()]
+    if isinstance(git := manifest.get("git"), dict):
         rows.append(["commit", f"{git.get('commit')}{', with changes' if git.get('changed') else ''}"])
     rows += [
         [name.replace("_", " "), f"{manifest[name]:,}" if isinstance(manifest[name], int) else str(manifest[name])]
         for name in ("device", "num_parameters", "data")
         if manifest.get(name)
     ]
-    return section(
-        "Repeat this run",
-        el("pre", sentences.repeat_command(facts.page.summary.kind, facts.recipe), class_="command"),
-        table([], rows, "narrow") if rows else None,
-        id_="again",
-    )
+    command = el("pre", sentences.repeat_command(facts.page.summary.kind, facts.page.recipe), class_="command")
+    return section("Repeat this run", command, table([], rows, "narrow") if rows else None, id_="again")
 
 
 def stages(facts: RunFacts) -> Raw | None:

@@ -134,21 +134,14 @@ def _read(folder: Path) -> _Curves:
     manifest = read_manifest(folder)
     recipe = manifest.recipe
     title = f"{recipe.get('dataset_name')}, {recipe.get('model_name_or_path')}, seed {recipe.get('seed')}"
-    name = folder.resolve().name
     skipped: list[str] = []
     rows = list(read_rows(row_path(folder, manifest.kind), skipped))
     if not rows:
         raise RunError(f"{folder} has no steps yet: there is nothing to draw")
     evals = list(read_evals(folder, skipped))
-    first = evals[0]["split"] if evals else ""
-    return _Curves(
-        name=name,
-        title=title,
-        rows=rows,
-        evals=[row for row in evals if row["split"] == first],
-        panels=SUPERVISED_PANELS if manifest.kind == "sft" else PANELS,
-        skipped=skipped,
-    )
+    first_split = [row for row in evals if row["split"] == evals[0]["split"]]
+    panels = SUPERVISED_PANELS if manifest.kind == "sft" else PANELS
+    return _Curves(folder.resolve().name, title, rows, first_split, panels, skipped)
 
 
 def _selected(runs: Sequence[_Curves], signals: Sequence[str]) -> list[Panel]:
@@ -202,9 +195,5 @@ def smooth(values: Sequence[float], window: int = 9) -> list[float]:
 
 def _draw_evals(axis: Any, evals: Sequence[JsonRow], colour: str, label: str) -> None:
     steps, rates = [row["step"] for row in evals], [row["success_rate"] for row in evals]
-    errors = [
-        [rate - row["low"] for rate, row in zip(rates, evals, strict=True)],
-        [row["high"] - rate for rate, row in zip(rates, evals, strict=True)],
-    ]
-    style = {"fmt": "o", "markersize": 4, "capsize": 3, "label": label or None}
-    axis.errorbar(steps, rates, yerr=errors, color=colour, **style)
+    ends = [row["success_rate"] - row["low"] for row in evals], [row["high"] - row["success_rate"] for row in evals]
+    axis.errorbar(steps, rates, yerr=ends, color=colour, fmt="o", markersize=4, capsize=3, label=label or None)

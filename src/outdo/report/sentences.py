@@ -53,9 +53,12 @@ def _moved(before: Success, after: Success) -> str:
     return f"went {ends}; the intervals overlap"
 
 
+def format_ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
+
+
 def format_rate(rate: Success) -> str:
-    ends = "" if rate.low is None or rate.high is None else f" [{rate.low:.2f}, {rate.high:.2f}]"
-    return f"{rate.success:.3f}{ends}"
+    return f"{rate.success:.3f} {format_ends(rate.low, rate.high)}".rstrip()
 
 
 def _cost(facts: RunFacts) -> str:
@@ -102,12 +105,9 @@ def format_value(value: Any) -> str:
 
 def repeat_command(kind: str, recipe: Mapping[str, Any]) -> str:
     """The command that repeats the run: the keys that differ from the command's defaults."""
-    base = {**DEFAULTS, **(_tiny_defaults() if recipe.get("model_name_or_path") == "tiny" else {})}
+    base = dict(DEFAULTS)
+    if recipe.get("model_name_or_path") == "tiny":  # it has a default recipe of its own
+        base |= yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text(encoding="utf-8"))
     keys = {key: value for key, value in recipe.items() if key not in NOT_REPEATED and value != base.get(key)}
     command = {"sft": "sft", "harvest": "harvest"}.get(kind, "train")
     return shlex.join(["outdo", command, *(f"{key}={format_value(value)}" for key, value in keys.items())])
-
-
-def _tiny_defaults() -> dict[str, Any]:
-    """The default recipe of the tiny model."""
-    return dict(yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text(encoding="utf-8")))

@@ -37,10 +37,8 @@ def draw_chart(chart: Chart) -> Raw:
     def is_drawable(y: float | None) -> bool:
         return y is not None and (y > 0 or scale is float)
 
-    marks = [
-        el("line", x1=_px(to_x(m["x"])), x2=_px(to_x(m["x"])), y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
-        for m in chart.marks
-    ]
+    marks_x = [_px(to_x(mark["x"])) for mark in chart.marks]
+    marks = [el("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark") for x in marks_x]
     lines = [
         el("polyline", points=segment, class_=f"l{line.style}")
         for line in chart.lines
@@ -48,16 +46,8 @@ def draw_chart(chart: Chart) -> Raw:
     ]
     points = [part for point in chart.points for part in _point(point, to_x, to_y, is_drawable)]
     ends = (10**low, 10**high) if scale is math.log10 else (low, high)
-    return el(
-        "svg",
-        _axes(ends, (first, last)),
-        marks,
-        lines,
-        points,
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=f"{chart.signal.title} by step",
-    )
+    parts = (_axes(ends, (first, last)), marks, lines, points)
+    return _svg(*parts, box=f"0 0 {WIDTH} {HEIGHT}", label=f"{chart.signal.title} by step")
 
 
 def _axes(values: tuple[float, float], steps: tuple[int, int]) -> list[Raw]:
@@ -94,9 +84,8 @@ def _point(point: dict[str, Any], to_x: Scale, to_y: Scale, is_drawable: IsDrawa
         return
     x = _px(to_x(point["x"]))
     if is_drawable(point["low"]) and is_drawable(point["high"]):
-        yield el(
-            "line", x1=x, x2=x, y1=_px(to_y(point["low"])), y2=_px(to_y(point["high"])), class_=f"l{point['style']}"
-        )
+        ends = {"y1": _px(to_y(point["low"])), "y2": _px(to_y(point["high"]))}
+        yield el("line", x1=x, x2=x, **ends, class_=f"l{point['style']}")
     yield el("circle", cx=x, cy=_px(to_y(point["y"])), r=3, class_=f"p{point['style']}")
 
 
@@ -108,15 +97,11 @@ def draw_shares(parts: Sequence[tuple[str, float]]) -> Raw:
         width = value / total * 1000
         bars.append(el("rect", el("title", name), x=_px(x), y=0, width=_px(width), height=20, class_=f"p{i}"))
         x += width
-    return el(
-        "svg",
-        bars,
-        viewBox="0 0 1000 20",
-        preserveAspectRatio="none",
-        class_="shares",
-        role="img",
-        aria_label="shares of the time",
-    )
+    return _svg(bars, box="0 0 1000 20", label="shares of the time", preserveAspectRatio="none", class_="shares")
+
+
+def _svg(*children: Any, box: str, label: str, **attributes: str) -> Raw:
+    return el("svg", *children, viewBox=box, **attributes, role="img", aria_label=label)
 
 
 def _px(value: float) -> str:

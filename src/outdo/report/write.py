@@ -15,9 +15,10 @@ from typing import Any
 from outdo.report import page
 from outdo.report.charts import as_data, grpo_charts, sft_charts
 from outdo.report.facts import RunFacts, read_facts
-from outdo.report.html import Raw, el, escaped, joined
+from outdo.report.html import Raw, el, joined
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import report_path
+from outdo.runs.values import as_dict
 
 SCRIPTS = ("web/scale.js", "web/draw.js", "web/chart.js", "page.js")  # in the order of their imports
 
@@ -43,17 +44,11 @@ def try_report(folder: Path, notify: Callable[[str], None]) -> None:
 
 def report_page(facts: RunFacts) -> str:
     charts, supervised = grpo_charts(facts), sft_charts(facts)
-    data = {
-        "axes": {
-            "grpo": {
-                "steps": [step + 1 for step in facts.metrics.steps],
-                "time": facts.metrics.time,
-                "tokens": facts.metrics.tokens,
-            },
-            "sft": {"steps": [step + 1 for step in facts.sft.steps]},
-        },
-        "charts": as_data([*charts, *supervised]),
-    }
+    steps, sft_steps = ([step + 1 for step in curves.steps] for curves in (facts.metrics, facts.sft))
+    grpo_axes = {"steps": steps, "time": facts.metrics.time, "tokens": facts.metrics.tokens}
+    axes = {"grpo": grpo_axes, "sft": {"steps": sft_steps}}
+    data = {"axes": axes, "charts": as_data([*charts, *supervised])}
+    versions = as_dict(facts.page.facts.get("versions"))
     body = el(
         "main",
         page.head(facts),
@@ -65,19 +60,15 @@ def report_page(facts: RunFacts) -> str:
         page.time_spent(facts),
         page.recipe(facts),
         page.repeat(facts),
-        el("footer", f"Written by outdo {_version(facts)}", class_="dim"),
+        el("footer", f"Written by outdo {versions.get('outdo', '')}", class_="dim"),
     )
     style, script = _file("page.css"), _script()
+    data_tag = _tag("script", _embedded(data), ' type="application/json" id="data"')
     parts = [
         Raw("<!doctype html>"),
         Raw('<html lang="en">'),
         el("head", _policy(style, script), el("title", f"{facts.name}: report"), _tag("style", style)),
-        el(
-            "body",
-            body,
-            _tag("script", _embedded(data), ' type="application/json" id="data"'),
-            _tag("script", script, ' type="module"'),
-        ),
+        el("body", body, data_tag, _tag("script", script, ' type="module"')),
         Raw("</html>"),
     ]
     return "\n".join(parts) + "\n"
@@ -87,15 +78,9 @@ def _policy(style: str, script: str) -> Raw:
     """Only the styles and the script of this file may be used, by their hashes."""
     own = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     rule = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-    return joined(
-        [
-            el("meta", charset="utf-8"),
-            Raw(f'<meta http-equiv="Content-Security-Policy" content="{rule}">'),
-            el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            el("meta", name="referrer", content="no-referrer"),
-            el("meta", name="color-scheme", content="light dark"),
-        ]
-    )
+    policy = Raw(f'<meta http-equiv="Content-Security-Policy" content="{rule}">')
+    named = {"viewport": "width=device-width, initial-scale=1", "referrer": "no-referrer", "color-scheme": "light dark"}
+    return joined([el("meta", charset="utf-8"), policy, [el("meta", name=k, content=v) for k, v in named.items()]])
 
 
 def _hash(text: str) -> str:
@@ -110,12 +95,7 @@ def _tag(name: str, text: str, attributes: str = "") -> Raw:
 
 def _embedded(data: Any) -> str:
     """JSON that is safe inside a page: NaN is null, and no character starts a tag."""
-    return (
-        json.dumps(_finite(data), separators=(",", ":"))
-        .replace("<", "\\u003c")
-        .replace(">", "\\u003e")
-        .replace("&", "\\u0026")
-    )
+    return json.dumps(_finite(data), separators=(",", ":")).translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"})
 
 
 def _finite(value: Any) -> Any:
@@ -134,8 +114,3 @@ def _script() -> str:
     """The chart scripts and the page's own, as one module."""
     lines = [line for name in SCRIPTS for line in _file(name).splitlines() if not line.startswith("import ")]
     return "\n".join(line.removeprefix("export ") for line in lines)
-
-
-def _version(facts: RunFacts) -> Raw:
-    versions = facts.page.facts.get("versions")
-    return escaped(str(versions.get("outdo", "")) if isinstance(versions, dict) else "")

@@ -9,23 +9,23 @@ import numpy as np
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import MetricsFile
 from outdo.runs.table import Column, Frame, bin_starts, downsample, last_of_bins, rounded, running_total
-from outdo.runs.values import Number, PartialRecord, Record, as_float, as_int, as_text
+from outdo.runs.values import PartialRecord, Record, as_float, as_int, as_text
 
 
 class Series(Record):
     """One signal. `low` and `high` are the minimum and maximum of the rows behind a point; null where it is one row."""
 
-    mean: list[Number]
-    low: list[Number] | None = None
-    high: list[Number] | None = None
+    mean: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
 
 
 class Curves(Record):
     """`time` is seconds of training by the end of each step, `tokens` those sampled by then."""
 
     steps: list[int]
-    time: list[Number]
-    tokens: list[Number]
+    time: list[float | None]
+    tokens: list[float | None]
     series: dict[str, Series]
 
 
@@ -40,9 +40,9 @@ class EvalRecord(Record):
     step: int
     split: str
     n: int | None
-    success: Number
-    low: Number
-    high: Number
+    success: float | None
+    low: float | None
+    high: float | None
     pass_at: dict[str, float]
 
 

@@ -81,7 +81,6 @@ def restore_replaced(parent: Path) -> None:
 
 
 def remove_unfinished(parent: Path) -> None:
-    """Removes folders that were never completed."""
     for folder in parent.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(folder, ignore_errors=True)
 

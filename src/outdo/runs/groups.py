@@ -10,18 +10,7 @@ from typing import Any
 
 from outdo.runs.index import GroupReader, Location
 from outdo.runs.reader import JsonRow
-from outdo.runs.values import (
-    Number,
-    PartialRecord,
-    Record,
-    as_dict,
-    as_float,
-    as_int,
-    as_list,
-    as_text,
-    dicts_in,
-    json_safe,
-)
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, dicts_in, json_safe
 
 LIST_CHARS, FULL_CHARS = 2_000, 200_000  # of a text in a list, and of one that is shown alone
 MAX_ANSWERS = 4096  # of a group
@@ -35,17 +24,17 @@ class AnswerRecord(Record):
     cut: bool
     length: int | None
     finish: str
-    reward: Number
-    parts: dict[str, Number]
+    reward: float | None
+    parts: dict[str, float | None]
     verdict: str
     reason: str
-    advantage: Number
+    advantage: float | None
     has_tokens: bool
 
 
 class GroupStats(Record):
     step: int
-    mean: Number
+    mean: float | None
     right: int
     wrong: int
     broken: int
@@ -59,14 +48,14 @@ class GroupRecord(GroupStats, PartialRecord):
     messages: list[dict[str, Any]]
     answer: Any
     version: int | None
-    spread: Number
+    spread: float | None
     answers: list[AnswerRecord]
 
 
 class TokenRecord(Record):
     text: str
-    logprob: Number
-    ratio: Number
+    logprob: float | None
+    ratio: float | None
 
 
 def load_groups(
@@ -90,6 +79,8 @@ def load_groups(
 def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
     """One row of groups. Values of the wrong type are dropped."""
     answers = [_answer(i, answer, max_chars) for i, answer in enumerate(_answers(row))]
+    rewards = [answer.reward for answer in answers if answer.reward is not None]
+    counts: Any = {name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")}
     return GroupRecord(
         step=as_int(row.get("step")) or 0,
         prompt_id=as_text(row.get("prompt_id")),
@@ -97,7 +88,9 @@ def group_record(row: JsonRow, max_chars: int = LIST_CHARS) -> GroupRecord:
         messages=_messages(row, max_chars),
         answer=json_safe(row.get("answer")),
         version=as_int(row.get("version")),
-        **_statistics(answers),
+        mean=_finite(statistics.fmean, rewards),
+        spread=_finite(statistics.pstdev, rewards),
+        **counts,
         answers=answers,
     )
 
@@ -115,7 +108,6 @@ def _messages(row: JsonRow, max_chars: int) -> list[dict[str, Any]]:
 
 
 def prompt_text(row: JsonRow, max_chars: int = LIST_CHARS) -> str:
-    """The text of the last message."""
     messages = _messages(row, max_chars)
     content = messages[-1].get("content") if messages else ""
     return as_text(content if isinstance(content, str) else str(content), max_chars)
@@ -148,12 +140,6 @@ def mean_reward(row: JsonRow) -> float | None:
     return _finite(statistics.fmean, rewards_of(row))
 
 
-def _statistics(answers: Sequence[AnswerRecord]) -> dict[str, Any]:
-    rewards = [answer.reward for answer in answers if answer.reward is not None]
-    counts = {name: sum(answer.verdict == name for answer in answers) for name in ("right", "wrong", "broken")}
-    return {"mean": _finite(statistics.fmean, rewards), "spread": _finite(statistics.pstdev, rewards), **counts}
-
-
 def _finite(measure: Callable[[list[float]], float], values: list[float]) -> float | None:
     try:
         value = measure(values) if values else math.nan
@@ -168,8 +154,7 @@ def tokens_of(row: JsonRow, index: int) -> list[TokenRecord] | None:
     tokens = as_list(answers[index].get("tokens")) if index < len(answers) else []
     if not tokens:
         return None
-    padded = [[*token, None, None] for token in tokens if isinstance(token, list) and token]
     return [
-        TokenRecord(text=as_text(token[0], 2000), logprob=as_float(token[1]), ratio=as_float(token[2]))
-        for token in padded
+        TokenRecord(text=as_text(text, 2000), logprob=as_float(logprob), ratio=as_float(ratio))
+        for text, logprob, ratio, *_ in ([*token, None, None] for token in tokens if isinstance(token, list) and token)
     ]

@@ -6,6 +6,7 @@ A line starts with {"step": N, "prompt_id": "…", so its first bytes identify i
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import threading
@@ -47,11 +48,6 @@ def prompt_key(prompt_id: str) -> int:
     return hash(prompt_id)
 
 
-def first_step_of_file(step: int) -> int:
-    """The first step of the file that holds a step's groups."""
-    return step // STEPS_PER_FILE * STEPS_PER_FILE
-
-
 @dataclass
 class GroupFile:
     """The index of one file, as far as it was scanned. Methods return copies, since other threads may scan on."""
@@ -73,25 +69,21 @@ class GroupFile:
     def refresh(self) -> None:
         """Scans what is new; all of it where the file was cut back or replaced."""
         with self._lock:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        stamp = file_stamp(self.path)
-        if stamp is not None and stamp == self._stamp:
-            return
-        self.problem = ""
-        try:
-            with open_regular(self.root, self.path) as file:
-                status = os.fstat(file.fileno())
-                if self.scanned and not self._is_continued(file, status):
-                    self._reset()
-                self._scan(file)
-                self._stamp = stamp_of(status)
-        except FileNotFoundError:
-            self._reset()
-        except OSError as error:
-            self._reset()
-            self.problem = f"{self.path.name} cannot be read: {error.strerror or error}"
+            stamp = file_stamp(self.path)
+            if stamp is not None and stamp == self._stamp:
+                return
+            self.problem = ""
+            try:
+                with open_regular(self.root, self.path) as file:
+                    status = os.fstat(file.fileno())
+                    if self.scanned and not self._is_continued(file, status):
+                        self._reset()
+                    self._scan(file)
+                    self._stamp = stamp_of(status)
+            except OSError as error:
+                self._reset()
+                if not isinstance(error, FileNotFoundError):
+                    self.problem = f"{self.path.name} cannot be read: {error.strerror or error}"
 
     def _is_continued(self, file: io.FileIO, status: os.stat_result) -> bool:
         offset = self.scanned - len(self._end)
@@ -185,9 +177,8 @@ class GroupReader:
 
     def row(self, location: Location) -> JsonRow:
         """A group's row. Raises OSError or ValueError, with the reason."""
-        if location.length > MAX_LINE_BYTES:
-            size, limit = location.length >> 20, MAX_LINE_BYTES >> 20
-            raise ValueError(f"a group of {size} MB is not read: the limit is {limit} MB")
+        if (size := location.length) > MAX_LINE_BYTES:
+            raise ValueError(f"a group of {size >> 20} MB is not read: the limit is {MAX_LINE_BYTES >> 20} MB")
         if self._file is None or self._path != location.path:
             self.__exit__()
             self._file, self._path = None, None
@@ -217,8 +208,6 @@ def read_locations(root: Path, locations: Iterable[Location], max_bytes: int) ->
 
 
 class GroupIndex:
-    """All group files of one run."""
-
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
         self._files: dict[int, GroupFile] = {}
@@ -245,7 +234,7 @@ class GroupIndex:
 
     def at(self, step: int, prompt_id: str | None = None) -> tuple[list[Location], list[str]]:
         """The groups of a step, or of one prompt at that step; and what could not be read of the file."""
-        file = self.file(first_step_of_file(step))
+        file = self.file(step // STEPS_PER_FILE * STEPS_PER_FILE)
         return file.at(step, None if prompt_id is None else prompt_key(prompt_id)), problems_of([file])
 
     def all(self) -> AllGroups:
@@ -254,11 +243,8 @@ class GroupIndex:
         with self._lock:
             for removed in self._files.keys() - paths.keys():
                 del self._files[removed]
-        files: list[GroupFile] = []
-        for first, path in paths.items():
-            if self.num_groups > MAX_GROUPS:
-                break
-            files.append(self.file(first, path))
+        within = itertools.takewhile(lambda _: self.num_groups <= MAX_GROUPS, paths.items())
+        files = [self.file(first, path) for first, path in within]
         columns = [file.columns() for file in files]
         steps, keys, offsets, lengths = np.concatenate([np.zeros((4, 0), np.int64), *columns], axis=1)
         files_N = np.repeat(np.arange(len(files)), [each.shape[1] for each in columns])
@@ -296,7 +282,6 @@ class AllGroups:
 
 
 def problems_of(files: list[GroupFile]) -> list[str]:
-    """What could not be read of these files."""
     lines = [file.problem for file in files if file.problem]
     invalid = [file for file in files if file.invalid]
     if invalid:

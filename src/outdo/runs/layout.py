@@ -36,7 +36,6 @@ STEPS_PER_FILE = 100  # of groups/
 
 
 def group_file(folder: Path, step: int) -> Path:
-    """Where the groups of a step are."""
     return folder / GROUPS / f"steps-{step // STEPS_PER_FILE * STEPS_PER_FILE:06d}.jsonl"
 
 

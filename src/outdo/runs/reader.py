@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,14 @@ JsonRow = dict[str, Any]
 Skipped = list[str]  # where lines were skipped that are no JSON rows; without one, such a line raises RunError
 
 
-def read_metrics(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
-    """A row per step."""
-    return read_rows(folder / METRICS, skipped)
+def _read(name: str, folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
+    return read_rows(folder / name, skipped)
 
 
-def read_evals(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
-    """A row per evaluation of a split."""
-    return read_rows(folder / EVALS, skipped)
-
-
-def read_sft(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
-    """A row per supervised update, and per measurement of the held-out loss."""
-    return read_rows(folder / SFT, skipped)
-
-
-def read_findings(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
-    """What the doctor reported while the run was going."""
-    return read_rows(folder / FINDINGS, skipped)
+read_metrics = partial(_read, METRICS)  # a row per step
+read_evals = partial(_read, EVALS)  # a row per evaluation of a split
+read_sft = partial(_read, SFT)  # a row per supervised update, and per measurement of the held-out loss
+read_findings = partial(_read, FINDINGS)  # what the doctor reported while the run was going
 
 
 def read_groups(folder: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:

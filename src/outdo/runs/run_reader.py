@@ -40,7 +40,6 @@ class MetricsFile:
         self.restarts = 0  # times that the file was cut back or replaced
 
     def frame(self) -> Frame:
-        """All rows so far."""
         with self.lock:
             more = True
             while more:

@@ -13,7 +13,7 @@ from outdo.runs.layout import row_path
 from outdo.runs.reader import JsonRow
 from outdo.runs.safe_open import open_regular
 from outdo.runs.table import bin_starts, downsample, numbers
-from outdo.runs.values import Number, as_int, parse_rows
+from outdo.runs.values import as_int, parse_rows
 
 POINTS = 48
 SHORT_BYTES = 128 << 10  # of a file that is read completely
@@ -22,7 +22,7 @@ LAST_ROW_BYTES = 1 << 20
 SAMPLE_ROWS = 8  # that such a point is the mean of, at most
 
 
-def sparkline(root: Path, folder: Path, kind: str) -> tuple[int, list[Number], list[str]]:
+def sparkline(root: Path, folder: Path, kind: str) -> tuple[int, list[float | None], list[str]]:
     """The number of steps done, the reward (of a supervised run, the loss) in a few points, and problems."""
     path, name = row_path(folder, kind), "loss" if kind == "sft" else "reward_mean"
     try:
@@ -58,9 +58,9 @@ def _last_row(file: io.FileIO, size: int) -> JsonRow:
     return {}
 
 
-def _sampled(file: io.FileIO, size: int, name: str) -> list[Number]:
+def _sampled(file: io.FileIO, size: int, name: str) -> list[float | None]:
     """Means of a few rows at even distances."""
-    points: list[Number] = []
+    points: list[float | None] = []
     for i in range(POINTS):
         lines = _lines(file, SAMPLE_BYTES, (size - SAMPLE_BYTES) * i // (POINTS - 1))
         lines = lines[-SAMPLE_ROWS:] if i == POINTS - 1 else lines[:SAMPLE_ROWS]  # the last point is the end of the run

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outdo.runs.values import MAX_EXACT_INT, as_float
+from outdo.runs.values import MAX_EXACT_INT, as_float, as_int
 
 Column = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -32,7 +32,6 @@ class Frame:
         return len(self.steps)
 
     def head(self, count: int) -> Frame:
-        """The first `count` rows."""
         return Frame(self.steps[:count], {name: column[:count] for name, column in self.columns.items()})
 
     def get(self, name: str) -> Column:
@@ -40,7 +39,6 @@ class Frame:
         return np.full(len(self.steps), np.nan) if column is None else column
 
     def between(self, first: int | None, last: int | None) -> Frame:
-        """The rows of those steps."""
         if first is None and last is None:
             return self
         low, high = -MAX_EXACT_INT if first is None else first, MAX_EXACT_INT if last is None else last
@@ -48,7 +46,7 @@ class Frame:
         return Frame(self.steps[inside], {name: column[inside] for name, column in self.columns.items()})
 
     def rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Some of the rows, None where there is no number."""
+        """Some of the rows; None where a value is missing."""
         return [
             {"step": int(self.steps[i])}
             | {name: None if np.isnan(column[i]) else float(column[i]) for name, column in self.columns.items()}
@@ -73,7 +71,7 @@ class Table:
         return self._steps.size * (1 + len(self._columns))
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        steps = [_step(row, self.count + i) for i, row in enumerate(rows)]
+        steps = [as_int(row.get("step", self.count + i)) for i, row in enumerate(rows)]
         if None in steps:
             rows = [row for row, step in zip(rows, steps, strict=True) if step is not None]
             self.invalid += len(steps) - len(rows)
@@ -107,11 +105,6 @@ def _grown(column: Any, size: int) -> Any:
     out = np.full(size, np.nan) if column.dtype == np.float64 else np.zeros(size, dtype=column.dtype)
     out[: column.size] = column
     return out
-
-
-def _step(row: Mapping[str, Any], default: int) -> int | None:
-    number = as_float(row.get("step", default))
-    return int(number) if number is not None and abs(number) <= MAX_EXACT_INT else None
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[Any, Sequence[Any]]:
@@ -174,7 +167,6 @@ def downsample(column: Column, starts: NDArray[np.int64] | None) -> Points:
 
 
 def last_of_bins(column: NDArray[Any], starts: NDArray[np.int64] | None) -> NDArray[Any]:
-    """The last row of each bin."""
     return column if starts is None else column[np.append(starts[1:], len(column)) - 1]
 
 

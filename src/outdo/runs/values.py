@@ -14,7 +14,6 @@ from outdo.runs.reader import JsonRow
 
 MAX_DEPTH = 40  # levels of a nested value
 MAX_EXACT_INT = 1 << 53  # integers beyond this are not exact in a browser
-Number = float | None
 
 
 class Record(BaseModel):

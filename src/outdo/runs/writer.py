@@ -15,15 +15,7 @@ from typing import IO, Any
 from outdo.errors import Halted, OutdoError, RecipeError, RunError
 from outdo.runs import layout
 from outdo.runs.files import acquire_lock, disk_errors, fsync
-from outdo.runs.manifest import (
-    Manifest,
-    Status,
-    holds_run,
-    new_manifest,
-    read_manifest,
-    timestamp,
-    write_manifest,
-)
+from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_manifest, timestamp, write_manifest
 from outdo.types import Group
 
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
@@ -34,6 +26,9 @@ class RunWriter:
 
     def __init__(self, folder: Path, manifest: Manifest, lock: IO[str]) -> None:
         self.folder, self.manifest, self._lock = folder, manifest, lock
+        self.checkpoints, self.reference_folder = folder / layout.CHECKPOINTS, folder / layout.REFERENCE
+        self.model_folder, self.adapter_folder = folder / layout.MODEL, folder / layout.ADAPTER
+        self.demonstrations = folder / layout.DEMONSTRATIONS
 
     @classmethod
     def create(cls, folder: Path, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> RunWriter:
@@ -77,26 +72,6 @@ class RunWriter:
     def close(self) -> None:
         """Lets another process write here."""
         self._lock.close()
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / layout.CHECKPOINTS
-
-    @property
-    def reference_folder(self) -> Path:
-        return self.folder / layout.REFERENCE
-
-    @property
-    def model_folder(self) -> Path:
-        return self.folder / layout.MODEL
-
-    @property
-    def adapter_folder(self) -> Path:
-        return self.folder / layout.ADAPTER
-
-    @property
-    def demonstrations(self) -> Path:
-        return self.folder / layout.DEMONSTRATIONS
 
     def record_step(
         self, step: int, row: Mapping[str, Any], groups: Sequence[Group], tokens: Sequence[Tokens] = ()
@@ -199,11 +174,10 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
             answer["segments"] = [[segment.trained, len(segment.token_ids)] for segment in trajectory.segments]
     for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
         answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
-    messages = [dict(message) for message in group.prompt.messages]
     return {
         "step": step,
         "prompt_id": group.prompt.id,
-        "messages": messages,
+        "messages": [dict(message) for message in group.prompt.messages],
         "answer": group.prompt.answer,
         "version": group.trajectories[0].version,
         "completions": answers,

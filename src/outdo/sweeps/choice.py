@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outdo.evals.estimate import Difference
 from outdo.evals.report import format_difference
+from outdo.metrics.estimate import Difference
 from outdo.sweeps.analysis import Setting, difference
 
 

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from outdo.evals.estimate import format_share
 from outdo.evals.held_out import Evaluation
+from outdo.metrics.estimate import format_share
 from outdo.types import Reporter
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 from outdo.doctor.difficulty import describe_difficulty
-from outdo.evals.estimate import mean_interval
+from outdo.metrics.estimate import mean_interval
 from outdo.models.load import load_tokenizer
 from outdo.models.renderer import encode_prompts
 from outdo.models.shape import shape_of

@@ -6,6 +6,7 @@ Intervals are 95% by default. The unit is the problem: answers to the same probl
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,26 @@ def _score(share: float, n: float, z: float) -> tuple[float, float]:
     low = 0.0 if share == 0.0 else max(0.0, centre - half)
     high = 1.0 if share == 1.0 else min(1.0, centre + half)
     return low, high
+
+
+# Student's t at 97.5%, by degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+def t_quantile(freedom: int) -> float:
+    """97.5% of Student's t; beyond the table by its expansion around the normal's, exact to three digits there."""
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Of the mean of a few values. One value has no variance: its interval is unbounded."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
 
 
 @dataclass(frozen=True)
