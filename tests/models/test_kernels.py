@@ -200,7 +200,7 @@ def test_few_equals_many(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         for row, length in enumerate(lengths):
             paged.place(length, [row])
         paged.grow(range(rows), 200)
-        paged.tell()
+        paged.upload()
         ids = torch.randint(300, (sum(lengths),), device=DEVICE)
         at = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
         stack.hidden(ids, at, paged.reading([(length, [row]) for row, length in enumerate(lengths)]), layers)
