@@ -40,7 +40,7 @@ def train(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
 
     `task`, `reward_funcs` and `callbacks` may be your own objects instead of names. `resume` is the folder of a run to
     resume, by its own recipe; what has changed since and matters is refused unless `force`. A recipe with `stages` runs
-    them in order. Raises OutdoError's family; an interrupt is raised after the run has been saved.
+    them in order. Raises a subclass of OutdoError; an interrupt is raised after the run has been saved.
     """
     return launch(make_context(recipe, **given))
 

@@ -2,7 +2,8 @@
 
 Everything here is frozen and knows no engine. A stage takes these and returns new ones (`replace(group, grades=…)`);
 nothing is ever overwritten. Axis suffixes used across the package: P prompts, G answers of one prompt, B = rows
-(answers) of a batch, T tokens of an answer, L tokens of a prompt, V vocabulary, D hidden size.
+(answers) of a batch, T tokens of an answer, L tokens of a prompt, N tokens of one forward, M tokens trained on,
+A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations

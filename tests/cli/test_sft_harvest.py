@@ -165,4 +165,4 @@ def test_harvest_resumed_is_identical(outdo: Outdo, forks: Forks, tmp_path: Path
     other = outdo(*words, "--out", "a.jsonl", "--temperature", "0.5")
     assert other.returncode == 2 and "temperature was 1.0 and is 0.5" in other.stderr
     again = outdo("sft", "recipe.yaml", "sft_dataset_name=a.jsonl", "reward_funcs=numeric", "epochs=1", "output_dir=s")
-    assert again.returncode == 0 and "imitating a.jsonl" in again.stdout, again.stderr
+    assert again.returncode == 0 and "SFT on a.jsonl" in again.stdout, again.stderr

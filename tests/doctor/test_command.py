@@ -75,4 +75,4 @@ def test_watch_halt_treat(outdo: Outdo, tmp_path: Path) -> None:
     assert treated.returncode == 0 and told["answered"] and told["after"] < told["before"] / 5
     assert (tmp_path / told["folder"] / "run.json").exists()
     again = outdo("doctor", "ill", "--treat")
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "already exists" in again.stderr

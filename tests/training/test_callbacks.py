@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from outdo import Callback, EarlyStopping, train
+from outdo import Callback, EarlyStopping, sft, train
 from outdo.errors import Halted, OutdoError, RecipeError
 from outdo.runs.manifest import read_manifest
-from outdo.runs.reader import read_evals, read_metrics
+from outdo.runs.reader import read_evals, read_metrics, read_sft
 from support.fakes import QuietReporter
 
 SMALL: dict[str, Any] = {
@@ -132,3 +132,43 @@ def test_early_stopping_is_exact_over_a_resume(tmp_path: Path) -> None:
     again = EarlyStopping(patience=2)
     again.load_state(stopping.state())
     assert (again.best, again.since) == (0.0, 2)
+
+
+def test_finish_early_measures_the_final_splits(tmp_path: Path) -> None:
+    stop = At(1, lambda run: run.finish_early("solved"))
+    result = run(tmp_path, stop, eval_steps=2, eval_split=["test"], final_eval_split=["ood"])
+    assert [(row["step"], row["split"]) for row in read_evals(result.folder)] == [(0, "test"), (2, "test"), (2, "ood")]
+    assert [one.split for one in result.after] == ["test", "ood"]
+    again = train(resume=result.folder, reporter=QuietReporter())
+    assert [one.split for one in again.after] == ["test", "ood"], "there is nothing to do, and the result is the same"
+
+
+def test_halt_in_supervised_training(tmp_path: Path) -> None:
+    class Stop(Callback):
+        def on_sft_step(self, run: Any, row: Any) -> None:
+            if row["step"] == 1:
+                run.halt("enough")
+
+    with pytest.raises(Halted, match="enough"):
+        sft(reporter=QuietReporter(), callbacks=[Stop()], output_dir=str(tmp_path / "run"), **{**SMALL, "sft_steps": 5})
+    assert len(list(read_sft(tmp_path / "run"))) == 2
+
+
+def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
+    class Count(Callback):
+        def __init__(self, start: int) -> None:
+            self.count = start
+
+        def on_step(self, run: Any, step: int, metrics: Any, groups: Sequence[Any]) -> None:
+            self.count += 1
+
+        def state(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state(self, state: Any) -> None:
+            self.count = state["count"]
+
+    folder = run(tmp_path, Count(0), Count(10), max_steps=2).folder
+    ones, tens = Count(0), Count(0)
+    train(resume=folder, reporter=QuietReporter(), callbacks=[ones, tens], max_steps=3)
+    assert (ones.count, tens.count) == (3, 13)

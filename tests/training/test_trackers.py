@@ -22,7 +22,7 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.manifest import holds_run
 from outdo.runs.writer import RunWriter
-from outdo.training import tools, trackers
+from outdo.training import tracker_backends, trackers
 from outdo.training.trackers import (
     TRACKERS,
     Tracker,
@@ -241,7 +241,7 @@ class FaultyTool:
     steps: ClassVar[list[int]]
     go: ClassVar[threading.Event]
 
-    def __init__(self, subject: tools.Subject) -> None:
+    def __init__(self, subject: tracker_backends.Subject) -> None:
         self._do("open")
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
@@ -354,18 +354,21 @@ def test_names_and_samples() -> None:
     groups = [group(f"{i}", ["x" * 5000, "no", "mid", "?"], [1.0, 0.0, 0.5, None]) for i in range(9)]
     rows = sample_answers(groups)
     assert len(rows) == 8 and [row["reward"] for row in rows[:2]] == [1.0, 0.0] and len(rows[0]["answer"]) == 1000
-    assert tools.fenced("a ```` b").startswith("`````\n")
+    assert tracker_backends.fenced("a ```` b").startswith("`````\n")
 
 
 def test_wandb_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert tools.wandb_mode({"WANDB_MODE": "online"}) == "online" and tools.wandb_mode({}) == "offline"
-    assert tools.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": "http://127.0.0.1:9"}) == "offline"
+    assert (
+        tracker_backends.wandb_mode({"WANDB_MODE": "online"}) == "online"
+        and tracker_backends.wandb_mode({}) == "offline"
+    )
+    assert tracker_backends.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": "http://127.0.0.1:9"}) == "offline"
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert tools.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": there}) == "online"
+        assert tracker_backends.wandb_mode({"WANDB_API_KEY": "k", "WANDB_BASE_URL": there}) == "online"
 
 
 def test_no_trackers(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
     Raises RecipeError for a run of several tasks, and for one with code: to name its folder is not to trust it.
     """
     from outdo.cli.eval_command import format_eval_command
-    from outdo.evals.from_recipe import code_names, plans_from_recipe, recipe_of_model, trained_splits
+    from outdo.evals.from_recipe import code_names, evaluated_splits, plans_from_recipe, recipe_of_model
 
     model, recipe = next(((m, r) for m in models if (r := recipe_of_model(Path(m)))), ("", None))
     if recipe is None:
@@ -154,7 +154,7 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
         )
     if "eval_sampling" in given:
         recipe = recipe.model_copy(update={"eval_sampling": overrides.eval_sampling})
-    plans = plans_from_recipe(recipe, trained_splits(recipe))
+    plans = plans_from_recipe(recipe, evaluated_splits(recipe))
     commands = [format_eval_command(plan, model) for plan in plans]
     if len(plans) > 1:
         raise RecipeError("\n  ".join([f"{model} was trained on several tasks; use one of these:", *commands]))

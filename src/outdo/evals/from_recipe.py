@@ -182,7 +182,7 @@ def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
     return list(dict.fromkeys(name for name in listed if ":" in name))
 
 
-def trained_splits(recipe: Recipe) -> list[str]:
+def evaluated_splits(recipe: Recipe) -> list[str]:
     """The splits that a run by this recipe is evaluated on, without loading its data."""
     if recipe.dataset_mixture:
         entries = [Entry(**entry) for entry in recipe.dataset_mixture]

@@ -26,7 +26,7 @@ from outdo.learn import memory
 from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.reference import reference_of
-from outdo.learn.update import Stats, Sums, Updates
+from outdo.learn.update import BaseLearner, Stats, Sums
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
@@ -39,7 +39,7 @@ DEFAULT_CAP = 2.0  # of the importance ratio
 LOSS_KEYS = ("epsilon", "epsilon_high", "loss_type", "max_completion_length", "kl_estimator", "entropy_coef")
 
 
-class LocalLearner(Updates):
+class LocalLearner(BaseLearner):
     """Trains `policy` in place. Keeps a reference only if beta asks for a KL term."""
 
     length_key = "max_completion_length"
@@ -195,15 +195,15 @@ class LocalLearner(Updates):
         sums: Stats = {"tokens": tokens}
         if on_policy:
             now_BT = logprobs_BT.detach()
-            off_BT = ((now_BT - sampler_BT).exp() - 1.0) * packed.mask_BT
+            error_BT = ((now_BT - sampler_BT).exp() - 1.0) * packed.mask_BT
             sums["mismatch"] = (k3_kl(sampler_BT, now_BT) * packed.mask_BT).sum()
-            sums["mismatch_square"] = off_BT.square().sum()
+            sums["mismatch_square"] = error_BT.square().sum()
             sums["fresh_tokens"] = tokens
             if correct := self._correction():
                 weights_BT = correct(logprobs_BT, sampler_BT, recipe.importance_sampling_cap or DEFAULT_CAP)
         else:
-            off_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-            sums["moved"] = (k3_kl(torch.zeros_like(off_BT), off_BT) * packed.mask_BT).sum()
+            log_ratio_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+            sums["moved"] = (k3_kl(torch.zeros_like(log_ratio_BT), log_ratio_BT) * packed.mask_BT).sum()
             sums["moved_tokens"] = tokens
         settings: dict[str, Any] = {key: getattr(recipe, key) for key in LOSS_KEYS} | totals
         loss, stats = grpo_loss(

@@ -22,7 +22,7 @@ from outdo.algo.schedules import rate_at
 from outdo.errors import TaskError
 from outdo.learn.optim import set_rate
 from outdo.learn.packing import Packed, pack
-from outdo.learn.update import Stats, Sums, Updates, tokens_of
+from outdo.learn.update import BaseLearner, Stats, Sums, tokens_of
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
@@ -43,7 +43,7 @@ class EncodedExample:
     answer_ids: tuple[int, ...]
 
 
-class SFTLearner(Updates):
+class SFTLearner(BaseLearner):
     """Trains `policy` on demonstrations. `steps` is the total number of updates, for the schedule."""
 
     length_key = "sft_max_length"

@@ -27,7 +27,7 @@ MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before t
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
-class Updates:
+class BaseLearner:
     """Trains `policy` in place."""
 
     length_key: ClassVar[str]  # the recipe key that bounds an answer; errors name it

@@ -25,6 +25,7 @@ REGISTRIES = {  # recipe key: module:mapping
     "lr_scheduler_type": "outdo.algo.schedules:SCHEDULES",
     "sft_lr_scheduler_type": "outdo.algo.schedules:SCHEDULES",
     "report_to": "outdo.training.trackers:TRACKERS",
+    "sampler": "outdo.rollout:ENGINES",
 }
 GROUP_NAMES = {"report_to": ("all",)}  # names that stand for several entries
 
@@ -77,7 +78,7 @@ class Recipe(BaseModel):
     top_k: int = Field(0, ge=0)  # 0: no limit
     min_p: float = Field(0.0, ge=0, le=1)  # drop tokens less likely than this share of the likeliest one
     stop: list[str] = []  # strings that end an answer
-    sampler: Literal["local", "hf"] = "local"  # hf: transformers' generate, the slow reference
+    sampler: str = "local"  # the engine; hf: transformers' generate, the slow reference
     rollout_rows: int | None = Field(None, ge=1)  # answers decoded in parallel; default: 1024 on a GPU, 512 on a CPU
     rollout_memory: float | None = Field(None, gt=0)  # GiB of GPU memory for the KV cache; default: half the free
     dynamic_sampling: bool = False  # resample groups without reward spread, as DAPO does …

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 SLOW = "{}: outdo's own attention does not give its logits; using transformers' generate, which is slow"
-Watch = Callable[[list[int]], None]  # is called with an answer's tokens so far
+OnTokens = Callable[[list[int]], None]  # is called with an answer's tokens so far
 
 if TYPE_CHECKING:
     from outdo.models.load import Policy
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from outdo.types import Engine
 
 
-def _local(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+def _local(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens | None) -> Engine:
     from outdo.rollout.local import LocalEngine
 
     return LocalEngine(policy, rows, memory, watch)
 
 
-def _hf(policy: Policy, rows: int | None, memory: int | None, watch: Watch | None) -> Engine:
+def _hf(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens | None) -> Engine:
     from outdo.rollout.hf import HFEngine
 
     return HFEngine(policy, watch)
 
 
-ENGINES: dict[str, Callable[[Policy, int | None, int | None, Watch | None], Engine]] = {"local": _local, "hf": _hf}
+ENGINES: dict[str, Callable[[Policy, int | None, int | None, OnTokens | None], Engine]] = {"local": _local, "hf": _hf}
 
 
 def make_sampler(
@@ -37,7 +37,7 @@ def make_sampler(
     notify: Callable[[str], None] | None = None,
     *,
     rows: int | None = None,
-    watch: Watch | None = None,
+    watch: OnTokens | None = None,
 ) -> Sampler:
     """The engine that the recipe names, or the fastest that gives the policy's logits. Where a learner runs beside it
     (`learns`), memory is reserved for that."""

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from outdo.models import attention
 from outdo.models.load import Policy
-from outdo.rollout import Watch
+from outdo.rollout import OnTokens
 from outdo.rollout.sampling import MAX_SUPPORT, stop_at
 from outdo.types import Finish, Generation, Request, SampleParams, Segment, Support, WeightSource
 
@@ -24,7 +24,7 @@ class HFEngine:
 
     capacity = 1  # one request at a time
 
-    def __init__(self, policy: Policy, watch: Watch | None = None) -> None:
+    def __init__(self, policy: Policy, watch: OnTokens | None = None) -> None:
         self.policy, self.watch, self.version, self.num_aborts = policy, watch, 0, 0
 
     def update(self, source: WeightSource, version: int) -> None:
@@ -101,7 +101,7 @@ class HFEngine:
 class _Streamer:
     """By transformers' protocol: `put` gets the prompt first, then token by token."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: OnTokens) -> None:
         self.watch, self.ids = watch, list[int]()
         self.has_prompt = False
 

@@ -12,7 +12,7 @@ from outdo.models.cache import PAGE, PagedCache, SlotCache
 from outdo.models.load import Policy
 from outdo.models.ops import kernels
 from outdo.models.stack import Layer
-from outdo.rollout import Watch
+from outdo.rollout import OnTokens
 from outdo.rollout.decode import DecodeState, Graphs
 from outdo.rollout.scheduler import BatchScheduler
 from outdo.types import Generation, Request, SampleParams, WeightSource
@@ -26,7 +26,7 @@ class LocalEngine:
     call's first answer after every step."""
 
     def __init__(
-        self, policy: Policy, rows: int | None = None, memory: int | None = None, watch: Watch | None = None
+        self, policy: Policy, rows: int | None = None, memory: int | None = None, watch: OnTokens | None = None
     ) -> None:
         self.policy, self.version, self.memory, self.watch = policy, 0, memory, watch
         self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None

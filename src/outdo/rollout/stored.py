@@ -39,7 +39,8 @@ def _row(group: Group) -> dict[str, Any]:
 
 def _group(row: dict[str, Any]) -> Group:
     trajectories = tuple(
-        Trajectory(tuple(map(_segment, one["segments"])), one["text"], one["finish"]) for one in row["trajectories"]
+        Trajectory(tuple(map(_segment, one["segments"])), one["text"], one["finish"])
+        for one in row.get("trajectories") or map(_version_1, row["completions"])
     )
     return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), trajectories)
 
@@ -47,3 +48,9 @@ def _group(row: dict[str, Any]) -> Group:
 def _segment(values: list[Any]) -> Segment:
     token_ids, logprobs, version, support, trained = values
     return Segment(tuple(token_ids), tuple(logprobs), version, tuple(map(tuple, support)), trained)
+
+
+def _version_1(answer: list[Any]) -> dict[str, Any]:
+    """An answer as version 0.1 stored it."""
+    token_ids, logprobs, text, finish, version, support = answer
+    return {"segments": [[token_ids, logprobs, version, support, True]], "text": text, "finish": finish}

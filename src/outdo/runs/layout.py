@@ -8,6 +8,8 @@ findings.jsonl  what the doctor reported, and when
 groups/         the answers themselves, a file per hundred steps
 checkpoints/    what the run resumes from, each complete or absent (`checkpoint.py`)
 before-N/       rows and checkpoints from before the run was restarted
+halted-step-N.jsonl   the answers of a step whose update failed
+demonstrations.jsonl  what a harvest kept
 reference/      the weights that KL is measured from
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 report.html     the run as one page

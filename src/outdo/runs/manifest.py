@@ -26,7 +26,7 @@ class Manifest(BaseModel):
 
     status: Status
     recipe: dict[str, Any]
-    why: str = ""  # it stopped or failed
+    why: str = ""  # it stopped, failed or finished early
     kind: str = "grpo"  # grpo, sft, harvest or stages
     started: str | None = None
     ended: str | None = None

@@ -1,7 +1,7 @@
 """Reads a run that may still be written, as far as it is, with bounded memory; nothing is read twice.
 
 The functions of `reader.py` read a file once and name each line that they skip. This reader is for viewers, which read
-again and again, and from folders that nobody vouches for.
+again and again, and from untrusted folders.
 """
 
 from __future__ import annotations

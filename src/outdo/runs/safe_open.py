@@ -1,4 +1,4 @@
-"""Opens files of folders that nobody vouches for: regular files only, inside a root only, never blocking."""
+"""Opens files of untrusted folders: regular files only, inside a root only, never blocking."""
 
 from __future__ import annotations
 

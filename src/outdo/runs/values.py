@@ -1,4 +1,4 @@
-"""Values from files that nobody vouches for, parsed and made safe to hand on as JSON."""
+"""Values from untrusted files, parsed and made safe to hand on as JSON."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 class Callback:
     """`run` is the run itself: its recipe, folder, policy, learner, reporter and steps done. To steer it, use
-    `run.halt(error)`, `run.finish_early(reason)`, `run.learner.scale_rate(factor)` or `run.learner.scale_beta(factor)`.
+    `run.halt(error)`, `run.finish_early(reason)` (GRPO only), `run.learner.scale_rate(factor)` or
+    `run.learner.scale_beta(factor)`.
 
     What a callback raises ends the run as failed; the model so far is saved.
     """

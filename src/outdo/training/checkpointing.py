@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from outdo.learn.update import Updates
+from outdo.learn.update import BaseLearner
 from outdo.models.load import Policy, save_policy
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer
@@ -23,18 +23,18 @@ STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 class Checkpointer:
     """Writes one checkpoint at a time. A disk that is full costs a checkpoint, not the run: the one before is valid."""
 
-    def __init__(self, run: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None]) -> None:
-        self.run, self.keep, self.eval_kind, self.notify = run, keep, eval_kind, notify
+    def __init__(self, writer: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None]) -> None:
+        self.writer, self.keep, self.eval_kind, self.notify = writer, keep, eval_kind, notify
         self.last_step = -1  # of the last checkpoint that was written
         self._thread: threading.Thread | None = None
         self._writing = -1  # the step of the checkpoint that the thread writes
 
-    def save(self, step: int, policy: Policy, learner: Updates, state: Mapping[str, Any], more: Writer) -> None:
+    def save(self, step: int, policy: Policy, learner: BaseLearner, state: Mapping[str, Any], more: Writer) -> None:
         """Starts to write a checkpoint. The tensors are copied here; the disk is the thread's business."""
         self.wait()
         weights = {name: value.detach().to("cpu", copy=True) for name, value in learner.weights().items()}
         tensors, plain = learner.state()
-        text = json.dumps({"step": step, "learner": plain, **state, "offsets": self.run.offsets()})
+        text = json.dumps({"step": step, "learner": plain, **state, "offsets": self.writer.offsets()})
 
         def write(folder: Path) -> None:
             save_policy(policy, folder, weights)
@@ -56,23 +56,23 @@ class Checkpointer:
 
     def _write(self, step: int, write: Writer) -> None:
         try:
-            checkpoint.save(self.run.checkpoints, step, write)
+            checkpoint.save(self.writer.checkpoints, step, write)
             self.last_step = step
-            checkpoint.prune(self.run.checkpoints, self.keep, self._best())
+            checkpoint.prune(self.writer.checkpoints, self.keep, self._best())
         except Exception as error:
             self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
 
     def _best(self) -> list[int]:
         """The evaluated step with the highest success that has a checkpoint; of a mixture, summed over its tasks."""
-        saved = {checkpoint.step_of(folder) for folder in checkpoint.existing(self.run.checkpoints)}
+        saved = {checkpoint.step_of(folder) for folder in checkpoint.existing(self.writer.checkpoints)}
         scores: dict[int, float] = {}
-        for row in read_evals(self.run.folder):
+        for row in read_evals(self.writer.folder):
             if row["step"] in saved and row["split"].partition("/")[0] == self.eval_kind:
                 scores[row["step"]] = scores.get(row["step"], 0.0) + row["success_rate"]
         return [max(scores, key=lambda step: (scores[step], step))] if scores else []
 
 
-def load_optimizer(learner: Updates, folder: Path, state: Mapping[str, Any]) -> None:
+def load_optimizer(learner: BaseLearner, folder: Path, state: Mapping[str, Any]) -> None:
     learner.load_state(load_file(folder / OPTIMIZER), state["learner"])
 
 

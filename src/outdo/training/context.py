@@ -28,7 +28,7 @@ OBJECT = "object:"  # marks the name of a function while the recipe is read, so 
 
 @dataclass(frozen=True)
 class PriorEvals:
-    """Evaluations of the very model that a run starts from, measured in the same way by an earlier run."""
+    """Evaluations of the same model that a run starts from, measured in the same way by an earlier run."""
 
     run: str
     evaluations: tuple[Evaluation, ...]
@@ -36,7 +36,7 @@ class PriorEvals:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. The numbers by step are in `folder`."""
+    """The result of a run. The numbers by step are in `folder`."""
 
     folder: Path
     model: Path
@@ -105,7 +105,7 @@ def make_context(
     **keys: Any,
 ) -> RunContext:
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
-    `where` is what messages call them. Raises OutdoError's family for what cannot be, before anything is loaded."""
+    `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
     reporter = reporter or make_reporter()
     keys = {**keys, **(overrides or {})}
     if not isinstance(recipe, (str, Path, Recipe, type(None))):

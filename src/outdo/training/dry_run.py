@@ -31,7 +31,7 @@ PREFLIGHT_PROMPTS, PREFLIGHT_ANSWERS = 32, 8
 
 
 def describe_run(context: RunContext) -> list[str]:
-    """The plan, line by line. Raises as the run would: OutdoError's family."""
+    """The plan, line by line. Raises as the run would: a subclass of OutdoError."""
     recipe, task = context.recipe, context.task
     select_trackers(recipe.report_to)
     stages = read_stages(recipe)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from outdo.evals.from_recipe import eval_params
 from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
 from outdo.recipe.schema import Recipe
@@ -18,9 +20,9 @@ class Evaluator:
     """Measures `splits` whenever it is called, and `final_splits` at the end only."""
 
     def __init__(
-        self, recipe: Recipe, task: Task, rewards: Rewards | None, run: RunWriter, prior: PriorEvals | None
+        self, recipe: Recipe, task: Task, rewards: Rewards | None, writer: RunWriter, prior: PriorEvals | None
     ) -> None:
-        self.recipe, self.rewards, self.run, self.prior = recipe, rewards, run, prior
+        self.recipe, self.rewards, self.writer, self.prior = recipe, rewards, writer, prior
         regular = eval_splits(recipe, task) if rewards else []
         final = [split for split in recipe.final_eval_split if split not in regular] if rewards else []
         self.splits = {split: held_out(task, split, recipe.eval_size) for split in regular}
@@ -28,21 +30,26 @@ class Evaluator:
 
     def recorded(self, step: int) -> list[Evaluation]:
         """What was measured at that step before the run was resumed."""
-        return [Evaluation.of(row) for row in read_evals(self.run.folder) if row["step"] == step]
+        return [Evaluation.of(row) for row in read_evals(self.writer.folder) if row["step"] == step]
 
     def carried_over(self) -> list[Evaluation]:
-        """What an earlier run measured of the model that this one starts from, where that is on the very problems."""
+        """What an earlier run measured of the model that this one starts from, if it used the same problems."""
         prior = {(each.split, each.problems): each for each in self.prior.evaluations} if self.prior else {}
         wanted = [(split, problems_of(prompt.id for prompt in prompts)) for split, prompts in self.splits.items()]
         return [prior[key] for key in wanted] if all(key in prior for key in wanted) else []
 
-    def measure(self, sampler: Sampler, step: int, is_last: bool) -> list[Evaluation]:
+    def measure(self, sampler: Sampler, step: int, is_last: bool, done: Collection[str] = ()) -> list[Evaluation]:
+        """Every split that is not `done`."""
         recipe, rewards = self.recipe, self.rewards
         if rewards is None:
             return []
         splits = self.splits | (self.final_splits if is_last else {})
         settings = eval_params(recipe), recipe.eval_samples, seed_of("evaluation", recipe.seed, step), recipe.eval_ks
-        return [evaluate_prompts(prompts, split, sampler, rewards, *settings) for split, prompts in splits.items()]
+        return [
+            evaluate_prompts(prompts, split, sampler, rewards, *settings)
+            for split, prompts in splits.items()
+            if split not in done
+        ]
 
 
 def eval_splits(recipe: Recipe, task: Task) -> list[str]:

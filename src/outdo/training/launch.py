@@ -15,7 +15,7 @@ KINDS: dict[str, Callable[[RunContext], Result]] = {**RUNNERS, "stages": run_sta
 
 
 def launch(context: RunContext) -> Result:
-    """Starts the run, or resumes one. Raises OutdoError's family; an interrupt is raised after the run was saved."""
+    """Starts the run, or resumes one. Raises a subclass of OutdoError; an interrupt, once the run is saved."""
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
     if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":

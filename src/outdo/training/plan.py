@@ -1,4 +1,4 @@
-"""What a run will do and take, before anything is loaded: `outdo train --dry-run`. What cannot fit is refused."""
+"""Loads the policy of a recipe where it fits memory and disk, and describes a run for `outdo train --dry-run`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def token_lines(source: Source) -> str:
     tokenizer = load_tokenizer(source)
     try:
         generation = GenerationConfig.from_pretrained((source.base or source).where, local_files_only=source.offline)
-    except Exception:  # most have none, and then the tokenizer's word counts
+    except Exception:  # most have none, and then the tokenizer decides
         generation = None
     facts = Renderer.of(source.name, tokenizer, generation, context=0).facts
     ends = ", ".join(f"{text!r} ({i})" for i, text in zip(facts["eos_ids"], facts["eos_tokens"], strict=True))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from outdo.errors import Halted, OutdoError, RunError
 from outdo.evals.held_out import Evaluation
-from outdo.learn.update import Updates
+from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, save_adapter, save_policy
 from outdo.runs import checkpoint
@@ -28,7 +28,7 @@ from outdo.training.evaluation import Evaluator
 from outdo.training.monitors import built_in_callbacks
 from outdo.types import Group, Sampler
 
-L = TypeVar("L", bound=Updates)
+L = TypeVar("L", bound=BaseLearner)
 COMMANDS = {"grpo": "train", "sft": "sft"}  # of `outdo`, that resume such a run
 
 
@@ -114,6 +114,7 @@ class TrainingRun(Generic[L]):
             notify(self.callbacks, "on_sft_step", self, row)
             if "loss" in row:
                 self.reporter.progress(name, row["step"], total, f"loss {row['loss']:.3f}")
+        self._raise_if_halted()
 
     def _raise_if_halted(self) -> None:
         if self._halt:
@@ -123,15 +124,17 @@ class TrainingRun(Generic[L]):
 
     def evaluate(self, step: int) -> list[Evaluation]:
         """Held-out success after `step` steps, measured once."""
-        if recorded := self.evaluator.recorded(step):
+        recorded, is_last = self.evaluator.recorded(step), step == self.total
+        measured = {one.split for one in recorded}
+        if recorded and not (is_last and self.evaluator.final_splits.keys() - measured):
             return recorded
         carried = self.evaluator.carried_over() if step == 0 else []
-        evaluations = carried or self.evaluator.measure(self.sampler, step, is_last=step == self.total)
+        evaluations = carried or self.evaluator.measure(self.sampler, step, is_last, measured)
         notify(self.callbacks, "on_eval", self, step, evaluations)
         if carried and self.evaluator.prior:
             source = self.evaluator.prior.run
             self.reporter.note(f"  carried over from {source}: the same model and problems, not evaluated again")
-        return evaluations
+        return [*recorded, *evaluations]
 
     def evaluate_if_due(self) -> None:
         """Every `eval_steps` steps; the last evaluation is that of the end."""
@@ -144,12 +147,19 @@ class TrainingRun(Generic[L]):
     def save(self, wait: bool = False) -> None:
         """A checkpoint of where the last step ended."""
         files = self.checkpoint_files()  # first: a learner may report rows here that the checkpoint counts
-        states = {type(one).__name__: one.state() for one in self.callbacks}
+        states = {name: one.state() for name, one in self._named_callbacks().items()}
         state = {**self.checkpoint_state(), "callbacks": {name: each for name, each in states.items() if each}}
         self._notify_saved()
         self.checkpointer.save(self.done, self.policy, self.learner, state, files)
         if wait:
             self._notify_saved()
+
+    def _named_callbacks(self) -> dict[str, Callback]:
+        """By class, with a number where there are several of one."""
+        names = [type(one).__name__ for one in self.callbacks]
+        numbers = [names[:index].count(name) for index, name in enumerate(names)]
+        keys = [f"{name}#{number}" if number else name for name, number in zip(names, numbers, strict=True)]
+        return dict(zip(keys, self.callbacks, strict=True))
 
     def _notify_saved(self) -> None:
         """Waits for the checkpoint that is being written, and notifies of it in this thread."""
@@ -163,9 +173,9 @@ class TrainingRun(Generic[L]):
         self.sampler.update(learner, version=self.done)
         self.writer.rewind(point.state["offsets"])
         states = point.state.get("callbacks") or {"KLGuard": {"past_limit": point.state.get("past_limit", 0)}}
-        for callback in self.callbacks:
-            if type(callback).__name__ in states:
-                callback.load_state(states[type(callback).__name__])
+        for name, callback in self._named_callbacks().items():
+            if name in states:
+                callback.load_state(states[name])
         earlier = self.writer.manifest.resumed
         resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
         self.writer.update_manifest(status="running", why="", resumed=resumed)
@@ -198,7 +208,7 @@ class TrainingRun(Generic[L]):
             self.writer.close()
 
     def _notify_end(self) -> None:
-        """Every callback hears of the end; what one raises is no reason for a run to fail."""
+        """Notifies every callback; an error in one is a warning, not a failed run."""
         manifest = self.writer.manifest
         for callback in self.callbacks:
             try:

@@ -107,8 +107,8 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     steps = demonstrations.steps if demonstrations else recipe.max_steps
     steps_before = steps if demonstrations else int(manifest.recipe["max_steps"])
     if was_done and steps <= steps_before:
-        reporter.note(f"nothing to do: {folder} is done, after {steps_before} steps")
-        return finished_result(folder, recipe, steps_before)
+        reporter.note(f"nothing to do: {folder} is done")
+        return finished_result(folder, recipe)
     point, skipped = resume.newest_checkpoint(writer)
     for line in skipped:
         reporter.note(f"skipped {line}")

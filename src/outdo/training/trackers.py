@@ -30,7 +30,7 @@ from outdo.metrics.measure import Metrics
 from outdo.runs.manifest import Status
 from outdo.runs.reader import read_evals, read_metrics, read_sft
 from outdo.runs.writer import RunWriter
-from outdo.training import tools
+from outdo.training import tracker_backends
 from outdo.training.callbacks import Callback
 from outdo.types import Group
 
@@ -62,14 +62,14 @@ class Tracker:
 
     package: str
     install: str
-    open: Callable[[tools.Subject], Sink]
+    open: Callable[[tracker_backends.Subject], Sink]
 
 
 TRACKERS: dict[str, Tracker] = {
-    "tensorboard": Tracker("tensorboard", "tensorboard", tools.TensorBoard),
-    "wandb": Tracker("wandb", "wandb", tools.Wandb),
-    "mlflow": Tracker("mlflow", "mlflow", tools.MLflow),
-    "trackio": Tracker("trackio", "trackio", tools.Trackio),
+    "tensorboard": Tracker("tensorboard", "tensorboard", tracker_backends.TensorBoard),
+    "wandb": Tracker("wandb", "wandb", tracker_backends.Wandb),
+    "mlflow": Tracker("mlflow", "mlflow", tracker_backends.MLflow),
+    "trackio": Tracker("trackio", "trackio", tracker_backends.Trackio),
 }
 
 
@@ -116,7 +116,7 @@ def sample_answers(groups: Sequence[Group]) -> list[dict[str, Any]]:
             texts = str(group.prompt.text), group.trajectories[i].text, grade.reason
             prompt, answer, reason = (text[:MAX_TEXT_CHARS] for text in texts)
             values = (prompt, answer, grade.reward, advantage, grade.verdict, reason)
-            rows.append(dict(zip(tools.COLUMNS, values, strict=True)))
+            rows.append(dict(zip(tracker_backends.COLUMNS, values, strict=True)))
     return rows
 
 
@@ -162,7 +162,7 @@ class _Worker:
     """One tool on its thread. What was sent is recorded first, so that a resumed run sends nothing twice, and sends
     those of the `stored` events of its files that were not sent before."""
 
-    def __init__(self, name: str, subject: tools.Subject, stored: Sequence[_Event]) -> None:
+    def __init__(self, name: str, subject: tracker_backends.Subject, stored: Sequence[_Event]) -> None:
         self.name, self.subject, self.stored = name, subject, stored
         self.events: queue.Queue[_Event | None] = queue.Queue(QUEUE_SIZE)
         self.ledger = subject.folder / "trackers" / f"{name}.json"
@@ -223,7 +223,7 @@ class _Worker:
 class Trackers(Callback):
     """Hands every row on to the trackers of a recipe; none by default."""
 
-    def __init__(self, names: Sequence[str], subject: tools.Subject, max_steps: int) -> None:
+    def __init__(self, names: Sequence[str], subject: tracker_backends.Subject, max_steps: int) -> None:
         stored = _stored_events(subject.folder) if names else []
         self.workers = [_Worker(name, subject, stored) for name in names]
         self.table_every = max(1, max_steps // NUM_TABLES)
@@ -238,7 +238,7 @@ class Trackers(Callback):
         id, name = str(run.manifest.tracked), recipe.run_name or run.folder.resolve().name
         facts = {key: getattr(run.manifest, key) for key in ("kind", "device", "num_parameters", "versions", "git")}
         keys = recipe.model_dump(mode="json")
-        subject = tools.Subject(id, name, recipe.project, run.folder, keys, facts, notify, is_new)
+        subject = tracker_backends.Subject(id, name, recipe.project, run.folder, keys, facts, notify, is_new)
         return cls(names, subject, recipe.max_steps)
 
     def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
