@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from outdo.errors import BrokenGraders, NumericsError
+from outdo.models.load import Policy
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
+from outdo.rollout.groups import Sampler
 from outdo.rollout.source import SyncSource
 from outdo.tasks.curriculum import Curriculum
 from outdo.tasks.task import Task
 from outdo.training.loop import run_loop
-from outdo.types import Batch, Group, Prompt
+from outdo.types import Batch, Group, Prompt, Rollouts, WeightSource
+from support.basics import group_of, prompt_of
 from support.fakes import NumberLearner, ScriptedSampler
+from support.scripted_engine import ScriptedEngine
 
 
 @dataclass
@@ -59,7 +63,7 @@ def pays_sevens(completions: list[str], **columns: object) -> list[float]:
     return [float(text.split().count("7")) for text in completions]
 
 
-def source_of(recipe: Recipe, sampler: ScriptedSampler, reward: Any = pays_sevens) -> SyncSource:
+def source_of(recipe: Recipe, sampler: Any, reward: Any = pays_sevens) -> SyncSource:
     rewards = find_rewards(["paid"], [], "paid", 4, {"paid": reward})
     return SyncSource(recipe, Curriculum(task(), recipe), sampler, rewards)
 
@@ -145,3 +149,42 @@ def test_rollouts_of_an_interrupted_step_are_not_sampled_again(tmp_path: Path) -
     resumed.read_pending(tmp_path / "rollouts.jsonl")
     assert resumed.next(0).groups == source_of(recipe, first).next(0).groups
     assert resumed.max_staleness == 0
+
+
+def test_with_a_scripted_engine(policy: Policy) -> None:
+    """Through the real renderer: the answer's text is graded, its tokens are trained on as they were sampled."""
+    recipe, learner, events = recipe_of(max_steps=2), NumberLearner(), Recorded()
+    seven, eight = (policy.renderer.encode_texts([text])[0] for text in ("7", "8"))
+    engine = ScriptedEngine(lambda request, i: (*((seven, eight)[i]), policy.eos_ids[0])[: 2 - i])
+    run_loop(recipe, source_of(recipe, Sampler(engine, policy.renderer)), learner, events)
+    by_hand = (1.0 * 2 - 1.0 * 1) / 3  # "7" and its end are paid, "8" alone is not
+    assert learner.weight == pytest.approx(2 * by_hand, rel=1e-3)
+    assert engine.updates == [1, 2] and [row["reward_mean"] for row in events.rows] == [0.5, 0.5]
+    assert learner.batches[0].samples[0].token_ids == (*seven, policy.eos_ids[0])
+
+
+def test_with_another_source() -> None:
+    """The loop takes its groups from any source, and hands the weights back after each step."""
+
+    class Fixed:
+        max_staleness = 0
+
+        def __init__(self) -> None:
+            self.published: list[int] = []
+
+        def next(self, step: int) -> Rollouts:
+            group = group_of(prompt_of("a"), (1, 2), [(5, 6), (7,)], [1.0, 0.0])
+            return Rollouts([group], [group], {"rollout": 0.25})
+
+        def publish(self, learner: WeightSource, version: int) -> None:
+            self.published.append(version)
+
+        def state(self) -> dict[str, Any]:
+            return {}
+
+        def load_state(self, state: Any) -> None: ...
+
+    source, learner, events = Fixed(), NumberLearner(), Recorded()
+    run_loop(recipe_of(max_steps=2), source, learner, events)
+    assert source.published == [1, 2] and learner.weight == pytest.approx(2 / 3, rel=1e-3)
+    assert events.rows[0]["time/rollout"] == 0.25
