@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -53,7 +54,9 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     else:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
     fixed_history = run_history(fixed)
-    fixed_history = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
+    # The evaluation before training stays: both runs start from that model, and the last one is compared with it.
+    since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
+    fixed_history = replace(since, held=fixed_history.held)
     after = diagnose(fixed_history)
     checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))

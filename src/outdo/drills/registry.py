@@ -130,7 +130,7 @@ _ALL = (
             "eval_size": 400,
         },
         "steps_too_big",
-        (Signal("success_rate", "up", 0.1), Signal("eval_success_rate", "up")),
+        (Signal("eval_success_rate", "up", 0.1),),
         fail_and_fix,
         fix={"epsilon": 0.2},
     ),
