@@ -24,7 +24,7 @@ SCRIPTS = ("web/scale.js", "web/draw.js", "web/chart.js", "page.js")  # in the o
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Writes the report of a run that is going on or has ended. Raises RunError where there is no run or no place."""
+    """Writes the report of a run, in progress or ended. Raises RunError where there is no run or no place."""
     path = out or report_path(folder)
     text = report_page(read_facts(folder))
     with disk_errors(path, "name another place with --out"):
