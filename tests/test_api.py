@@ -106,7 +106,7 @@ def test_the_first_group_of_a_step_keeps_its_tokens(tmp_path: Path) -> None:
     for asked in (1, 0):
         result = train(output_dir=str(tmp_path / str(asked)), log_tokens=asked, reporter=quiet(), **QUICK)
         rows = list(read_rows(result.folder / "groups" / "steps-000000.jsonl"))
-        first = [row for row in rows if row["step"] == 0]
+        first = [row for row in rows if row["step"] == 1]
         kept = [["tokens" in answer for answer in row["completions"]] for row in first]
         assert [all(of_group) for of_group in kept] == [True] * asked + [False] * (len(first) - asked)
         for answer in first[0]["completions"] if asked else ():

@@ -174,7 +174,7 @@ def test_run_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
         and manifest["num_parameters"] > 10**6
     )
     metrics = rows(run / "metrics.jsonl")
-    assert [row["step"] for row in metrics] == [0, 1]
+    assert [row["step"] for row in metrics] == [1, 2]
     wanted = set(SIGNALS.split())
     assert not wanted - set(metrics[0])
     assert [(row["step"], row["split"]) for row in rows(run / "evals.jsonl")] == [

@@ -246,7 +246,7 @@ def test_an_open_r1_file_runs_unchanged_to_its_end(
     assert (recipe["dtype"], recipe["epsilon"], recipe["beta"], recipe["min_lr_rate"]) == ("float32", 0.2, 0.01, 0.1)
     assert recipe["columns"] == {"prompt": "problem"} and recipe["reward_funcs"][0] == "math"
     rows = [json.loads(line) for line in (tmp_path / "data" / "tiny-sums-grpo" / "metrics.jsonl").open()]
-    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert [row["step"] for row in rows] == [1, 2, 3]
     assert rows[0]["lr"] == pytest.approx(2e-5) and rows[-1]["lr"] < rows[1]["lr"]
     assert {"reward/math", "reward/format", "reward/cosine", "reward/length"} <= rows[0].keys()
     assert (tmp_path / "data" / "tiny-sums-grpo" / "model" / "config.json").exists()

@@ -49,7 +49,9 @@ def test_sft_without_a_verifier(outdo: Outdo, tmp_path: Path) -> None:
     assert recipe["sft_epochs"] == 4 and recipe["sft_weight_decay"] == 0.01 and recipe["weight_decay"] == 0.0
     found = rows(tmp_path / "run" / "sft.jsonl")
     updates = [row["step"] for row in found if "loss" in row]
-    assert updates == list(range(len(updates))) and len(updates) in range(24, 31)  # 27 or so rows in fours, four times
+    assert updates == list(range(1, len(updates) + 1)) and len(updates) in range(
+        24, 31
+    )  # 27 or so rows in fours, four times
     first, last = (row["held_out_loss"] for row in found if "held_out_loss" in row)
     assert last < first / 2 and "held-out loss" in done.stdout  # type: ignore[operator]
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()

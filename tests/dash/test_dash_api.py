@@ -62,7 +62,7 @@ def test_lost_run_and_nothing_written(tmp_path: Path, serve: Serve) -> None:
 
 def test_sparkline_of_a_long_run(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=0, ended=None)
-    rows = [{"step": i, **numbers(i, i / 2000)} for i in range(2000)]
+    rows = [{"step": i + 1, **numbers(i, i / 2000)} for i in range(2000)]
     append(tmp_path / "run" / "metrics.jsonl", *rows)
     found = serve(tmp_path).get("runs")["runs"][0]
     assert found["steps"] == 2000 and len(found["spark"]) == 48
@@ -80,19 +80,19 @@ def test_run_cost(two: Served) -> None:
 
 def test_exact_and_binned_curves(two: Served) -> None:
     exact = two.get("metrics", run="first")
-    assert exact["exact"] and exact["total"] == 30 and exact["steps"] == list(range(30))
+    assert exact["exact"] and exact["total"] == 30 and exact["steps"] == list(range(1, 31))
     assert exact["time"][:3] == [2.0, 4.0, 6.0] and exact["tokens"][-1] == 720
     assert exact["series"]["reward_mean"]["low"] is None
     few = two.get("metrics", run="first", points=3, names="reward_mean,kl_mean")
-    assert not few["exact"] and few["steps"] == [9, 19, 29] and few["time"] == [20.0, 40.0, 60.0]
+    assert not few["exact"] and few["steps"] == [10, 20, 30] and few["time"] == [20.0, 40.0, 60.0]
     assert set(few["series"]) == {"reward_mean", "kl_mean"}
     reward = few["series"]["reward_mean"]
     assert reward["mean"][0] == pytest.approx(4.5 / 29, abs=1e-5)
     assert reward["low"][1] == pytest.approx(10 / 29, abs=1e-5) and reward["high"] == pytest.approx(
         [9 / 29, 19 / 29, 1.0], abs=1e-5
     )
-    zoomed = two.get("metrics", run="first", first=10, last=12)
-    assert zoomed["steps"] == [10, 11, 12] and zoomed["time"] == [22.0, 24.0, 26.0]
+    zoomed = two.get("metrics", run="first", first=11, last=13)
+    assert zoomed["steps"] == [11, 12, 13] and zoomed["time"] == [22.0, 24.0, 26.0]
 
 
 def test_evals_and_sft(two: Served) -> None:
@@ -105,19 +105,19 @@ def test_evals_and_sft(two: Served) -> None:
 
 
 def test_sort_and_filter_groups(two: Served) -> None:
-    found = two.get("groups", run="first", step=10)
+    found = two.get("groups", run="first", step=11)
     assert found["total"] == 2 and [g["prompt_id"] for g in found["groups"]] == ["1+1", "17*3"]
     easy = found["groups"][0]
     assert easy["prompt"] == "What is 1+1?" and easy["answer"] == "42" and easy["version"] == 10
     assert (easy["right"], easy["wrong"], easy["broken"]) == (3, 1, 0)
     assert easy["mean"] == pytest.approx((3 + 10 / 29) / 4) and easy["spread"] > 0
     assert easy["answers"][0]["text"] == "two 10" and easy["answers"][3]["parts"] == {"numeric": 10 / 29}
-    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, order="asc")["groups"]] == ["17*3", "1+1"]
-    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, sort="id")["groups"]] == ["17*3", "1+1"]
-    assert [g["prompt_id"] for g in two.get("groups", run="first", step=10, show="all_wrong")["groups"]] == ["17*3"]
-    assert [g["prompt_id"] for g in two.get("groups", run="first", step=29, show="all_right")["groups"]] == ["1+1"]
-    assert two.get("groups", run="first", step=10, show="broken")["total"] == 0
-    one = two.get("groups", run="first", step=10, limit=1, offset=1)
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=11, order="asc")["groups"]] == ["17*3", "1+1"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=11, sort="id")["groups"]] == ["17*3", "1+1"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=11, show="all_wrong")["groups"]] == ["17*3"]
+    assert [g["prompt_id"] for g in two.get("groups", run="first", step=30, show="all_right")["groups"]] == ["1+1"]
+    assert two.get("groups", run="first", step=11, show="broken")["total"] == 0
+    one = two.get("groups", run="first", step=11, limit=1, offset=1)
     assert one["total"] == 2 and [g["prompt_id"] for g in one["groups"]] == ["17*3"]
     assert two.get("groups", run="first", step=99)["groups"] == []
     assert two.get("steps", run="first", first=3, last=5) == {"steps": [3, 4, 5], "ranges": [[3, 5]], "trouble": []}
@@ -125,7 +125,7 @@ def test_sort_and_filter_groups(two: Served) -> None:
 
 def test_broken_answer(tmp_path: Path, serve: Serve) -> None:
     make_run(tmp_path / "run", steps=1, groups=[group("p", ["a", "b", "c"], [None, 1.0, 1.0])])
-    found = serve(tmp_path).get("groups", run="run", step=0, show="broken")["groups"][0]
+    found = serve(tmp_path).get("groups", run="run", step=1, show="broken")["groups"][0]
     assert (found["right"], found["broken"], found["mean"], found["spread"]) == (2, 1, 1.0, 0.0)
     assert found["answers"][0]["reward"] is None and found["answers"][0]["reason"] == "said broken"
 
@@ -133,9 +133,9 @@ def test_broken_answer(tmp_path: Path, serve: Serve) -> None:
 def test_long_texts_are_cut(tmp_path: Path, serve: Serve) -> None:
     make_run(tmp_path / "run", steps=1, groups=[group("p", ["x" * 5000, "y" * 300_000], [0.0, 1.0])])
     served = serve(tmp_path)
-    listed = served.get("groups", run="run", step=0)["groups"][0]["answers"]
+    listed = served.get("groups", run="run", step=1)["groups"][0]["answers"]
     assert [(len(a["text"]), a["cut"]) for a in listed] == [(2000, True), (2000, True)]
-    alone = served.get("group", run="run", step=0, prompt="p")["answers"]
+    alone = served.get("group", run="run", step=1, prompt="p")["answers"]
     assert [(len(a["text"]), a["cut"]) for a in alone] == [(5000, False), (200_000, True)]
 
 
@@ -155,23 +155,23 @@ def test_tokens(tmp_path: Path, serve: Serve) -> None:
 
 def test_prompt_history_and_gains(two: Served) -> None:
     page = two.get("prompt", run="first", prompt="17*3")
-    assert [one["step"] for one in page["seen"]] == list(range(30)) and page["prompt"] == "What is 17*3?"
+    assert [one["step"] for one in page["seen"]] == list(range(1, 31)) and page["prompt"] == "What is 17*3?"
     assert page["seen"][20] == {
-        **{"step": 20, "rewards": [1.0, 0.0, 0.0, 0.0], "right": 1, "wrong": 3, "broken": 0, "mean": 0.25, "best": "51"}
+        **{"step": 21, "rewards": [1.0, 0.0, 0.0, 0.0], "right": 1, "wrong": 3, "broken": 0, "mean": 0.25, "best": "51"}
     }
     gained = two.get("improved", run="first")["prompts"]
     assert [(one["prompt_id"], one["first_mean"], one["last_mean"]) for one in gained] == [
         ("1+1", 0.75, 1.0),
         ("17*3", 0.0, 0.25),
     ]
-    assert (gained[0]["first_step"], gained[0]["last_step"], gained[0]["gain"]) == (0, 29, 0.25)
+    assert (gained[0]["first_step"], gained[0]["last_step"], gained[0]["gain"]) == (1, 30, 0.25)
     assert two.status("prompt", run="first", prompt="never asked") == 404
 
 
 def test_rewound_run(tmp_path: Path, serve: Serve) -> None:
     run = make_run(tmp_path / "run", steps=4, ended=None)
     served = serve(tmp_path)
-    assert served.get("improved", run="run")["prompts"][0]["last_step"] == 3
+    assert served.get("improved", run="run")["prompts"][0]["last_step"] == 4
     run.rewind({})
     run.record_step(0, numbers(0, 0.5), [group("1+1", ["a", "b"], [0.0, 0.0])])
     run.record_step(1, numbers(1, 0.5), [group("1+1", ["a", "b"], [1.0, 1.0])])

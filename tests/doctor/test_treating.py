@@ -52,8 +52,8 @@ def test_held_out_at_end(tmp_path: Path) -> None:
     flat = np.full(60, 0.01)
     folder = written(tmp_path / "ill", flat, {0: 0.6, 30: 0.7, 60: 0.4}, beta=0.02)
     change, expect = Change("beta", 0.02, 0.08), Expect("eval_success_rate", "up", 40)
-    assert _keys(read_manifest(folder), change, expect, 45) == {"beta": 0.08, "eval_steps": 45}
-    assert _keys(read_manifest(folder), change, expect, 70) == {"beta": 0.08, "eval_steps": 70, "max_steps": 71}
+    assert _keys(read_manifest(folder), change, expect, 45) == {"beta": 0.08, "eval_steps": 44}
+    assert _keys(read_manifest(folder), change, expect, 70) == {"beta": 0.08, "eval_steps": 69, "max_steps": 70}
     finding = Finding("overfit", "warning", 30, (), change, expect)
     cured = written(tmp_path / "cured", flat[:46], {0: 0.6, 45: 0.65})
     done = _judged(run_history(folder), finding, expect, cured, 30)

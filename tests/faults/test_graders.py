@@ -95,7 +95,9 @@ def whole(run: Path) -> list[dict[str, float]]:
     """The rows of a run that has lost none."""
     assert json.loads((run / "run.json").read_text())["status"] == "done"
     found = rows(run / "metrics.jsonl")
-    assert [row["step"] for row in found] == list(range(STEPS)) and not any(row["skipped_updates"] for row in found)
+    assert [row["step"] for row in found] == list(range(1, STEPS + 1)) and not any(
+        row["skipped_updates"] for row in found
+    )
     return found
 
 

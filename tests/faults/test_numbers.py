@@ -34,7 +34,7 @@ def test_an_answer_whose_reward_is_no_number_is_broken_and_the_run_completes(ben
     assert bench.train("nan-reward", *words) == 0, bench.said()
     run = bench.folder / "nan-reward"
     metrics = rows(run / "metrics.jsonl")
-    assert [row["step"] for row in metrics] == [0, 1, 2] and not any(row["skipped_updates"] for row in metrics)
+    assert [row["step"] for row in metrics] == [1, 2, 3] and not any(row["skipped_updates"] for row in metrics)
     assert all(0 < row["grader_broken"] < 1 and row["reward_mean"] is not None for row in metrics)
     answers = [a for group in rows(run / "groups" / "steps-000000.jsonl") for a in group["completions"]]
     broken = [answer for answer in answers if answer["verdict"] == "broken"]
@@ -78,7 +78,7 @@ def test_several_in_a_row_halt_and_keep_the_batch(bench: Bench, action: str) -> 
     assert "non-finite loss, gradient or log-probability" in bench.said()
     run = bench.folder / name
     assert [row["skipped_updates"] for row in rows(run / "metrics.jsonl")] == [0, 1, 1]
-    assert [path.name for path in run.glob("halted-*")] == ["halted-step-000003.jsonl"]
-    assert len(rows(run / "halted-step-000003.jsonl")) == 4
+    assert [path.name for path in run.glob("halted-*")] == ["halted-step-000004.jsonl"]
+    assert len(rows(run / "halted-step-000004.jsonl")) == 4
     kept, last = (load_file(run / folder / "model.safetensors") for folder in ("checkpoints/step-000002", "model"))
     assert all(torch.equal(kept[name], value) for name, value in last.items())

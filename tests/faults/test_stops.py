@@ -90,7 +90,7 @@ def test_told_to_stop_while_it_grades_it_keeps_what_was_sampled(bench: Bench, st
     assert len((newest / "rollouts.jsonl").read_text().splitlines()) == 4
     sampled = bench.train("kept", faults=[fault("rollout", 1, "kill")])  # the next rollout is that of the step after
     assert sampled == -9
-    assert [row["step"] for row in rows(bench.folder / "kept" / "metrics.jsonl")][:3] == [0, 1, 2]
+    assert [row["step"] for row in rows(bench.folder / "kept" / "metrics.jsonl")][:3] == [1, 2, 3]
     assert bench.train("kept") == 0
     same(bench.folder / "kept", steady)
 
@@ -122,7 +122,7 @@ def test_fewer_steps_than_were_done_are_refused(bench: Bench) -> None:
     assert bench.start("train", "--resume", str(bench.folder / "fewer"), "max_steps=3").wait() == 2
     assert "has done 4 steps already" in bench.said()
     assert bench.start("train", "--resume", str(bench.folder / "fewer"), "steps=7").wait() == 0, bench.said()
-    assert [row["step"] for row in rows(bench.folder / "fewer" / "metrics.jsonl")] == list(range(7))
+    assert [row["step"] for row in rows(bench.folder / "fewer" / "metrics.jsonl")] == list(range(1, 8))
 
 
 def test_a_run_with_nothing_left_to_do_says_so(bench: Bench, steady: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_changed_is_named_and_refused_where_it_matters(bench: Bench) -> Non
     assert bench.start("train", "--resume", run, "save_steps=1", "eval_size=1").wait() == 0, bench.said()
     forced = bench.start("train", "--resume", run, "--force", "learning_rate=0.5", "max_steps=7").wait()
     assert forced == 0 and "changed since: learning_rate was 0.0001 and is 0.5" in bench.said()
-    assert [row["step"] for row in rows(bench.folder / "changed" / "metrics.jsonl")] == list(range(7))
+    assert [row["step"] for row in rows(bench.folder / "changed" / "metrics.jsonl")] == list(range(1, 8))
 
 
 def test_another_folder_is_refused_and_another_device_is_named(bench: Bench) -> None:

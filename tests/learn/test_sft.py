@@ -150,7 +150,7 @@ def test_loss_falls_and_rate_follows_the_schedule(policy: Policy) -> None:
     run_sft_updates(learner, lessons, rows.extend)
     after, tokens = learner.loss_on(encoded_examples(policy))
     assert after < before / 4 and tokens == sum(len(one.answer_ids) for one in encoded_examples(policy))
-    assert [row["step"] for row in rows] == list(range(15)) and rows[0]["loss"] == pytest.approx(before, rel=1e-4)
+    assert [row["step"] for row in rows] == list(range(1, 16)) and rows[0]["loss"] == pytest.approx(before, rel=1e-4)
     assert rows[0]["lr"] == pytest.approx(3e-3) and rows[7]["lr"] == pytest.approx(
         3e-3 / 2 * (1 + math.cos(math.pi * 6 / 14))
     )

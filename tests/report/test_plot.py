@@ -90,7 +90,7 @@ def test_plot_command(outdo: Callable[..., subprocess.CompletedProcess[str]], tm
 
 
 def test_thinned_curve() -> None:
-    rows = [{"step": i, "x": float(i % 2)} for i in range(8000)]
+    rows = [{"step": i, "x": float(i % 2)} for i in range(1, 8001)]
     steps, values = thinned(rows, "x")
     assert len(steps) == 2000 and steps[-1] == 8000 and set(values) == {0.5}
     assert smooth([0.0, 3.0, 0.0], window=3) == [1.5, 1.0, 1.5]

@@ -124,7 +124,7 @@ def test_prompt_early_and_late(made: Path) -> None:
 def test_prompts_sampled_once(tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE, {"kind": "grpo"})
     for step in range(3):
-        run.record_step(step, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
+        run.record_step(step + 1, numbers(step), [group(f"{step}+{step}", ["a", "b"], [1.0, 0.0])])
     run.finish("stopped", "told to stop")
     run.close()
     text = Page(write_report(tmp_path / "run")).text
@@ -135,7 +135,7 @@ def test_prompts_sampled_once(tmp_path: Path) -> None:
 def test_chart_data(made: Path) -> None:
     run = RunWriter.reopen(made)
     for step in range(30, 60):  # KL runs away
-        run.record_step(step, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
+        run.record_step(step + 1, numbers(step, 0.5, kl_mean=0.5), [group("1+1", ["2", "3"], [1.0, 0.0])])
     run.close()
     data = Page(write_report(made)).data
     assert data["axes"]["grpo"]["steps"] == list(range(1, 61))
@@ -207,7 +207,7 @@ def test_overlapping_intervals(made: Path) -> None:
 
 def test_unreadable_parts(made: Path) -> None:
     with (made / "metrics.jsonl").open("a") as file:
-        file.write("{broken\n" + json.dumps({"step": 30, **numbers(30)}) + "\n" + '{"half')
+        file.write("{broken\n" + json.dumps({"step": 31, **numbers(30)}) + "\n" + '{"half')
     shutil.rmtree(made / "groups")
     text = Page(write_report(made)).text
     assert "1 lines of metrics.jsonl" in text and "31 steps" in text and "Answers before" not in text

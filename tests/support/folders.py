@@ -46,7 +46,7 @@ def make_run(
         part = step / max(1, steps - 1)
         easy = group("1+1", [f"two {step}", "2", "2", "3"], [1.0, 1.0, 1.0, part], step)
         hard = group("17*3", ["51", "no", "no", "no"], [float(step > steps // 2), 0.0, 0.0, 0.0], step)
-        run.record_step(step, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
+        run.record_step(step + 1, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
     if steps:
         row = {"step": steps, "split": "test", "n": 10, "success_rate": 0.9, "low": 0.6, "high": 0.98, "pass@1": 0.8}
         run.record_eval(row)

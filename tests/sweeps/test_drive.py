@@ -64,7 +64,7 @@ def finished(folder: Path) -> Path:
     """A run of three steps."""
     writer = RunWriter.create(folder, {"max_steps": 3}, {})
     for step in range(3):
-        writer.record_step(step, {"reward_mean": step / 4, "time/step": 1.0}, [])
+        writer.record_step(step + 1, {"reward_mean": step / 4, "time/step": 1.0}, [])
         writer.record_eval({"step": step, "split": "test", "n": 10, "success_rate": step / 10, "low": 0.0, "high": 1.0})
     writer.finish("done")
     writer.close()

@@ -177,7 +177,7 @@ def test_stop_and_resume(tmp_path: Path, forks: Forks) -> None:
     for run in runs:
         manifest = json.loads((run / "run.json").read_text())
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
-        assert manifest["status"] == "done" and steps == list(range(16))
+        assert manifest["status"] == "done" and steps == list(range(1, 17))
     assert any(json.loads((run / "run.json").read_text()).get("resumed") for run in runs)
 
 

@@ -60,8 +60,8 @@ def test_order_of_events(tmp_path: Path) -> None:
     run(tmp_path, log, eval_steps=2, max_steps=3, save_steps=2)
     events = [event for event in log.events if event[0] != "save"]
     assert events == [
-        *[("sft", 0), ("sft", 1), ("eval", 0), ("start", 0)],
-        *[("step", 0), ("step_end", 1), ("step", 1), ("eval", 2), ("step_end", 2), ("step", 2), ("step_end", 3)],
+        *[("sft", 1), ("sft", 2), ("eval", 0), ("start", 0)],
+        *[("step", 1), ("step_end", 1), ("step", 2), ("eval", 2), ("step_end", 2), ("step", 3), ("step_end", 3)],
         *[("eval", 3), ("end", "done")],
     ]
     assert [step for name, step in log.events if name == "save"] == [0, 0, 2, 3]
@@ -81,28 +81,28 @@ class At(Callback):
 def test_halt_keeps_the_model(tmp_path: Path) -> None:
     log = Log()
     with pytest.raises(Halted, match="enough"):
-        run(tmp_path, At(1, lambda run: run.halt("enough")), log)
-    assert ("end", "stopped") in log.events and ("step", 1) in log.events and ("step_end", 2) not in log.events
+        run(tmp_path, At(2, lambda run: run.halt("enough")), log)
+    assert ("end", "stopped") in log.events and ("step", 2) in log.events and ("step_end", 2) not in log.events
     manifest = read_manifest(tmp_path / "run")
     assert manifest.status == "stopped" and manifest.why == "enough"
     assert len(list(read_metrics(tmp_path / "run"))) == 2 and (tmp_path / "run" / "model" / "config.json").exists()
 
 
 def test_finish_early_is_a_finished_run(tmp_path: Path) -> None:
-    result = run(tmp_path, At(1, lambda run: run.finish_early("solved")))
+    result = run(tmp_path, At(2, lambda run: run.finish_early("solved")))
     manifest = read_manifest(result.folder)
     assert (manifest.status, manifest.why) == ("done", "solved") and result.after
     assert [row["step"] for row in read_evals(result.folder) if row["split"] == "test"] == [0, 2]
 
 
 def test_rate_is_scaled_from_the_next_step_on(tmp_path: Path) -> None:
-    result = run(tmp_path, At(1, lambda run: run.learner.scale_rate(0.5)))
+    result = run(tmp_path, At(2, lambda run: run.learner.scale_rate(0.5)))
     assert [row["lr"] for row in read_metrics(result.folder)] == [1e-4, 1e-4, 5e-5, 5e-5]
 
 
 def test_what_a_callback_raises_names_it(tmp_path: Path) -> None:
     with pytest.raises(OutdoError, match=r"callback .*At failed in on_step: ZeroDivisionError"):
-        run(tmp_path, At(1, lambda run: 1 / 0))
+        run(tmp_path, At(2, lambda run: 1 / 0))
     assert read_manifest(tmp_path / "run").status == "failed"
 
 
@@ -126,7 +126,7 @@ def test_early_stopping_is_exact_over_a_resume(tmp_path: Path) -> None:
     stopping = EarlyStopping(patience=2)
     result = run(tmp_path, stopping, eval_steps=1, max_steps=8)
     assert read_manifest(result.folder).status == "done"
-    done = max(row["step"] for row in read_metrics(result.folder)) + 1
+    done = max(row["step"] for row in read_metrics(result.folder))
     assert done == 3, "nothing improves on the first evaluation"
     assert stopping.state() == {"best": 0.0, "since": 2}
     again = EarlyStopping(patience=2)
@@ -135,7 +135,7 @@ def test_early_stopping_is_exact_over_a_resume(tmp_path: Path) -> None:
 
 
 def test_finish_early_measures_the_final_splits(tmp_path: Path) -> None:
-    stop = At(1, lambda run: run.finish_early("solved"))
+    stop = At(2, lambda run: run.finish_early("solved"))
     result = run(tmp_path, stop, eval_steps=2, eval_split=["test"], final_eval_split=["ood"])
     assert [(row["step"], row["split"]) for row in read_evals(result.folder)] == [(0, "test"), (2, "test"), (2, "ood")]
     assert [one.split for one in result.after] == ["test", "ood"]
@@ -146,7 +146,7 @@ def test_finish_early_measures_the_final_splits(tmp_path: Path) -> None:
 def test_halt_in_supervised_training(tmp_path: Path) -> None:
     class Stop(Callback):
         def on_sft_step(self, run: Any, row: Any) -> None:
-            if row["step"] == 1:
+            if row["step"] == 2:
                 run.halt("enough")
 
     with pytest.raises(Halted, match="enough"):

@@ -48,11 +48,11 @@ def follow(folder: Path, names: Sequence[str], steps: range, completed: bool = T
     run = RunWriter.reopen(folder) if holds_run(folder) else RunWriter.create(folder, keys, {"kind": "grpo"})
     tracked, itself = Trackers.of(run, recipe, messages.append), cast(Any, None)  # a tracker does not look at the run
     for step in range(2):
-        tracked.on_sft_step(itself, {"step": step, "loss": 2.0 - step, "lr": 1e-3})
+        tracked.on_sft_step(itself, {"step": step + 1, "loss": 2.0 - step, "lr": 1e-3})
     tracked.on_eval(itself, 0, [Evaluation.of(EVAL)])
     for step in steps:
         groups = [group("1+1", ["<b>`2`</b>", "no"], [1.0, 0.0])]
-        tracked.on_step(itself, step, numbers(step, step / 10, kl_mean=None), groups)
+        tracked.on_step(itself, step + 1, numbers(step, step / 10, kl_mean=None), groups)
     evidence = (Evidence("kl_mean", 0.01, 0.5),)
     tracked.on_finding(itself, 1, Finding("kl_blowup", "critical", 1, evidence, Change("beta", 0.0, 0.04)))
     tracked.on_eval(itself, steps.stop, [Evaluation.of(EVAL)])
@@ -307,7 +307,7 @@ def test_slow_tool(faulty: type[FaultyTool], tmp_path: Path) -> None:
 def test_stored_rows_are_sent(faulty: type[FaultyTool], tmp_path: Path) -> None:
     run = RunWriter.create(tmp_path / "run", RECIPE.model_dump(mode="json"), {})
     for step in range(3):
-        run.record_step(step, numbers(step), [])
+        run.record_step(step + 1, numbers(step), [])
     run.close()
     follow(tmp_path / "run", ["wandb"], range(2, 5))
     assert faulty.steps == [1, 2, 3, 1, 2, 0, 4, 5, 5], "three steps of its files; then the warm-up and the rest"

@@ -58,6 +58,11 @@ class History:
         return self.steps[min(index, len(self.steps) - 1)] if self.steps else 0
 
     @property
+    def first_step(self) -> int:
+        """The number of the first step: 1, or 0 in logs that count from 0."""
+        return min(1, self.steps[0]) if self.steps else 1
+
+    @property
     def stride(self) -> float:
         """Steps from one row to the next: many trainers log every tenth."""
         return float(np.median(np.diff(self.steps))) if len(self) > 1 else 1.0
@@ -69,7 +74,9 @@ class History:
     def since(self, index: int) -> History:
         if not index:
             return self
-        held = tuple(point for point in self.held if index < len(self) and point.step >= self.steps[index])
+        held = tuple(
+            point for point in self.held if index < len(self) and point.step >= self.steps[index] - self.first_step
+        )
         columns = {name: curve[index:] for name, curve in self.columns.items()}
         return replace(self, steps=self.steps[index:], columns=columns, held=held)
 
@@ -116,7 +123,7 @@ def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
     are_steps = all(step.is_integer() and abs(step) < MAX_STEP for step in given)
     steps: list[int] = []
     for values in logged:
-        last = steps[-1] if steps else -1
+        last = steps[-1] if steps else 0
         counts = bool(CORE_SIGNALS & values.keys()) or not steps
         steps.append(int(values["step"]) if are_steps and "step" in values else last + counts)
     return steps

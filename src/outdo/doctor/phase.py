@@ -24,7 +24,7 @@ def num_easy(history: History) -> int:
     history are missing it may be too many, never too few."""
     max_steps = int(history.recipe.get("curriculum_steps") or 0)
     min_share = float(history.recipe.get("curriculum_informative") or 0.0)
-    end = int(np.searchsorted(history.steps, max_steps))
+    end = int(np.searchsorted(history.steps, max_steps + history.first_step))
     shares = np.nan_to_num(history.columns.get("informative", np.ones(len(history)))).tolist()
     windows = ((row, shares[max(0, row - WINDOW) : row]) for row in range(1, end))
     return next((row for row, window in windows if is_saturated(window, min_share)), end)

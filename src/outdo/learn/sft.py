@@ -82,7 +82,7 @@ class SFTLearner(BaseLearner):
         self.optimizer.zero_grad(set_to_none=True)
         self.done, self.taken = step + 1, batch[-1].index + 1
         self.seen += tokens_of(samples, prompts)
-        self._unread.append(({"step": step, "lr": rate, "tokens": num_tokens}, norm_and_loss))
+        self._unread.append(({"step": self.done, "lr": rate, "tokens": num_tokens}, norm_and_loss))
 
     def read(self, if_due: bool = False) -> list[dict[str, Any]]:
         """A row for each update that was not read yet; with `if_due`, none until `max_unread` have accumulated."""

@@ -82,7 +82,7 @@ def _charts(metrics: Metrics, catalogue: Sequence[Signal]) -> Iterator[Chart]:
         if len(lines) > MAX_ENVELOPES:
             lines = tuple(replace(line, low=None, high=None) for line in lines)
         if lines and not (signal.name == "reward/*" and len(lines) == 1):  # a single part is the reward itself
-            yield Chart(signal, [step + 1 for step in metrics.steps], metrics.time, metrics.tokens, lines)
+            yield Chart(signal, metrics.steps, metrics.time, metrics.tokens, lines)
 
 
 def _measured(pattern: str, metrics: Metrics) -> list[str]:
@@ -96,7 +96,7 @@ def _with_marks(chart: Chart, facts: RunFacts) -> Chart:
     names = {line.name for line in chart.lines}
     points = _evaluations(facts) if "success_rate" in names else ()
     failures = [f for f in facts.findings if f.severity != "info" and names & set(f.signals)]
-    marks = tuple({"x": f.step + 1, "label": f.code, "severity": f.severity} for f in failures)
+    marks = tuple({"x": f.step, "label": f.code, "severity": f.severity} for f in failures)
     return replace(chart, points=points, marks=marks)
 
 

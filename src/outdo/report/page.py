@@ -183,7 +183,7 @@ def _example(example: Example) -> Raw:
 
 def _side(group: GroupRecord) -> Raw:
     graded = len(group.answers) - group.broken
-    title = f"step {group.step + 1}: {group.right} of {graded} right"
+    title = f"step {group.step}: {group.right} of {graded} right"
     title += f", {group.broken} broken" if group.broken else ""
     return el("div", el("h4", title), [_answer(answer) for answer in pick_answers(group.answers)])
 

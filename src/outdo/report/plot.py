@@ -180,7 +180,7 @@ def _draw(axis: Any, panel: Panel, runs: Sequence[_Curves]) -> None:
 
 def thinned(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
     """Steps, counted from 1, with their values; means of equal bins where there are many."""
-    points = [(row["step"] + 1, float(row[name])) for row in rows if isinstance(row.get(name), (int, float))]
+    points = [(row["step"], float(row[name])) for row in rows if isinstance(row.get(name), (int, float))]
     size = max(1, -(-len(points) // MAX_POINTS))
     bins = [points[i : i + size] for i in range(0, len(points), size)]
     return [each[-1][0] for each in bins], [sum(value for _, value in each) / len(each) for each in bins]

@@ -44,7 +44,7 @@ def try_report(folder: Path, notify: Callable[[str], None]) -> None:
 
 def report_page(facts: RunFacts) -> str:
     charts, supervised = grpo_charts(facts), sft_charts(facts)
-    steps, sft_steps = ([step + 1 for step in curves.steps] for curves in (facts.metrics, facts.sft))
+    steps, sft_steps = facts.metrics.steps, facts.sft.steps
     grpo_axes = {"steps": steps, "time": facts.metrics.time, "tokens": facts.metrics.tokens}
     axes = {"grpo": grpo_axes, "sft": {"steps": sft_steps}}
     data = {"axes": axes, "charts": as_data([*charts, *supervised])}

@@ -43,7 +43,7 @@ def sparkline(root: Path, folder: Path, kind: str) -> tuple[int, list[float | No
 
 def _num_steps(row: JsonRow) -> int:
     step = as_int(row.get("step"))
-    return step + 1 if step is not None and step >= 0 else 0
+    return max(0, step or 0)
 
 
 def _lines(file: io.FileIO, length: int, offset: int) -> list[bytes]:

@@ -71,7 +71,7 @@ class Table:
         return self._steps.size * (1 + len(self._columns))
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        steps = [as_int(row.get("step", self.count + i)) for i, row in enumerate(rows)]
+        steps = [as_int(row.get("step", self.count + i + 1)) for i, row in enumerate(rows)]
         if None in steps:
             rows = [row for row, step in zip(rows, steps, strict=True) if step is not None]
             self.invalid += len(steps) - len(rows)

@@ -42,7 +42,7 @@ class _Pace:
 
     def eta(self, step: int, total: int) -> str:
         self.first = step if self.first is None else self.first
-        seconds = (time.monotonic() - self.start) / (step - self.first + 1) * (total - step - 1)
+        seconds = (time.monotonic() - self.start) / (step - self.first + 1) * (total - step)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
@@ -61,12 +61,12 @@ class PlainLines:
 
     def progress(self, name: str, step: int, total: int, more: str) -> None:
         if _due(step, total, 5):
-            self.note(f"  {name} {step + 1}/{total}  {more}")
+            self.note(f"  {name} {step}/{total}  {more}")
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         eta = self.pace.eta(step, total)
         if _due(step, total, MAX_LINES):
-            self.note(f"  step {step + 1}/{total}  {signal_line(row)}  ETA {eta}")
+            self.note(f"  step {step}/{total}  {signal_line(row)}  ETA {eta}")
 
     def close(self) -> None: ...
 
@@ -160,7 +160,7 @@ def interval(e: Evaluation | None) -> str:
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:
     line = Table.grid(padding=(0, 2))
     eta = f"ETA {pace.eta(step, total)}"
-    line.add_row(f"{name} {step + 1}/{total}", ProgressBar(total=total, completed=step + 1, width=40), eta, more)
+    line.add_row(f"{name} {step}/{total}", ProgressBar(total=total, completed=step, width=40), eta, more)
     return line
 
 
@@ -184,4 +184,4 @@ def _spark(values: Sequence[float], width: int = 32) -> str:
 
 
 def _due(step: int, total: int, lines: int) -> bool:
-    return step == 0 or step + 1 == total or (step + 1) % max(1, total // lines) == 0
+    return step == 1 or step == total or step % max(1, total // lines) == 0

@@ -92,7 +92,7 @@ class TrainingRun(Generic[L]):
 
     def step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.done = step + 1
-        notify(self.callbacks, "on_step", self, step, metrics, groups)
+        notify(self.callbacks, "on_step", self, self.done, metrics, groups)
         self._raise_if_halted()
 
     def step_end(self, done: int) -> bool:
@@ -105,7 +105,7 @@ class TrainingRun(Generic[L]):
 
     def step_failed(self, step: int, groups: Sequence[Group]) -> None:
         with suppress(RunError):  # the first error is on its way
-            path = self.writer.record_failed_step(step, groups)
+            path = self.writer.record_failed_step(step + 1, groups)
             self.reporter.note(f"the answers of the step that failed are in {path}")
 
     def sft_steps(self, rows: Sequence[dict[str, Any]], total: int, name: str = "step") -> None:

@@ -133,7 +133,7 @@ class _Event:
 
 
 def _step_event(row: Mapping[str, Any]) -> _Event:
-    values, step = step_values(row), int(row["step"]) + 1
+    values, step = step_values(row), int(row["step"])
     return _Event("train", step, lambda sink: sink.numbers(step, values))
 
 
@@ -145,7 +145,7 @@ def _eval_event(row: Mapping[str, Any]) -> _Event:
 def _sft_event(row: Mapping[str, Any]) -> _Event:
     """An SFT update, or the loss on held-out examples."""
     is_held_out = "held_out_loss" in row
-    values, step = _named(row, "sft/{}".format), int(row["step"]) + (not is_held_out)
+    values, step = _named(row, "sft/{}".format), int(row["step"])
     return _Event("sft/held_out" if is_held_out else "sft", step, lambda sink: sink.numbers(step, values))
 
 
@@ -249,9 +249,9 @@ class Trackers(Callback):
         if not self.workers:
             return
         self._put(_step_event({**metrics, "step": step}))
-        if step == 0 or (step + 1) % self.table_every == 0:
+        if step == 1 or step % self.table_every == 0:
             rows = sample_answers(groups)
-            self._put(_Event("answers", step + 1, lambda sink: sink.answers(step + 1, rows)))
+            self._put(_Event("answers", step, lambda sink: sink.answers(step, rows)))
 
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         for evaluation in evaluations if self.workers else ():
@@ -259,7 +259,7 @@ class Trackers(Callback):
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         code, text = finding.code, note(finding).strip()
-        self._put(_Event(f"finding/{code}", step + 1, lambda sink: sink.finding(step + 1, code, text)))
+        self._put(_Event(f"finding/{code}", step, lambda sink: sink.finding(step, code, text)))
 
     def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
         for worker in self.workers:

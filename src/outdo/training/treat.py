@@ -73,7 +73,7 @@ class _StopAfter(Callback):
         self.last = last
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
-        if step >= self.last and step + 1 < run.recipe.max_steps:
+        if self.last <= step < run.recipe.max_steps:
             run.halt(f"treated up to step {step}")
 
 
@@ -97,9 +97,9 @@ def treat(
     manifest = read_manifest(folder)
     checkpoints = folder / layout.CHECKPOINTS
     from_start = finding.change.key in START_KEYS
-    saved = None if from_start else checkpoint.newest_valid(checkpoints, at_most=finding.step)
+    saved = None if from_start else checkpoint.newest_valid(checkpoints, at_most=finding.step - 1)
     start = checkpoint.step_of(saved) if saved else 0
-    last = start + steps - 1 if saved and steps else finding.step + (steps or finding.expect.steps)
+    last = start + steps if saved and steps else finding.step + (steps or finding.expect.steps)
     keys = _keys(manifest, finding.change, finding.expect, last)
     recipe = load_recipe(None, keys, base_of={**manifest.recipe, "output_dir": str(copy)})
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is written
@@ -119,9 +119,9 @@ def treat(
 def _keys(manifest: Manifest, change: Change, expect: Expect, last: int) -> dict[str, Any]:
     """The change, in a run that is long enough, and evaluated where held-out success should respond."""
     keys = parse_overrides([change.pair()])
-    if "max_steps" not in keys and int(manifest.recipe["max_steps"]) <= last:
-        keys["max_steps"] = last + 1
-    return {**keys, "eval_steps": last} if expect.signal == "eval_success_rate" else keys
+    if "max_steps" not in keys and int(manifest.recipe["max_steps"]) < last:
+        keys["max_steps"] = last
+    return {**keys, "eval_steps": max(1, last - 1)} if expect.signal == "eval_success_rate" else keys
 
 
 def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None:
@@ -140,7 +140,7 @@ def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None
 def _judged(history: History, finding: Finding, expect: Expect, folder: Path, start: int) -> Treatment:
     """Against the failing run at the same steps: what grows with every step would look fixed in any shorter run."""
     treated = run_history(folder)
-    after = treated.since(int(np.searchsorted(treated.steps, start)))
+    after = treated.since(int(np.searchsorted(treated.steps, start, side="right")))
     if expect.signal == "eval_success_rate":  # measured at the end, and seldom before
         failing, after = history, replace(after, held=tuple(one for one in treated.held if one.step >= start))
     else:

@@ -43,7 +43,7 @@ export function xOf(metrics, kind) {
 export function place(metrics, step, kind) {
   if (kind === "steps") return step;
   let i = metrics.steps.length - 1;
-  while (i >= 0 && metrics.steps[i] >= step) i--;
+  while (i >= 0 && metrics.steps[i] > step) i--;
   return i < 0 ? 0 : metrics[kind][i] ?? 0;
 }
 
