@@ -41,7 +41,8 @@ class Callback:
         """An update of supervised training, of the warm-up too."""
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
-        """GRPO step number `step` is done, the first one being 1. Weights and rows are changed together here: an interrupt waits until it is over."""
+        """A GRPO step is done; the first is 1. Weights and rows are changed together here: an interrupt waits until it
+        is over."""
 
     def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
         """`done` steps are complete, and nothing is half done."""
