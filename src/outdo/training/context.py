@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
+from outdo.parallel.ranks import refuse_several_processes
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import rewards_of
@@ -106,6 +107,7 @@ def make_context(
 ) -> RunContext:
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
     `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
+    refuse_several_processes()
     reporter = reporter or make_reporter()
     keys = {**keys, **(overrides or {})}
     if not isinstance(recipe, (str, Path, Recipe, type(None))):
