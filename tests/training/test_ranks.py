@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from typer.testing import CliRunner
 
 from outdo import api

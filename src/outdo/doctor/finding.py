@@ -75,6 +75,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     change: Change | None = None
     expect: Expect | None = None
+    unrecoverable: bool = False  # no later step of the run can undo it
 
     @property
     def page(self) -> str:
@@ -89,6 +90,7 @@ class Finding:
             "change": self.change.row() if self.change else None,
             "expect": asdict(self.expect) if self.expect else None,
             "page": self.page,
+            "unrecoverable": self.unrecoverable,
         }
 
 

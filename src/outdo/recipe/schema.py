@@ -99,7 +99,8 @@ class Recipe(BaseModel):
     scale_rewards: Literal["group", "batch", "none"] = "group"  # standard deviation that advantages are divided by
     epsilon: float = Field(0.2, gt=0, le=10)  # the ratio is clipped below 1 - epsilon …
     epsilon_high: float | None = Field(None, gt=0, le=10)  # … and above 1 + this; default: epsilon. cispo: its cap
-    beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0 needs no reference model
+    beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0: measured at most (kl_steps)
+    kl_steps: int | None = Field(None, ge=0)  # with beta 0, measure KL every so many steps; 0: never; default: if cheap
     kl_estimator: str = "k3"
     kl_in_reward: bool = False  # subtract beta x KL from the reward instead of adding it to the loss
     kl_target: float | None = Field(None, gt=0)  # adapt beta to keep the KL here
@@ -162,7 +163,8 @@ class Recipe(BaseModel):
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
     run_name: str | None = None  # name of the run in trackers; default: its folder's name
     project: str | None = None  # project in trackers; default: the tracker's own environment variable, else outdo
-    doctor: Literal["quiet", "note", "halt"] = "note"  # report findings as they arise; halt: also stop, with exit 3
+    # the doctor's findings during training
+    doctor: Literal["quiet", "note", "auto", "halt"] = "auto"  # note: report; auto: halt if dead; halt: if critical
     seed: int = Field(0, ge=0)
 
     @field_validator("*")
