@@ -161,6 +161,8 @@ class Recipe(BaseModel):
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
+    early_stopping_patience: int | None = Field(None, ge=1)  # stop after so many evaluations without improvement …
+    early_stopping_threshold: float = Field(0.0, ge=0)  # … of held-out success by more than this; see eval_steps
     run_name: str | None = None  # name of the run in trackers; default: its folder's name
     project: str | None = None  # project in trackers; default: the tracker's own environment variable, else outdo
     # the doctor's findings during training
@@ -199,7 +201,15 @@ class Recipe(BaseModel):
         return {True: "group", False: "none"}.get(value, value) if isinstance(value, bool) else value
 
     @field_validator(
-        *("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", "lora_target_modules"),
+        *(
+            "reward_funcs",
+            "reward_weights",
+            "eval_ks",
+            "eval_split",
+            "final_eval_split",
+            "lora_target_modules",
+            "callbacks",
+        ),
         mode="before",
     )
     @classmethod

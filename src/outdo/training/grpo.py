@@ -40,7 +40,9 @@ def run_grpo(context: RunContext) -> Result:
         run.has_pending = lambda: bool(source.pending)
         before = _resume(run, source, point) if point and not point.in_warm_up else _start(run)
         run.learner.notify = run.reporter.note
-        if not run.is_finishing:
+        if run.is_finishing:  # by a callback, before the first step
+            run.end_early(run.done, f"step {run.done}")
+        else:
             _train(run, source, rewards.audit)
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")

@@ -89,10 +89,8 @@ class Disk:
 def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     """A checkpoint has the weights, what the optimizer knows of each, and their originals where they are no float32."""
     each = BYTES[recipe.dtype]
-    always = (
-        shape.parameters * each * (1 if recipe.use_peft or not (recipe.beta or recipe.kl_steps) else 2)
-        + 4 * shape.factors
-    )
+    has_copy = not recipe.use_peft and bool(recipe.beta or recipe.kl_steps)
+    always = shape.parameters * each * (2 if has_copy else 1) + 4 * shape.factors
     checkpoint = 12 * shape.factors if recipe.use_peft else shape.parameters * (12 if each == 4 else 12 + each)
     place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
     kept = recipe.save_total_limit + 2 if recipe.save_steps else 1

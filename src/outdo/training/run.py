@@ -59,6 +59,7 @@ class TrainingRun(Generic[L]):
         self.evaluator = Evaluator(context.recipe, context.task, context.rewards, writer, context.prior_evals)
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
         self.checkpointer = Checkpointer(writer, context.recipe.save_total_limit, kind, context.reporter.note)
+        self.checkpointer.protected |= set((writer.manifest.halted or {}).get("kept", ()))
         self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
@@ -292,7 +293,7 @@ class TrainingRun(Generic[L]):
         with suppress(RunError):  # a disk that failed the run fails its last line too
             if halted:
                 facts = {"keys": list(halted.keys), "remedy": halted.remedy, "onset": halted.onset}
-                self.writer.update_manifest(halted=facts)
+                self.writer.update_manifest(halted={**facts, "kept": sorted(self.checkpointer.protected)})
             self.writer.finish(status, why)
 
     def _save_model(self) -> None:

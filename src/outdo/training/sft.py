@@ -65,8 +65,6 @@ def warm_up(run: TrainingRun[Any], demonstrations: Demonstrations, point: Resume
     if point:
         run.reporter.note(f"resumed in the warm-up, after update {learner.done} of {learner.steps}")
     supervise(run, learner, demonstrations, "warm-up", min(run.recipe.save_steps, 1))
-    if run.is_finishing:
-        run.end_early(0, f"update {learner.done} of the warm-up")
 
 
 def supervise(
