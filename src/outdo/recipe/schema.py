@@ -104,7 +104,7 @@ class Recipe(BaseModel):
     kl_estimator: str = "k3"
     kl_in_reward: bool = False  # subtract beta x KL from the reward instead of adding it to the loss
     kl_target: float | None = Field(None, gt=0)  # adapt beta to keep the KL here
-    kl_limit: float | None = Field(0.1, gt=0)  # kl_guard acts after three steps in a row with a larger KL; null: never
+    kl_limit: float | None = Field(1.0, gt=0)  # kl_guard acts at three measured steps in a row above it; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)  # weight of an entropy bonus
     # weight tokens by the ratio of learner to sampler
@@ -201,15 +201,8 @@ class Recipe(BaseModel):
         return {True: "group", False: "none"}.get(value, value) if isinstance(value, bool) else value
 
     @field_validator(
-        *(
-            "reward_funcs",
-            "reward_weights",
-            "eval_ks",
-            "eval_split",
-            "final_eval_split",
-            "lora_target_modules",
-            "callbacks",
-        ),
+        *("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", "lora_target_modules"),
+        "callbacks",
         mode="before",
     )
     @classmethod
