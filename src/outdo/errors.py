@@ -49,9 +49,14 @@ class EngineError(OutdoError, RuntimeError):
 
 
 class Halted(OutdoError):
-    """Training was halted by a guard."""
+    """Training was halted by a guard. `keys` are those of the recipe that decide whether it halts again, `remedy` the
+    words after `--resume` that change one of them, and `onset` the step from which on the policy has collapsed."""
 
     exit_status = 3
+
+    def __init__(self, message: str, *, keys: tuple[str, ...] = (), remedy: str = "", onset: int | None = None) -> None:
+        super().__init__(message)
+        self.keys, self.remedy, self.onset = keys, remedy, onset
 
 
 class NumericsError(Halted, ArithmeticError):

@@ -80,5 +80,10 @@ def test_several_in_a_row_halt_and_keep_the_batch(bench: Bench, action: str) -> 
     assert [row["skipped_updates"] for row in rows(run / "metrics.jsonl")] == [0, 1, 1]
     assert [path.name for path in run.glob("halted-*")] == ["halted-step-000004.jsonl"]
     assert len(rows(run / "halted-step-000004.jsonl")) == 4
-    kept, last = (load_file(run / folder / "model.safetensors") for folder in ("checkpoints/step-000002", "model"))
+    saved = ("checkpoints/step-000002", "checkpoints/step-000003", "model")  # the last sane state is a checkpoint too
+    kept, at_halt, last = (load_file(run / folder / "model.safetensors") for folder in saved)
     assert all(torch.equal(kept[name], value) for name, value in last.items())
+    assert all(torch.equal(at_halt[name], value) for name, value in last.items())
+    assert 3 in [row["step"] for row in rows(run / "evals.jsonl")], "evaluated where it was halted"
+    assert bench.start("train", "--resume", str(run)).wait() == 0, bench.said()
+    assert [row["step"] for row in rows(run / "metrics.jsonl")] == list(range(1, 7))

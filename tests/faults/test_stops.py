@@ -39,6 +39,15 @@ SLOW = [pytest.param(*values, marks=pytest.mark.slow) for values in KILLED_TOO]
 STOPS = [("term", 143), pytest.param("int", 130, marks=pytest.mark.slow)]
 
 
+WARM_UP = "sft_steps=8"
+
+
+@pytest.fixture(scope="module")
+def steady_warm_up(bench: Bench) -> Path:
+    assert bench.train("steady-warm-up", WARM_UP) == 0, bench.said()
+    return bench.folder / "steady-warm-up"
+
+
 @pytest.mark.parametrize(("point", "nth"), [*KILLED, *SLOW], ids=str)
 def test_killed_at_a_named_point(disturbed: Disturbed, point: str, nth: int) -> None:
     statuses = disturbed(fault(point, nth, "kill"))
@@ -60,10 +69,39 @@ def test_told_twice(disturbed: Disturbed, point: str) -> None:
     assert disturbed(fault(point, 3, "twice")) == [143, 0]
 
 
-def test_stopped_before_there_is_anything_to_go_on_from(bench: Bench, disturbed: Disturbed) -> None:
+def test_killed_before_there_is_a_checkpoint(bench: Bench, disturbed: Disturbed) -> None:
     bench.said()
-    assert disturbed(fault("imitate", 2, "term")) == [143, 0]
+    assert disturbed(fault("imitate", 2, "kill")) == [-9, 0]
     assert "has no checkpoint yet: restarted" in bench.said()
+
+
+def test_stopped_in_the_warm_up(bench: Bench, disturbed: Disturbed) -> None:
+    bench.said()
+    assert disturbed(fault("imitate|after", 1, "term")) == [143, 0]
+    assert "resumed in the warm-up, after update 1 of 2" in bench.said()
+
+
+@pytest.mark.parametrize(("point", "nth"), [("imitate|after", 7), ("save weights", 3), ("rename|after", 5)], ids=str)
+def test_killed_in_the_warm_up(bench: Bench, steady_warm_up: Path, point: str, nth: int) -> None:
+    """With a checkpoint after every update: it resumes there, and the weights are those of a run left alone."""
+    name = f"warm-up-{point.partition('|')[0].replace(' ', '-')}"
+    faults = [fault("sft saves", 0, "often"), fault(point, nth, "kill")]
+    assert bench.train(name, WARM_UP, faults=faults) == -9
+    bench.said()
+    assert bench.train(name, WARM_UP) == 0, bench.said()
+    said = bench.said()
+    assert "resumed in the warm-up, after update" in said and "restarted" not in said
+    same(bench.folder / name, steady_warm_up)
+    assert rows(bench.folder / name / "sft.jsonl") == rows(steady_warm_up / "sft.jsonl")
+
+
+def test_warm_up_on_a_full_disk(bench: Bench, steady_warm_up: Path) -> None:
+    """Costs checkpoints, not the run."""
+    bench.said()
+    faults = [fault("sft saves", 0, "often"), fault("save weights", 2, "full")]
+    assert bench.train("warm-up-full", WARM_UP, faults=faults) == 0
+    assert "no checkpoint of step 0" in bench.said()
+    same(bench.folder / "warm-up-full", steady_warm_up)
 
 
 @pytest.mark.parametrize(("point", "action", "status"), [("evaluate", "term", 143), ("prune", "kill", -9)])

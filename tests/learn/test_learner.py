@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -233,3 +235,35 @@ def test_a_prompt_with_one_answer_is_one_text(policy: Policy) -> None:
     shared = [pack(prompts, [row, row], policy.device) for row in rows]
     parts = [forward(policy, pair)[: len(row.token_ids)] for pair, row in zip(shared, rows, strict=True)]
     torch.testing.assert_close(forward(policy, lone), torch.cat(parts), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("keys", [{}, {"num_iterations": 2, "tokens_per_micro_batch": 20}])
+def test_measuring_kl_changes_no_number(keys: dict[str, object]) -> None:
+    """Weights and the generator's state are bit-equal with and without; KL is there at the measured steps alone."""
+    ends = {}
+    for every in (0, 1, 2):
+        policy = load_policy("tiny", device="cpu", seed=3)
+        learner = LocalLearner(policy, recipe(kl_steps=every, learning_rate=1e-3, max_steps=5, **keys))
+        torch.manual_seed(7)
+        stats = [learner.update(batch(), step) for step in range(5)]
+        assert [step for step, one in enumerate(stats) if "kl" in one] == {0: [], 1: [0, 1, 2, 3, 4], 2: [1, 3, 4]}[
+            every
+        ]
+        for one in stats:
+            one.pop("kl", None)
+        ends[every] = (torch.get_rng_state().tolist(), stats, dict(policy.model.state_dict()))
+    for every in (1, 2):
+        assert ends[every][:2] == ends[0][:2]
+        assert all(torch.equal(value, ends[0][2][name]) for name, value in ends[every][2].items())
+
+
+def test_measured_kl_is_that_of_the_loss() -> None:
+    """The same answers give the same KL whether beta trains on it or `kl_steps` measures it."""
+    measured = []
+    for keys in ({"kl_steps": 1}, {"beta": 1e-9}):
+        learner = LocalLearner(load_policy("tiny", device="cpu", seed=3), recipe(learning_rate=1e-3, **keys))
+        learner.update(batch(), 0)
+        logprobs = chain.from_iterable(learner.logprobs(groups()))  # as a sampler with these weights gives them
+        rows = tuple(replace(row, logprobs=tuple(next(logprobs))) for row in batch().samples)
+        measured.append(learner.update(replace(batch(), samples=rows), 1)["kl"])
+    assert measured[0] > 1e-4 and measured[0] == pytest.approx(measured[1], rel=1e-3)

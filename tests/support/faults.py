@@ -3,6 +3,7 @@
 A fault is {"point": …, "nth": 1, "action": …}. Points are functions that are wrapped in the child; `a|b` is the part of
 a function's work before (the default) or after it. Actions: kill, term, twice (SIGTERM two times), full (ENOSPC),
 denied (EACCES); nan and inf spoil what the function returns; answers puts `texts` in place of what was sampled.
+`often`, at no point in particular, saves after every supervised update.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import outdo.training.checkpointing
 import outdo.training.evaluation
 import outdo.training.harvest
 import outdo.training.loop
+import outdo.training.sft
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
@@ -61,6 +63,9 @@ SPOILS = {"nan": math.nan, "inf": math.inf}
 
 def install(wanted: list[dict[str, Any]]) -> None:
     for fault in wanted:
+        if fault["action"] == "often":
+            outdo.training.sft.SAVE_INTERVAL, outdo.training.sft.SAVE_SHARE = -1.0, math.inf
+            continue
         name, _, when = fault["point"].partition("|")
         owner, attribute = POINTS[name]
         setattr(owner, attribute, _wrapped(getattr(owner, attribute), fault, when or "before"))

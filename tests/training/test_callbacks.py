@@ -86,6 +86,9 @@ def test_halt_keeps_the_model(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "run")
     assert manifest.status == "stopped" and manifest.why == "enough"
     assert len(list(read_metrics(tmp_path / "run"))) == 2 and (tmp_path / "run" / "model" / "config.json").exists()
+    assert ("eval", 2) in log.events and ("save", 2) in log.events
+    result = train(resume=tmp_path / "run", reporter=QuietReporter())
+    assert [row["step"] for row in read_metrics(result.folder)] == [0, 1, 2, 3]
 
 
 def test_finish_early_is_a_finished_run(tmp_path: Path) -> None:
@@ -152,6 +155,35 @@ def test_halt_in_supervised_training(tmp_path: Path) -> None:
     with pytest.raises(Halted, match="enough"):
         sft(reporter=QuietReporter(), callbacks=[Stop()], output_dir=str(tmp_path / "run"), **{**SMALL, "sft_steps": 5})
     assert len(list(read_sft(tmp_path / "run"))) == 2
+
+
+class StopSFT(Callback):
+    def on_sft_step(self, run: Any, row: Any) -> None:
+        if row["step"] == 1:
+            run.finish_early("enough")
+
+
+def test_finish_early_in_supervised_training(tmp_path: Path) -> None:
+    keys = {**SMALL, "sft_steps": 5, "output_dir": str(tmp_path / "run")}
+    result = sft(reporter=QuietReporter(), callbacks=StopSFT(), **keys)
+    manifest = read_manifest(result.folder)
+    assert (manifest.status, manifest.why) == ("done", "enough")
+    assert len(list(read_sft(result.folder))) == 2 and [one.split for one in result.after] == ["test", "ood"]
+    assert {row["step"] for row in read_evals(result.folder)} == {0, 2}
+
+
+def test_finish_early_in_the_warm_up_ends_the_run(tmp_path: Path) -> None:
+    result = run(tmp_path, StopSFT(), sft_steps=5)
+    assert read_manifest(result.folder).why == "enough"
+    assert len(list(read_sft(result.folder))) == 2 and not list(read_metrics(result.folder))
+    assert [one.problems for one in result.after] == [one.problems for one in result.before] and result.after
+
+
+def test_early_stopping_by_keys(tmp_path: Path) -> None:
+    result = run(tmp_path, early_stopping_patience=1, early_stopping_threshold=0.5, eval_steps=1, max_steps=8)
+    assert max(row["step"] for row in read_metrics(result.folder)) + 1 == 2
+    with pytest.raises(RecipeError, match="eval_steps"):
+        train(reporter=QuietReporter(), callbacks="early_stopping", **SMALL)
 
 
 def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typer import Argument, Option
 from outdo.cli.app import app
 from outdo.cli.train import exit_on_signal, split_words
 from outdo.errors import RecipeError, RunError
+from outdo.parallel.ranks import refuse_several_processes
 from outdo.runs.outputs import refuse_folder
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def sweep(
     from outdo.sweeps.drive import open_folder, run_cells
     from outdo.sweeps.grid import read_sweep
 
+    refuse_several_processes()
     path, pairs = split_words(words or [])
     console = Console(highlight=False, stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)

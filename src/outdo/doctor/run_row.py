@@ -18,6 +18,7 @@ from outdo.doctor.rules import diagnose
 from outdo.doctor.summary import RunSummary, first_and_last
 from outdo.errors import RunError
 from outdo.metrics.estimate import wilson
+from outdo.metrics.limits import KL_CRITICAL
 from outdo.runs.files import is_locked
 from outdo.runs.groups import rewards_of
 from outdo.runs.index import read_locations
@@ -183,7 +184,7 @@ def _passes(first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]
 def troubles(row: RunRow, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]) -> list[str]:
     """Why a run must not be chosen however high its success; empty where its signals are sane."""
     reasons = [] if row["status"] == "done" else [row["status"]]
-    limit = recipe.get("kl_limit") or KL_LIMIT
+    limit = min(recipe.get("kl_limit") or KL_LIMIT, KL_CRITICAL)
     if (kl := row["kl_mean"]) is not None and kl > limit:
         reasons.append(f"KL {kl:.2g} above {limit:g}")
     is_mastered = (mean_of(steps[-TAIL:], "success_rate") or 0.0) >= MASTERED

@@ -26,19 +26,21 @@ class Watch:
         self.reported = {row["code"]: int(row["seen"]) for row in read_findings(folder, [])}  # code -> last step
         self.final = {row["code"] for row in read_findings(folder, []) if row.get("unrecoverable")}
         self.suspected: set[str] = set()
+        self.confirmed: list[Finding] = []  # of the last step, reported before or not
         self.due = _next_due(len(self.rows))
 
     def step(self, row: Mapping[str, Any]) -> list[Finding]:
         """New findings after one more row of metrics."""
         self.rows.append(dict(row))
+        self.confirmed = []
         if len(self.rows) < self.due:
             return []
         self.due = _next_due(len(self.rows))
         evals = list(read_evals(self.folder, []))
         findings = [f for f in diagnose(from_rows(self.rows, evals, self.recipe)) if f.severity != "info"]
-        confirmed = [f for f in findings if f.code in self.suspected]
+        self.confirmed = [f for f in findings if f.code in self.suspected]
         self.suspected = {f.code for f in findings}
-        new = [f for f in confirmed if f.step > self.reported.get(f.code, -1) or self._ends(f)]
+        new = [f for f in self.confirmed if f.step > self.reported.get(f.code, -1) or self._ends(f)]
         self.reported |= {f.code: int(row["step"]) for f in new}
         self.final |= {f.code for f in new if f.unrecoverable}
         return new

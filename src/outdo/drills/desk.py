@@ -50,6 +50,7 @@ SHARED: Keys = {
     "learning_rate": 3e-4,
     "beta": 1e-3,
     "kl_limit": None,
+    "doctor": "note",
     "reward_audit": False,
     "save_steps": 4,
     "save_total_limit": 50,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from outdo.algo.clip import masked_weights, truncated_weights
-from outdo.algo.divergence import adapt_beta, k3_kl
+from outdo.algo.divergence import ESTIMATORS, adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import as_sample
 from outdo.algo.schedules import rate_at
@@ -40,7 +40,8 @@ LOSS_KEYS = ("epsilon", "epsilon_high", "loss_type", "max_completion_length", "k
 
 
 class LocalLearner(BaseLearner):
-    """Trains `policy` in place. Keeps a reference only if beta asks for a KL term."""
+    """Trains `policy` in place. Keeps a reference if beta asks for a KL term, or `kl_steps` for measuring KL alone,
+    which changes no number of the update."""
 
     length_key = "max_completion_length"
 
@@ -52,7 +53,13 @@ class LocalLearner(BaseLearner):
         self.rate_scale = 1.0  # factor on the learning rate, which callbacks change
         self.mismatch = 0.0  # the last mismatch_kl
         self.temperature = recipe.temperature  # at which the step's answers were sampled
-        self.reference = reference_of(policy) if recipe.beta > 0 else None
+        self.has_kl_term = recipe.beta > 0
+        self.reference = reference_of(policy) if self.has_kl_term or recipe.kl_steps else None
+        self.num_applied = 0  # updates of the step in hand
+
+    @property
+    def is_between_steps(self) -> bool:
+        return self.num_applied == 0
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, plain = super().state()
@@ -76,17 +83,20 @@ class LocalLearner(BaseLearner):
         rate = self.rate_scale * rate_at(step, recipe.max_steps, recipe.learning_rate, *schedule)
         self.temperature = recipe.temperature_at(step)
         set_rate(self.optimizer, rate)
+        self.num_applied = 0
+        measured = self._measured_kl(batch) if self._measures_kl(step) else None
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
             torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models with dropout
             for samples in self._updates(batch, seed_of(recipe.seed, step, epoch)):
                 self._one_update(batch, samples, on_policy, sums)
                 on_policy = False
-        self.version = step + 1
+        self.version, self.num_applied = step + 1, 0
         totals = sums.read()
         stats = {key: totals[key] / max(totals["tokens"], 1) for key in ("clipfrac", "kl", "ratio_mean", "entropy")}
-        if self.reference is None:
+        if not self.has_kl_term:
             del stats["kl"]  # not measured, which is not 0
+            stats |= {} if measured is None else {"kl": measured}
         if totals["fresh_tokens"]:
             self.mismatch = stats["mismatch_kl"] = totals["mismatch"] / totals["fresh_tokens"]
             stats["mismatch_ratio_std"] = math.sqrt(totals["mismatch_square"] / totals["fresh_tokens"])
@@ -172,7 +182,7 @@ class LocalLearner(BaseLearner):
             num_tokens = max(1, batch.num_tokens // self._num_updates(batch))
         totals = {"num_sequences": len(samples), "num_tokens": num_tokens}
         is_finite = all(math.isfinite(sample.advantage + sum(sample.logprobs)) for sample in samples)
-        if not (self.reference or recipe.entropy_coef):  # the others have no gradient; the denominators stay
+        if not (self.has_kl_term or recipe.entropy_coef):  # the others have no gradient; the denominators stay
             samples = [sample for sample in samples if sample.advantage]
         loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
         norm, total = self._gradient(batch.prompt_ids, samples, loss_of, sums).tolist()
@@ -180,6 +190,7 @@ class LocalLearner(BaseLearner):
         is_finite = is_finite and math.isfinite(norm) and math.isfinite(total)
         if is_finite:
             self._apply()
+            self.num_applied += 1
             sums.add({"applied": 1.0, "grad_norm": norm})
         self.optimizer.zero_grad(set_to_none=True)
         remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
@@ -188,7 +199,7 @@ class LocalLearner(BaseLearner):
     def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
         """The loss of a micro-batch, and statistics summed over its tokens."""
         recipe = self.recipe
-        ref_BT = self._ref_logprobs(packed) if self.reference else None
+        ref_BT = self._ref_logprobs(packed) if self.has_kl_term else None
         logprobs_BT, entropy_BT = self._logprobs(self.policy, packed, self.temperature)
         sampler_BT, tokens = packed.sampler_logprobs_BT, len(packed.targets_M)
         weights_BT = None
@@ -219,6 +230,23 @@ class LocalLearner(BaseLearner):
         )
         sums["entropy"] = (entropy_BT.detach() * packed.mask_BT).sum()
         return loss, sums | {key: value * tokens for key, value in stats.items()}
+
+    def _measures_kl(self, step: int) -> bool:
+        """Whether KL is measured at this step for its own sake: every `kl_steps` steps, and at the last."""
+        every = self.recipe.kl_steps
+        if self.has_kl_term or self.reference is None or not every:
+            return False
+        return (step + 1) % every == 0 or step + 1 == self.recipe.max_steps
+
+    @torch.no_grad()
+    def _measured_kl(self, batch: Batch) -> float | None:
+        """KL to the reference per token, of the policy that sampled these answers. Draws no random number."""
+        total = torch.zeros((), dtype=torch.float64, device=self.policy.device)
+        for part in self._micro_batches(batch.prompt_ids, batch.samples):
+            packed = pack(batch.prompt_ids, part, self.policy.device)
+            kl_BT = ESTIMATORS[self.recipe.kl_estimator](packed.sampler_logprobs_BT, self._ref_logprobs(packed))
+            total += torch.where(packed.mask_BT.bool(), kl_BT, 0.0).sum()
+        return float(total) / batch.num_tokens if batch.num_tokens else None
 
     @torch.no_grad()
     def _ref_logprobs(self, packed: Packed) -> Tensor:

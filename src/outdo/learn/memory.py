@@ -19,6 +19,9 @@ ACTIVATION_SHARE = 0.3  # of a GPU's free memory
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 TYPICAL_PROMPT = 128  # tokens, assumed before the prompts are known
 GIB = 2**30
+SMALL = 50_000_000  # parameters up to which KL is measured at every step even with beta 0
+KL_STEPS = 10  # steps from one measurement to the next of a larger model
+REFERENCE_SHARE = 0.2  # of the memory beside training that a reference may take for measuring alone
 
 
 def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
@@ -69,19 +72,44 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds besides the weights, whatever the batch. On references see `AdapterReference`."""
+    """Bytes that the learner holds besides the weights, whatever the batch."""
     each = BYTES[recipe.dtype]
+    reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
-        is_warmed_up = recipe.beta > 0 and bool(recipe.sft_steps or recipe.sft_epochs)
-        reference = shape.adapted * each if is_warmed_up and not recipe.load_in_4bit else 0
         return {"gradients": 8 * shape.factors, "optimizer": 8 * shape.factors, "reference": reference}
     masters = 0 if each == 4 else 4 * shape.parameters
     return {
         "masters": masters,
         "gradients": 4 * shape.parameters + masters // 2,
         "optimizer": 8 * shape.parameters,
-        "reference": each * shape.parameters if recipe.beta > 0 else 0,
+        "reference": reference,
     }
+
+
+def reference_bytes(recipe: Recipe, shape: ModelShape) -> int:
+    """Of the model that KL is measured to; an adapter that is switched off takes none (see `AdapterReference`)."""
+    each = BYTES[recipe.dtype]
+    if not recipe.use_peft:
+        return each * shape.parameters
+    is_warmed_up = bool(recipe.sft_steps or recipe.sft_epochs)
+    return shape.adapted * each if is_warmed_up and not recipe.load_in_4bit else 0
+
+
+def kl_interval(recipe: Recipe, shape: ModelShape, rest: int | None) -> int:
+    """Every how many steps KL is measured; 0: never. `rest`: free bytes beside the weights and what training holds."""
+    if recipe.beta > 0:
+        return 1  # it is part of the loss
+    if recipe.kl_steps is not None:
+        return recipe.kl_steps
+    fits = rest is None or reference_bytes(recipe, shape) <= REFERENCE_SHARE * rest
+    return (1 if shape.parameters <= SMALL else KL_STEPS) if fits else 0
+
+
+def with_kl_steps(policy: Policy, recipe: Recipe) -> Recipe:
+    """The recipe with its default for `kl_steps` resolved, for a policy that is loaded."""
+    loaded, shape, free = _as_loaded(policy, recipe), shape_of_policy(policy), free_memory(policy.device)
+    rest = None if free is None else free - sum(training_bytes(loaded, shape).values())
+    return recipe.model_copy(update={"kl_steps": kl_interval(loaded, shape, rest)})
 
 
 def planned_bytes(recipe: Recipe, shape: ModelShape, device: torch.device) -> dict[str, int]:

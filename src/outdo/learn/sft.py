@@ -117,18 +117,20 @@ def run_sft_updates(
     learner: SFTLearner,
     demonstrations: Demonstrations,
     record: Callable[[list[dict[str, Any]]], None],
-    after_update: Callable[[], None] = lambda: None,
+    after_update: Callable[[], bool | None] = lambda: True,
     uninterruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Trains on the demonstrations that the learner has not taken yet. `record` gets a row for each update;
-    `after_update` is called when an update is complete. Raises TaskError if no example fits."""
+    `after_update` is called when an update is complete, and False ends the training there. Raises TaskError if no
+    example fits."""
     examples = demonstrations.examples(learner.taken)
     encoded = encode(learner.policy, examples, learner.recipe.sft_max_length, learner.taken)
     while batch := list(itertools.islice(encoded, demonstrations.batch_size)):
         with uninterruptible():
             learner.update(batch)
             record(learner.read(if_due=True))
-        after_update()
+        if after_update() is False:
+            break
     if not learner.done:
         name = demonstrations.name
         raise TaskError(f"{name}: no example has a prompt that leaves room for an answer: raise sft_max_length")

@@ -44,6 +44,15 @@ class BaseLearner:
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no update of an unfinished step was applied, so that the last step's end can be saved."""
+        return False
+
+    def is_finite(self) -> bool:
+        """Whether all weights are."""
+        return all(bool(weight.isfinite().all()) for weight in self.masters.weights)
+
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
         adapter = self.policy.adapter

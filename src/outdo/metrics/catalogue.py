@@ -83,7 +83,7 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "kl_mean",
         "KL to the start",
-        "KL to the starting model, per token; null with `beta: 0`",
+        "KL to the starting model, per token; null where it is not measured (`kl_steps`)",
         "small, grows slowly, under 0.05",
         f"past {at.KL_LIMIT}: raise `beta`, lower `learning_rate`, fewer `num_iterations`",
         "policy",

@@ -122,6 +122,8 @@ def _refuse_contradictions(r: Recipe) -> None:
             raise RecipeError(
                 f"{key}={getattr(r, key)} needs a KL coefficient, and beta is 0: set beta, for example 0.04"
             )
+    if r.kl_guard == "raise_beta" and not r.beta:
+        raise RecipeError("kl_guard=raise_beta doubles beta, and beta is 0: set beta, for example 0.01")
     if r.eval_ks and not all(1 <= k <= r.eval_samples for k in r.eval_ks):
         raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
     if r.curriculum_steps and r.dataset_mixture:

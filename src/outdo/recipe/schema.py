@@ -99,11 +99,12 @@ class Recipe(BaseModel):
     scale_rewards: Literal["group", "batch", "none"] = "group"  # standard deviation that advantages are divided by
     epsilon: float = Field(0.2, gt=0, le=10)  # the ratio is clipped below 1 - epsilon …
     epsilon_high: float | None = Field(None, gt=0, le=10)  # … and above 1 + this; default: epsilon. cispo: its cap
-    beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0 needs no reference model
+    beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0: measured at most (kl_steps)
+    kl_steps: int | None = Field(None, ge=0)  # with beta 0, measure KL every so many steps; 0: never; default: if cheap
     kl_estimator: str = "k3"
     kl_in_reward: bool = False  # subtract beta x KL from the reward instead of adding it to the loss
     kl_target: float | None = Field(None, gt=0)  # adapt beta to keep the KL here
-    kl_limit: float | None = Field(0.1, gt=0)  # kl_guard acts after three steps in a row with a larger KL; null: never
+    kl_limit: float | None = Field(1.0, gt=0)  # kl_guard acts at three measured steps in a row above it; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, halve learning_rate, or double beta
     entropy_coef: float = Field(0.0, ge=0)  # weight of an entropy bonus
     # weight tokens by the ratio of learner to sampler
@@ -160,9 +161,12 @@ class Recipe(BaseModel):
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
+    early_stopping_patience: int | None = Field(None, ge=1)  # stop after so many evaluations without improvement …
+    early_stopping_threshold: float = Field(0.0, ge=0)  # … of held-out success by more than this; see eval_steps
     run_name: str | None = None  # name of the run in trackers; default: its folder's name
     project: str | None = None  # project in trackers; default: the tracker's own environment variable, else outdo
-    doctor: Literal["quiet", "note", "halt"] = "note"  # report findings as they arise; halt: also stop, with exit 3
+    # the doctor's findings during training
+    doctor: Literal["quiet", "note", "auto", "halt"] = "auto"  # note: report; auto: halt if dead; halt: if critical
     seed: int = Field(0, ge=0)
 
     @field_validator("*")
@@ -198,6 +202,7 @@ class Recipe(BaseModel):
 
     @field_validator(
         *("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", "lora_target_modules"),
+        "callbacks",
         mode="before",
     )
     @classmethod

@@ -41,6 +41,7 @@ class Manifest(BaseModel):
     stages: Any = None  # names of the stages' folders
     model: Any = None  # of a harvest: the model that was sampled
     harvest: Any = None  # of a harvest: its demonstrations
+    halted: Any = None  # by a guard: the keys that decide whether it halts again, the remedy, and the collapse's onset
     tracked: Any = None  # the name that trackers know it by
 
     @model_validator(mode="before")

@@ -22,17 +22,23 @@ from outdo.types import Group
 if TYPE_CHECKING:
     from outdo.doctor.finding import Finding
     from outdo.evals.held_out import Evaluation
+    from outdo.recipe.schema import Recipe
     from outdo.runs.manifest import Status
     from outdo.training.run import TrainingRun
 
 
 class Callback:
     """`run` is the run itself: its recipe, folder, policy, learner, reporter and steps done. To steer it, use
-    `run.halt(error)`, `run.finish_early(reason)` (GRPO only), `run.learner.scale_rate(factor)` or
+    `run.halt(error)`, `run.finish_early(reason)`, and in GRPO `run.learner.scale_rate(factor)` or
     `run.learner.scale_beta(factor)`.
 
     What a callback raises ends the run as failed; the model so far is saved.
     """
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> Callback:
+        """The callback that a recipe names; one with settings takes them from the recipe's keys."""
+        return cls()
 
     def on_start(self, run: TrainingRun[Any]) -> None:
         """Training starts, after the warm-up; `run.done` steps are done already where the run was resumed."""
@@ -67,10 +73,21 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends a run, as done, when held-out success has not improved for `patience` evaluations."""
+    """Ends a run, as done, when held-out success has not improved by more than `threshold` for `patience`
+    evaluations."""
 
-    def __init__(self, patience: int = 3) -> None:
-        self.patience, self.best, self.since = patience, -1.0, 0
+    def __init__(self, patience: int = 3, threshold: float = 0.0) -> None:
+        self.patience, self.threshold, self.best, self.since = patience, threshold, -1.0, 0
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> Callback:
+        if not recipe.eval_steps and not recipe.stages:
+            raise RecipeError("early stopping needs evaluations during training: set eval_steps, for example 10")
+        return cls(recipe.early_stopping_patience or 3, recipe.early_stopping_threshold)
+
+    def on_start(self, run: TrainingRun[Any]) -> None:
+        if not run.done:
+            self.best, self.since = -1.0, 0  # another stage had a task of its own
 
     def state(self) -> dict[str, Any]:
         return {"best": self.best, "since": self.since}
@@ -82,7 +99,8 @@ class EarlyStopping(Callback):
         if not evaluations or not step or step >= run.total:
             return
         success = evaluations[0].success_rate
-        self.best, self.since = (success, 0) if success > self.best else (self.best, self.since + 1)
+        is_better = success > self.best + (self.threshold if self.best >= 0 else 0.0)
+        self.best, self.since = (success, 0) if is_better else (self.best, self.since + 1)
         if self.since >= self.patience:
             best = f"best {self.best:.3f}"
             run.finish_early(f"held-out success has not improved for {self.patience} evaluations ({best})")
@@ -107,14 +125,20 @@ def notify(callbacks: Sequence[Callback], event: str, *arguments: Any) -> None:
             raise CallbackError(f"callback {name} failed in {event}: {type(error).__name__}: {error}") from error
 
 
-def find_callbacks(names: Sequence[str]) -> list[Callback]:
-    """The callbacks that a recipe names. Raises RecipeError."""
-    return [make_callback(name, plugins.find(name, CALLBACKS, "outdo.callbacks", RecipeError)) for name in names]
+def find_callbacks(recipe: Recipe) -> list[Callback]:
+    """The callbacks that a recipe names, and early stopping where it sets the patience. Raises RecipeError."""
+    names = list(recipe.callbacks)
+    if recipe.early_stopping_patience and "early_stopping" not in names:
+        names.append("early_stopping")
+    found = {name: plugins.find(name, CALLBACKS, "outdo.callbacks", RecipeError) for name in names}
+    return [make_callback(name, given, recipe) for name, given in found.items()]
 
 
-def make_callback(name: str, given: Any) -> Callback:
+def make_callback(name: str, given: Any, recipe: Recipe) -> Callback:
     """A Callback, or one made from its class. Raises RecipeError where it is neither."""
-    callback = given() if isinstance(given, type) else given
+    callback = given
+    if isinstance(given, type):
+        callback = given.from_recipe(recipe) if issubclass(given, Callback) else given()
     if not isinstance(callback, Callback):
         raise RecipeError(f"callback {name} is a {type(callback).__name__}, not a subclass of outdo.Callback")
     return callback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ class Checkpointer:
     def __init__(self, writer: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None]) -> None:
         self.writer, self.keep, self.eval_kind, self.notify = writer, keep, eval_kind, notify
         self.last_step = -1  # of the last checkpoint that was written
+        self.protected: set[int] = set()  # steps whose checkpoints are kept, whatever came later
+        self.seconds = 0.0  # that the last checkpoint took, in the run and in the thread
         self._thread: threading.Thread | None = None
         self._writing = -1  # the step of the checkpoint that the thread writes
 
     def save(self, step: int, policy: Policy, learner: BaseLearner, state: Mapping[str, Any], more: Writer) -> None:
         """Starts to write a checkpoint. The tensors are copied here; the disk is the thread's business."""
         self.wait()
+        start = time.monotonic()
         weights = {name: value.detach().to("cpu", copy=True) for name, value in learner.weights().items()}
         tensors, plain = learner.state()
         text = json.dumps({"step": step, "learner": plain, **state, "offsets": self.writer.offsets()})
@@ -41,6 +45,7 @@ class Checkpointer:
             save_file(tensors, folder / OPTIMIZER)
             more(folder)
             (folder / STATE).write_text(text, encoding="utf-8")
+            self.seconds = time.monotonic() - start
 
         self._writing = step
         self._thread = threading.Thread(target=self._write, args=(step, write), name="checkpoint")
@@ -58,7 +63,7 @@ class Checkpointer:
         try:
             checkpoint.save(self.writer.checkpoints, step, write)
             self.last_step = step
-            checkpoint.prune(self.writer.checkpoints, self.keep, self._best())
+            checkpoint.prune(self.writer.checkpoints, self.keep, [*self._best(), *self.protected])
         except Exception as error:
             self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
 

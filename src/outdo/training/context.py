@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
+from outdo.parallel.ranks import refuse_several_processes
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import rewards_of
@@ -96,7 +97,7 @@ def make_context(
     kind: Kind | None = None,
     task: str | Task | None = None,
     reward_funcs: RewardLike | Sequence[RewardLike] | None = None,
-    callbacks: Sequence[Callback | str] | None = None,
+    callbacks: Callback | str | Sequence[Callback | str] | None = None,
     reporter: Reporter | None = None,
     resume: str | Path | None = None,
     force: bool = False,
@@ -106,6 +107,7 @@ def make_context(
 ) -> RunContext:
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
     `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
+    refuse_several_processes()
     reporter = reporter or make_reporter()
     keys = {**keys, **(overrides or {})}
     if not isinstance(recipe, (str, Path, Recipe, type(None))):
@@ -120,6 +122,7 @@ def make_context(
     rewards_given = None if reward_funcs is None else as_reward_list("reward_funcs", reward_funcs)
     if rewards_given is not None:
         keys = {**keys, "reward_funcs": [f if isinstance(f, str) else OBJECT + reward_name(f) for f in rewards_given]}
+    callbacks = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
     if names := [one for one in callbacks or () if isinstance(one, str)]:
         keys = {**keys, "callbacks": names}
     manifest = None
@@ -141,14 +144,14 @@ def make_context(
     kind = _kind(kind, resolved, manifest)
     built, rewards = build_task(kind, resolved, task, objects)
     resolved = fit_lengths(kind, resolved, built)
-    own = [make_callback(type(one).__name__, one) for one in callbacks or () if not isinstance(one, str)]
+    own = [make_callback(type(one).__name__, one, resolved) for one in callbacks or () if not isinstance(one, str)]
     return RunContext(
         kind=kind,
         recipe=resolved,
         task=built,
         rewards=rewards,
         reporter=reporter,
-        callbacks=(*find_callbacks(resolved.callbacks), *own),
+        callbacks=(*find_callbacks(resolved), *own),
         resume=Path(resume) if resume is not None else None,
         manifest=manifest,
         force=force,

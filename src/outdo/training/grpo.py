@@ -9,16 +9,14 @@ from outdo.doctor.difficulty import describe_difficulty
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
-from outdo.learn.sft import SFTLearner, run_sft_updates
 from outdo.rewards.choose import dense_rewards
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
 from outdo.tasks.curriculum import Curriculum
-from outdo.tasks.demonstrations import Demonstrations
 from outdo.training.context import Result, RunContext
 from outdo.training.loop import run_loop
 from outdo.training.run import ResumePoint, TrainingRun
-from outdo.training.sft import report_speed
+from outdo.training.sft import warm_up
 from outdo.training.start import make_run, open_run
 
 Run = TrainingRun[LocalLearner]
@@ -29,21 +27,23 @@ def run_grpo(context: RunContext) -> Result:
     opened = open_run(context)
     if isinstance(opened, Result):
         return opened
-    context, recipe, rewards = opened.context, opened.context.recipe, opened.context.rewards
-    assert rewards, "GRPO has rewards"
     run: Run = make_run(opened)
+    context, recipe, rewards = run.context, run.recipe, run.context.rewards
+    assert rewards, "GRPO has rewards"
     with run.session():
         source = SyncSource(recipe, Curriculum(context.task, recipe), run.sampler, rewards)
+        point = opened.point
+        if opened.demonstrations:
+            warm_up(run, opened.demonstrations, point)
         run.checkpoint_state = lambda: {"curriculum": source.state()}
         run.checkpoint_files = lambda: source.pending_writer(PENDING)
         run.has_pending = lambda: bool(source.pending)
-        before = _resume(run, source, opened.point) if opened.point else _start(run, opened.demonstrations)
+        before = _resume(run, source, point) if point and not point.in_warm_up else _start(run)
         run.learner.notify = run.reporter.note
-        run.learner.check_memory()
-        size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
-        run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
-        guard = run.uninterruptible
-        run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=rewards.audit, uninterruptible=guard)
+        if run.is_finishing:  # by a callback, before the first step
+            run.end_early(run.done, f"step {run.done}")
+        else:
+            _train(run, source, rewards.audit)
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")
         after = run.evaluate(run.total)
@@ -51,19 +51,22 @@ def run_grpo(context: RunContext) -> Result:
     return run.result(before, after)
 
 
-def _start(run: Run, demonstrations: Demonstrations | None) -> list[Evaluation]:
-    """The warm-up, the learner, and the first evaluation."""
-    if demonstrations:
-        run.reporter.begin(f"warm-up: SFT on {demonstrations.name}")
-        warm_up = SFTLearner(run.policy, run.recipe, demonstrations.steps)
-        warm_up.notify = run.reporter.note
-        with report_speed(warm_up, run.reporter):
-            run_sft_updates(warm_up, demonstrations, lambda rows: run.sft_steps(rows, warm_up.steps, "warm-up"))
+def _train(run: Run, source: SyncSource, audit: str) -> None:
+    recipe, guard = run.recipe, run.uninterruptible
+    run.learner.check_memory()
+    size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
+    run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
+    run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=audit, uninterruptible=guard)
+
+
+def _start(run: Run) -> list[Evaluation]:
+    """The learner, and the first evaluation."""
     with run.uninterruptible():
         learner = LocalLearner(run.policy, run.recipe)
         _save_reference(run, learner)
+        was_warmed_up, run.warm_up = run.warm_up is not None, None
         run.learner = learner
-        if demonstrations:
+        if was_warmed_up:
             run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
     before = _evaluate_first(run)
     with run.uninterruptible():
@@ -77,9 +80,14 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
         learner = LocalLearner(run.policy, run.recipe)
         if learner.reference:
             folder = run.writer.reference_folder / checkpoint.name_of(0)
-            if problem := checkpoint.corruption(folder):
+            problem = checkpoint.corruption(folder)
+            if problem and learner.has_kl_term:
                 raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
-            learner.reference.load_state_dict(load_file(folder / WEIGHTS))
+            if problem:
+                learner.reference = None
+                run.reporter.note(f"KL is not measured: this run has no valid copy of its first weights ({problem})")
+            else:
+                learner.reference.load_state_dict(load_file(folder / WEIGHTS))
         run.restore(learner, point)
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)

@@ -16,6 +16,7 @@ from outdo.evals.held_out import Evaluation, describe_limits
 from outdo.learn.memory import peak_memory
 from outdo.metrics.measure import Metrics
 from outdo.report.write import try_report
+from outdo.runs import checkpoint
 from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
 from outdo.training.callbacks import Callback, notify
@@ -26,7 +27,8 @@ from outdo.types import Group
 if TYPE_CHECKING:
     from outdo.training.run import TrainingRun
 
-KL_PATIENCE = 3  # steps in a row past kl_limit before the guard acts
+KL_PATIENCE = 3  # measured steps in a row past kl_limit before the guard acts
+KL_KEYS = ("kl_limit", "kl_guard", "beta", "learning_rate", "num_iterations")  # decide whether it acts again
 
 
 def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
@@ -61,7 +63,7 @@ class Recorder(Callback):
 
 
 class Doctor(Callback):
-    """Reports each finding once; halts the run where one is critical and the recipe wants that."""
+    """Reports each finding once. Halts a run that cannot recover; with `doctor: halt`, at any critical finding."""
 
     def __init__(self) -> None:
         self.watch: Watch | None = None  # from the first step on
@@ -75,8 +77,32 @@ class Doctor(Callback):
         for finding in self.watch.step({"step": step, **metrics}):
             notify(run.callbacks, "on_finding", run, step, finding)
             if run.recipe.doctor == "halt" and finding.severity == "critical":
-                line = finding_line(finding).strip().removeprefix("doctor: ")
-                run.halt(Halted(f"halted at step {run.done} by the doctor: {line}. The model so far is kept"))
+                run.halt(_halted_by(finding, run))
+        for finding in self.watch.confirmed:  # reported before the run was resumed, too
+            if finding.unrecoverable and run.recipe.doctor != "note":
+                run.halt(_halted_by(finding, run))
+
+
+def _halted_by(finding: Finding, run: TrainingRun[Any]) -> Halted:
+    """What happened, what to change, and what is kept. A policy that has collapsed resumes from before that."""
+    reason = f"halted at step {run.done} by the doctor: {finding_line(finding).strip().removeprefix('doctor: ')}"
+    change = finding.change
+    pair, keys = (change.pair(), (change.key,)) if change else ("", ())
+    if not finding.unrecoverable:
+        remedy = f"--force {pair}" if pair else "doctor=note"
+        return Halted(f"{reason}. The model so far is kept", keys=keys, remedy=remedy)
+    onset = max(0, finding.step - 1)  # the answers of a step are those of the policy before its update
+    saved = [each for each in checkpoint.existing(run.writer.checkpoints) if checkpoint.step_of(each) <= onset]
+    kept = "no checkpoint is from before it, so start a new run"
+    if saved:
+        run.checkpointer.protected.add(checkpoint.step_of(saved[-1]))
+        kept = f"{saved[-1]} is from before it"
+    return Halted(
+        f"{reason}. The policy has collapsed, and no later step would learn; {kept}. doctor=note lets it continue",
+        keys=keys,
+        remedy=f"--force {pair}" if pair and saved else "",
+        onset=onset,
+    )
 
 
 class KLGuard(Callback):
@@ -93,15 +119,17 @@ class KLGuard(Callback):
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         recipe, kl = run.recipe, metrics["kl_mean"]
-        is_past = kl is not None and bool(recipe.kl_limit) and kl > (recipe.kl_limit or 0.0)
-        self.past_limit = self.past_limit + 1 if is_past else 0
+        if kl is None or recipe.kl_limit is None:  # not measured at this step (kl_steps)
+            return
+        self.past_limit = self.past_limit + 1 if kl > recipe.kl_limit else 0
         if self.past_limit < KL_PATIENCE:
             return
         reason = f"KL to the starting model is {kl:.3f}, past kl_limit={recipe.kl_limit} for {KL_PATIENCE} steps"
         if recipe.kl_guard == "stop":
             advice = f"Raise beta (now {metrics['beta']:g}), lower learning_rate (now {metrics['lr']:.2g})"
             advice += ", or set kl_limit=null to switch the guard off. The model so far is kept"
-            return run.halt(NumericsError(f"halted at step {run.done}: {reason}. {advice}"))
+            error = f"halted at step {run.done}: {reason}. {advice}"
+            return run.halt(NumericsError(error, keys=KL_KEYS, remedy="kl_guard=lower_rate"))
         self.past_limit = 0
         if recipe.kl_guard == "lower_rate":
             run.learner.scale_rate(0.5)

@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from outdo.errors import ModelError, PlaceError
-from outdo.learn.memory import BYTES, free_memory, held_bytes, planned_bytes
+from outdo.learn.memory import BYTES, free_memory, held_bytes, kl_interval, planned_bytes, reference_bytes
 from outdo.models.load import Policy, load_policy, load_tokenizer, pick_device
 from outdo.models.lora import Lora
 from outdo.models.renderer import Renderer
@@ -89,7 +89,8 @@ class Disk:
 def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     """A checkpoint has the weights, what the optimizer knows of each, and their originals where they are no float32."""
     each = BYTES[recipe.dtype]
-    always = shape.parameters * each * (2 if recipe.beta > 0 and not recipe.use_peft else 1) + 4 * shape.factors
+    has_copy = not recipe.use_peft and bool(recipe.beta or recipe.kl_steps)
+    always = shape.parameters * each * (2 if has_copy else 1) + 4 * shape.factors
     checkpoint = 12 * shape.factors if recipe.use_peft else shape.parameters * (12 if each == 4 else 12 + each)
     place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
     kept = recipe.save_total_limit + 2 if recipe.save_steps else 1
@@ -123,6 +124,9 @@ def describe(recipe: Recipe) -> list[str]:
     r, source = recipe, find_source(recipe.model_name_or_path)
     shape = shape_of(source, lora_of(r))
     device = pick_device(r.device)
+    free = free_memory(device)
+    every = kl_interval(r, shape, None if free is None else free - sum(held_bytes(r, shape).values()))
+    r = r.model_copy(update={"kl_steps": every if not r.beta else r.kl_steps})
     parts = planned_bytes(r, shape, device)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
@@ -142,6 +146,7 @@ def describe(recipe: Recipe) -> list[str]:
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_step // r.updates_per_step} "
         f"answers each; learning_rate {_rates(r)}",
+        f"KL        {_kl(r, shape, every)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}: {_writes(r, room)}",
     ]
@@ -155,6 +160,19 @@ def _writes(r: Recipe, found: Disk) -> str:
     each = " in each stage that learns" if learns > 1 else ""
     free = f"{'only ' if learns * found.most > found.free else ''}{_size(found.free)} free"
     return f"up to {_size(found.most)}{each}, checkpoints of {_size(found.checkpoint)} and the model; {free}"
+
+
+def _kl(r: Recipe, shape: ModelShape, every: int) -> str:
+    """How often KL to the starting model is measured, and at what cost."""
+    if r.beta:
+        return f"part of the loss, with beta {r.beta:g}: measured at every step"
+    need = reference_bytes(r, shape)
+    if not every:
+        cost = f"the reference would take {_size(need)} of memory; " if need else ""
+        return f"not measured: {cost}kl_steps=10 measures it every 10 steps, and kl_guard needs it"
+    memory = f"{_size(need)} of memory for the starting model" if need else "no memory: the adapter is switched off"
+    often = "every step" if every == 1 else f"every {every} steps"
+    return f"measured {often}, not trained on (beta 0); costs {memory}, and a forward pass over the step's answers"
 
 
 def _rates(r: Recipe) -> str:

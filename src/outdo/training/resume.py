@@ -27,7 +27,8 @@ from outdo.training.run import ResumePoint
 FREE = {
     *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
     *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
-    *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
+    *("early_stopping_patience", "early_stopping_threshold"),
+    *("kl_steps", "kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
     *("report_to", "run_name", "project"),
 }
 
@@ -135,14 +136,34 @@ def refuse_changes(folder: Path, changed: list[str], force: bool, with_force: st
         )
 
 
-def newest_checkpoint(run: RunWriter) -> tuple[ResumePoint | None, list[str]]:
-    """The newest checkpoint that is valid and whose rows are still there, and why newer ones are not. Those are
-    renamed; where none is valid, all stay as they are."""
+def after_halt(manifest: Manifest, recipe: Recipe) -> tuple[int | None, list[str]]:
+    """For a run that a guard halted: the last step to resume from, if it has collapsed since and a change may prevent
+    that, and whether it will halt again."""
+    halted = manifest.halted if isinstance(manifest.halted, dict) else None
+    if halted is None or manifest.status != "stopped":
+        return None, []
+    now, keys, onset = recipe.model_dump(mode="json"), halted.get("keys") or [], halted.get("onset")
+    lets_pass = onset is not None and recipe.doctor in ("quiet", "note")
+    is_changed = any(manifest.recipe.get(key) != now.get(key) for key in keys)
+    is_changed = is_changed or (onset is not None and bool(changes(manifest.recipe, now)))
+    if lets_pass:
+        return None, []
+    if is_changed:
+        line = f"halted before: resuming from step {onset} at the latest, before the policy collapsed"
+        return onset, [line] if onset is not None else []
+    remedy = f"; resume with {halted['remedy']}" if halted.get("remedy") else ""
+    return None, [f"halted before: {manifest.why}", f"nothing that matters was changed, so it will halt again{remedy}"]
+
+
+def newest_checkpoint(run: RunWriter, at_most: int | None = None) -> tuple[ResumePoint | None, list[str]]:
+    """The newest checkpoint that is valid and whose rows are still there, of a step up to `at_most`, and why newer ones
+    are not. Those are renamed; where none is valid, all stay as they are."""
     unusable: dict[Path, str] = {}
     point = None
     restore_replaced(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
-        problem = checkpoint.corruption(folder)
+        is_late = at_most is not None and checkpoint.step_of(folder) > at_most
+        problem = "it is from after the policy collapsed" if is_late else checkpoint.corruption(folder)
         if not problem:
             state = read_state(folder)
             truncated = run.truncated_file(state["offsets"])

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from safetensors import SafetensorError
 
-from outdo.errors import Halted, OutdoError, RunError
+from outdo.errors import BrokenGraders, Halted, OutdoError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
@@ -30,6 +30,7 @@ from outdo.types import Group, Sampler
 
 L = TypeVar("L", bound=BaseLearner)
 COMMANDS = {"grpo": "train", "sft": "sft"}  # of `outdo`, that resume such a run
+WARM_UP = "warm_up"  # the phase of a checkpoint from before the first GRPO step
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class ResumePoint:
 
     folder: Path
     state: dict[str, Any]
+
+    @property
+    def in_warm_up(self) -> bool:
+        return self.state.get("phase") == WARM_UP
 
 
 class TrainingRun(Generic[L]):
@@ -49,15 +54,18 @@ class TrainingRun(Generic[L]):
         self.done = 0  # steps finished
         self.total = context.recipe.max_steps  # steps in all
         self._learner: L | None = None
+        self.warm_up: BaseLearner | None = None  # the learner of the warm-up, while it lasts
         self.uninterruptible: interrupts.Uninterruptible = nullcontext
         self.evaluator = Evaluator(context.recipe, context.task, context.rewards, writer, context.prior_evals)
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
         self.checkpointer = Checkpointer(writer, context.recipe.save_total_limit, kind, context.reporter.note)
+        self.checkpointer.protected |= set((writer.manifest.halted or {}).get("kept", ()))
         self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
         self.has_pending: Callable[[], bool] = lambda: False  # work since the last step that is worth a checkpoint
         self._halt: Halted | None = None
+        self._evaluates_halt = True
         self._finish_early = ""
 
     @property
@@ -80,13 +88,19 @@ class TrainingRun(Generic[L]):
 
     # --- steering
 
-    def halt(self, error: Halted | str) -> None:
-        """Ends the run after the callbacks of this step, as stopped. The model so far is saved."""
+    def halt(self, error: Halted | str, evaluate: bool = True) -> None:
+        """Ends the run after the callbacks of this step, as stopped: with an evaluation, a checkpoint and the model."""
+        self._evaluates_halt = evaluate
         self._halt = self._halt or (error if isinstance(error, Halted) else Halted(error))
 
     def finish_early(self, reason: str) -> None:
-        """Ends the run when this step is complete, as done: with its last evaluation, checkpoint and model."""
+        """Ends the run when this step or supervised update is complete, as done: with its last evaluation, checkpoint
+        and model. In the warm-up it ends the whole run."""
         self._finish_early = self._finish_early or reason
+
+    @property
+    def is_finishing(self) -> bool:
+        return bool(self._finish_early)
 
     # --- events of the loop
 
@@ -98,10 +112,14 @@ class TrainingRun(Generic[L]):
     def step_end(self, done: int) -> bool:
         notify(self.callbacks, "on_step_end", self, done)
         self._raise_if_halted()
-        if self._finish_early:
-            self.total = done
-            self.reporter.note(f"finished early, after step {done}: {self._finish_early}")
-        return not self._finish_early
+        if self.is_finishing:
+            self.end_early(done, f"step {done}")
+        return not self.is_finishing
+
+    def end_early(self, done: int, after: str) -> None:
+        """From here on the run has `done` steps in all."""
+        self.total = done
+        self.reporter.note(f"finished early, after {after}: {self._finish_early}")
 
     def step_failed(self, step: int, groups: Sequence[Group]) -> None:
         with suppress(RunError):  # the first error is on its way
@@ -145,12 +163,16 @@ class TrainingRun(Generic[L]):
     # --- checkpoints
 
     def save(self, wait: bool = False) -> None:
-        """A checkpoint of where the last step ended."""
+        """A checkpoint of where the last step ended, unless its weights are NaN or infinite."""
+        learner = self.warm_up or self.learner
+        if not learner.is_finite():
+            return self.reporter.note(f"  warning: no checkpoint of step {self.done}: its weights are non-finite")
         files = self.checkpoint_files()  # first: a learner may report rows here that the checkpoint counts
         states = {name: one.state() for name, one in self._named_callbacks().items()}
         state = {**self.checkpoint_state(), "callbacks": {name: each for name, each in states.items() if each}}
+        state |= {"phase": WARM_UP} if self.warm_up else {}
         self._notify_saved()
-        self.checkpointer.save(self.done, self.policy, self.learner, state, files)
+        self.checkpointer.save(self.done, self.policy, learner, state, files)
         if wait:
             self._notify_saved()
 
@@ -168,18 +190,22 @@ class TrainingRun(Generic[L]):
 
     def restore(self, learner: L, point: ResumePoint) -> None:
         """The learner, the sampler and the files as the checkpoint had them. The weights came with the policy."""
-        load_optimizer(learner, point.folder, point.state)
+        self.restore_files(learner, point)
         self.learner, self.done = learner, int(point.state["step"])
         self.sampler.update(learner, version=self.done)
+        self.reporter.note(f"resumed after step {self.done}")
+
+    def restore_files(self, learner: BaseLearner, point: ResumePoint) -> None:
+        """A learner, the files and the callbacks' states."""
+        load_optimizer(learner, point.folder, point.state)
         self.writer.rewind(point.state["offsets"])
         states = point.state.get("callbacks") or {"KLGuard": {"past_limit": point.state.get("past_limit", 0)}}
         for name, callback in self._named_callbacks().items():
             if name in states:
                 callback.load_state(states[name])
-        earlier = self.writer.manifest.resumed
-        resumed = [*earlier, self.done] if isinstance(earlier, list) else [self.done]
-        self.writer.update_manifest(status="running", why="", resumed=resumed)
-        self.reporter.note(f"resumed after step {self.done}")
+        earlier, step = self.writer.manifest.resumed, int(point.state["step"])
+        resumed = [*earlier, step] if isinstance(earlier, list) else [step]
+        self.writer.update_manifest(status="running", why="", resumed=resumed, halted=None)
 
     # --- the ends
 
@@ -194,8 +220,11 @@ class TrainingRun(Generic[L]):
                     self._end("stopped", f"{error or 'interrupted'} after step {self.done}", resumable=True)
                     raise
                 except Halted as error:
+                    can_resume = self._can_save(error)
+                    if can_resume and self._evaluates_halt and not isinstance(error, BrokenGraders):
+                        self._evaluate_halted()
                     with self.uninterruptible():
-                        self._end("stopped", str(error))
+                        self._end("stopped", str(error), can_resume, error)
                     raise
                 except BaseException as error:
                     why = str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
@@ -226,12 +255,28 @@ class TrainingRun(Generic[L]):
     def result(self, before: list[Evaluation], after: list[Evaluation]) -> Result:
         return Result(self.folder, self.writer.model_folder, before, after, self.recipe)
 
-    def _end(self, status: Status, why: str, resumable: bool = False) -> None:
+    def _can_save(self, error: Halted) -> bool:
+        """Whether a halted run is at the end of a step, with weights that are worth a checkpoint."""
+        learner = self.warm_up or self._learner
+        return bool(learner and (error is self._halt or learner.is_between_steps) and learner.is_finite())
+
+    def _evaluate_halted(self) -> None:
+        """Held-out success where the run was halted. An error or an interrupt here costs this evaluation only."""
+        if not self._learner or not self.evaluator.splits:
+            return
+        try:
+            self.reporter.begin("halted: held-out problems")
+            self.evaluate(self.done)
+        except (Exception, KeyboardInterrupt) as error:
+            self.reporter.note(f"  warning: not evaluated: {error or type(error).__name__}")
+
+    def _end(self, status: Status, why: str, resumable: bool = False, halted: Halted | None = None) -> None:
         """The end of a run that did not finish: keeps what there is, and never hides the first error. `resumable`:
         nothing is half done, so that a checkpoint of this moment is valid."""
+        has_learner = bool(self.warm_up or self._learner)
         try:
             self.checkpointer.wait()
-            if resumable and self._learner and (self.has_pending() or self.checkpointer.last_step != self.done):
+            if resumable and has_learner and (self.has_pending() or self.checkpointer.last_step != self.done):
                 self.save(wait=True)
             self._save_model()
         except Exception as error:  # whatever it is, the first error is the one to report
@@ -239,15 +284,22 @@ class TrainingRun(Generic[L]):
         with suppress(OSError):
             self.reporter.close()
             self.reporter.note(f"{status}: {self.done} steps are in {self.folder}")
-            if resumable and self._learner and self.checkpointer.last_step != self.done:
+            if resumable and has_learner and self.checkpointer.last_step != self.done:
                 self.reporter.note(f"step {self.done} could not be saved; the checkpoints before it are valid")
             elif resumable:
-                command = COMMANDS[self.context.kind]
-                self.reporter.note(f"resume with: outdo {command} --resume {shlex.quote(str(self.folder))}")
+                remedy = f" {halted.remedy}" if halted and halted.remedy else ""
+                command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}{remedy}"
+                self.reporter.note(f"resume with: {command}")
         with suppress(RunError):  # a disk that failed the run fails its last line too
+            if halted:
+                facts = {"keys": list(halted.keys), "remedy": halted.remedy, "onset": halted.onset}
+                self.writer.update_manifest(halted={**facts, "kept": sorted(self.checkpointer.protected)})
             self.writer.finish(status, why)
 
     def _save_model(self) -> None:
+        learner = self.warm_up or self._learner
+        if learner and not learner.is_finite():
+            raise RunError("its weights are NaN or infinite; the newest checkpoint has the last finite ones")
         try:
             write_folder(self.writer.model_folder, lambda folder: save_policy(self.policy, folder))
             if self.policy.adapter:

@@ -13,12 +13,13 @@ from outdo.runs.files import Writer
 from outdo.runs.reader import held_out_losses
 from outdo.tasks.demonstrations import Demonstrations, held_out_demonstrations
 from outdo.training.context import Result, RunContext
-from outdo.training.run import TrainingRun
+from outdo.training.run import ResumePoint, TrainingRun
 from outdo.training.start import make_run, open_run
 from outdo.types import Reporter
 
 Run = TrainingRun[SFTLearner]
-SAVE_INTERVAL = 60.0  # seconds between two checkpoints at least: steps are short
+SAVE_INTERVAL = 5.0  # seconds between two checkpoints at least: updates are short
+SAVE_SHARE = 0.05  # of the time that checkpoints may take
 
 
 def run_sft(context: RunContext) -> Result:
@@ -33,26 +34,7 @@ def run_sft(context: RunContext) -> Result:
     unseen = None if context.rewards else held_out_demonstrations(recipe, context.task)
     learner = SFTLearner(opened.policy, recipe, run.total)
     learner.notify = context.reporter.note
-
-    def record(rows: list[dict[str, Any]]) -> None:
-        run.done = learner.done
-        run.sft_steps(rows, run.total)
-
-    def write_more() -> Writer:
-        record(learner.read())  # rows of the steps that are saved are on the disk first
-        return lambda folder: None
-
-    saved_at = time.monotonic()
-
-    def save_if_due() -> None:
-        nonlocal saved_at
-        every = recipe.save_steps
-        if every and run.done % every == 0 and time.monotonic() - saved_at > SAVE_INTERVAL:
-            with run.uninterruptible():
-                run.save()
-            saved_at = time.monotonic()
-
-    run.checkpoint_files = write_more
+    run.checkpoint_files = lambda: _record_unread(run, learner, "step")
     with run.session():
         with run.uninterruptible():
             if opened.point:
@@ -60,12 +42,63 @@ def run_sft(context: RunContext) -> Result:
             run.learner = learner
         before = _evaluate(run, 0, "before", unseen)
         run.begin(f"SFT on {demonstrations.name}: {run.total} steps of {demonstrations.batch_size} examples")
-        with report_speed(learner, run.reporter):
-            run_sft_updates(learner, demonstrations, record, save_if_due, run.uninterruptible)
+        supervise(run, learner, demonstrations, "step", recipe.save_steps)
+        if run.is_finishing:
+            run.end_early(run.done, f"step {run.done}")
         run.sampler.update(learner, version=run.done)
         after = _evaluate(run, run.total, "after", unseen)
         run.finish()
     return run.result(before, after)
+
+
+def warm_up(run: TrainingRun[Any], demonstrations: Demonstrations, point: ResumePoint | None) -> None:
+    """The supervised updates before GRPO, from the start or from a checkpoint in their midst."""
+    learner = SFTLearner(run.policy, run.recipe, demonstrations.steps)
+    learner.notify = run.reporter.note
+    run.checkpoint_files = lambda: _record_unread(run, learner, "warm-up")
+    run.has_pending = lambda: True  # all of its checkpoints have the number 0
+    with run.uninterruptible():
+        if point:
+            run.restore_files(learner, point)
+        run.warm_up = learner
+    run.reporter.begin(f"warm-up: SFT on {demonstrations.name}")
+    if point:
+        run.reporter.note(f"resumed in the warm-up, after update {learner.done} of {learner.steps}")
+    supervise(run, learner, demonstrations, "warm-up", min(run.recipe.save_steps, 1))
+
+
+def supervise(
+    run: TrainingRun[Any], learner: SFTLearner, demonstrations: Demonstrations, name: str, save_steps: int
+) -> None:
+    """The updates that remain: recorded, shown, and saved every `save_steps` (0: never) as far as that is cheap."""
+    saved_at = time.monotonic()
+
+    def after_update() -> bool:
+        nonlocal saved_at
+        interval = max(SAVE_INTERVAL, run.checkpointer.seconds / SAVE_SHARE)
+        if save_steps and learner.done % save_steps == 0 and time.monotonic() - saved_at > interval:
+            with run.uninterruptible():
+                run.save()
+            saved_at = time.monotonic()
+        return not run.is_finishing
+
+    def record(rows: list[dict[str, Any]]) -> None:
+        _record(run, learner, rows, name)
+
+    with report_speed(learner, run.reporter):
+        run_sft_updates(learner, demonstrations, record, after_update, run.uninterruptible)
+
+
+def _record(run: TrainingRun[Any], learner: SFTLearner, rows: list[dict[str, Any]], name: str) -> None:
+    if not run.warm_up:
+        run.done = learner.done
+    run.sft_steps(rows, learner.steps, name)
+
+
+def _record_unread(run: TrainingRun[Any], learner: SFTLearner, name: str) -> Writer:
+    """Rows of the updates that a checkpoint has are on the disk first."""
+    _record(run, learner, learner.read(), name)
+    return lambda folder: None
 
 
 def _evaluate(run: Run, step: int, when: str, unseen: Demonstrations | None) -> list[Evaluation]:

@@ -10,12 +10,13 @@ from typing import Any
 from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
+from outdo.learn.memory import with_kl_steps
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards
 from outdo.rollout import make_sampler
 from outdo.runs import checkpoint, layout
-from outdo.runs.manifest import library_versions
+from outdo.runs.manifest import Manifest, library_versions
 from outdo.runs.reader import read_evals, read_metrics
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
@@ -57,6 +58,8 @@ def open_run(context: RunContext) -> Opened | Result:
 def make_run(opened: Opened) -> TrainingRun[Any]:
     """The run of an opened folder, which is released where the run cannot be made."""
     context = opened.context
+    if context.kind == "grpo":
+        context = replace(context, recipe=with_kl_steps(opened.policy, context.recipe))
     try:
         sampler = make_sampler(opened.policy, context.recipe, learns=True, notify=context.reporter.note)
         return TrainingRun(context, opened.policy, sampler, opened.writer)
@@ -102,17 +105,16 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     for change in resume.check(writer, recipe, data, reward_files, library_versions(), context.force):
         reporter.note(f"changed since: {change}")
     was_done = manifest.status == "done"
-    demonstrations = find_demonstrations(recipe, context.task) if context.kind == "sft" else None
-    if demonstrations and manifest.lessons not in (None, demonstrations.fingerprint) and not context.force:
-        raise RecipeError(
-            f"{folder} cannot be resumed: {demonstrations.name} has other examples than it had; see --force"
-        )
+    demonstrations = _same_demonstrations(context, manifest, folder) if context.kind == "sft" else None
     steps = demonstrations.steps if demonstrations else recipe.max_steps
     steps_before = steps if demonstrations else int(manifest.recipe["max_steps"])
     if was_done and steps <= steps_before:
         reporter.note(f"nothing to do: {folder} is done")
         return finished_result(folder, recipe)
-    point, skipped = resume.newest_checkpoint(writer)
+    at_most, advice = resume.after_halt(manifest, recipe)
+    for line in advice:
+        reporter.note(line)
+    point, skipped = resume.newest_checkpoint(writer, at_most)
     for line in skipped:
         reporter.note(f"skipped {line}")
     if point is None and was_done:
@@ -134,7 +136,17 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     if point is None:
         _restart(writer, reporter.note)
         demonstrations = demonstrations or find_demonstrations(recipe, context.task)
+    elif point.in_warm_up:
+        demonstrations = _same_demonstrations(context, manifest, folder)
     return Opened(replace(context, task=task), policy, writer, point, demonstrations)
+
+
+def _same_demonstrations(context: RunContext, manifest: Manifest, folder: Path) -> Demonstrations | None:
+    """Those that the run was started with. Raises RecipeError where the data has other ones now, unless forced."""
+    found = find_demonstrations(context.recipe, context.task)
+    if found and manifest.lessons not in (None, found.fingerprint) and not context.force:
+        raise RecipeError(f"{folder} cannot be resumed: {found.name} has other examples than it had; see --force")
+    return found
 
 
 def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:

@@ -74,7 +74,7 @@ class _StopAfter(Callback):
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         if self.last <= step < run.recipe.max_steps:
-            run.halt(f"treated up to step {step}")
+            run.halt(f"treated up to step {step}", evaluate=False)
 
 
 def treat(
