@@ -171,7 +171,7 @@ INSTEAD = {
 
 # Our keys that other trainers allow to be null, meaning their default.
 _NULL_IS_DEFAULT = {"eval_steps", "lora_target_modules", "max_completion_length", "max_grad_norm", "min_p"}
-_NULL_IS_DEFAULT |= {"num_generations", "reward_funcs", "reward_weights", "save_total_limit", "top_k"}
+_NULL_IS_DEFAULT |= {"optim", "num_generations", "reward_funcs", "reward_weights", "save_total_limit", "top_k"}
 _OFF = (None, False, "no")  # YAML reads a bare `no` as false
 
 
@@ -298,12 +298,6 @@ def _reward(name: str) -> str:
     return f"{module}:{function}" if is_dotted else REWARDS.get(name, name)
 
 
-def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if value is not None and not str(value).removeprefix("paged_").startswith("adamw"):
-        raise RecipeError(f"{where}: optim={_format_value(value)}: only AdamW is supported")
-    return iter(())
-
-
 def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if isinstance(value, Mapping):
         raise RecipeError(
@@ -328,7 +322,6 @@ FORMS: dict[str, Form] = {
     "warmup_steps": _warmup,
     "dataset_prompt_column": _prompt_column,
     "reward_funcs": _rewards,
-    "optim": _optimizer,
     "wandb_project": _same("project", None),
     "callbacks": _callbacks,
     "dataset_mixture": _mixture,
