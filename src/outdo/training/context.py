@@ -14,9 +14,10 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
 from outdo.runs.manifest import Manifest, read_manifest
-from outdo.tasks.lengths import epochs_to_steps
+from outdo.tasks.lengths import epochs_to_steps, steps_per_epoch
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, refuse_no_task
+from outdo.training.best import Best
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
 from outdo.training.console import make_reporter
 from outdo.types import Reporter
@@ -45,6 +46,7 @@ class Result:
     recipe: Recipe
     stages: tuple[StageResult, ...] = ()  # of a recipe with several
     harvest: Path | None = None  # demonstrations that a harvest wrote
+    best: Best | None = None  # with load_best_model_at_end: the step whose weights `model` has
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ def make_context(
         resolved = resolved.model_copy(update={"reward_funcs": names})
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
+    if kind == "sft" and resolved.load_best_model_at_end:
+        raise RecipeError("load_best_model_at_end=true: SFT is evaluated only before and after; leave it out")
     built, rewards = build_task(kind, resolved, task, objects)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one) for one in callbacks or () if not isinstance(one, str)]
@@ -174,7 +178,22 @@ def fit_lengths(kind: Kind, recipe: Recipe, task: Task) -> Recipe:
     """With the lengths that a kind of run needs: epochs as steps, and one epoch of supervised training by default."""
     if kind == "sft" and not recipe.sft_steps and not recipe.sft_epochs:
         recipe = recipe.model_copy(update={"sft_epochs": 1.0})
-    return epochs_to_steps(recipe, task) if kind in ("grpo", "sft") else recipe
+    if kind not in ("grpo", "sft"):
+        return recipe
+    recipe = epochs_to_steps(recipe, task)
+    epoch_of(kind, recipe, task)  # refused now where there are no epochs
+    return recipe
+
+
+def epoch_of(kind: Kind, recipe: Recipe, task: Task) -> float:
+    """Steps of an epoch, where evaluations or checkpoints go by epochs; else 0. Raises RecipeError, TaskError."""
+    keys = [key for key in ("eval", "save") if getattr(recipe, f"{key}_strategy") == "epoch"]
+    if not keys:
+        return 0.0
+    key, instead = f"{keys[0]}_strategy=epoch", f"{keys[0]}_strategy=steps and {keys[0]}_steps"
+    if kind == "sft" and not recipe.sft_epochs:
+        raise RecipeError(f"{key}: sft_steps draws examples endlessly: set sft_epochs, or {instead}")
+    return steps_per_epoch(recipe, task, key, instead) if kind == "grpo" else 1.0
 
 
 def as_reward_list(key: str, given: Any) -> list[RewardLike]:

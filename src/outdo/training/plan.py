@@ -97,7 +97,8 @@ def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     of_a_weight = each + state + (0 if each == 4 else 4)
     checkpoint = int((4 + state) * shape.factors if recipe.use_peft else of_a_weight * shape.parameters)
     place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
-    kept = recipe.save_total_limit + 2 if recipe.save_steps else 1
+    most = 2 + (recipe.max_steps // recipe.save_steps if recipe.save_steps else 1)  # all that are ever saved
+    kept = min(most, (recipe.save_total_limit or most) + 2) if recipe.save_steps else 1
     return Disk(always, checkpoint, kept, shutil.disk_usage(place).free)
 
 

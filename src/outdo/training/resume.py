@@ -28,7 +28,8 @@ FREE = {
     *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
     *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
     *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
-    *("report_to", "run_name", "project"),
+    *("report_to", "run_name", "project", "save_strategy", "eval_strategy", "load_best_model_at_end"),
+    *("metric_for_best_model", "greater_is_better", "push_to_hub", "hub_model_id", "hub_private_repo", "hub_revision"),
 }
 
 

@@ -29,6 +29,7 @@ def run_sft(context: RunContext) -> Result:
     assert demonstrations, "supervised training has demonstrations"
     run: Run = make_run(opened)
     run.total = demonstrations.steps
+    run.steps_per_epoch = run.total / recipe.sft_epochs if recipe.sft_epochs else 0.0
     # Without a verifier there is no success to measure, and the loss on held-out demonstrations is measured instead.
     unseen = None if context.rewards else held_out_demonstrations(recipe, context.task)
     learner = SFTLearner(opened.policy, recipe, run.total)
@@ -46,8 +47,9 @@ def run_sft(context: RunContext) -> Result:
 
     def save_if_due() -> None:
         nonlocal saved_at
-        every = recipe.save_steps
-        if every and run.done % every == 0 and time.monotonic() - saved_at > SAVE_INTERVAL:
+        is_epoch = recipe.save_strategy == "epoch"
+        is_due = run.is_due(recipe.save_strategy, recipe.save_steps)
+        if is_due and (is_epoch or time.monotonic() - saved_at > SAVE_INTERVAL) and run.done < run.total:
             with run.uninterruptible():
                 run.save()
             saved_at = time.monotonic()

@@ -155,6 +155,8 @@ def _run_all(context: RunContext, stages: Sequence[Stage], parent: Path) -> list
         folder = parent / stage.name
         context.reporter.note(f"\n{stage.name}")
         keys: dict[str, Any] = {"output_dir": str(folder)}
+        keys["push_to_hub"] = context.recipe.push_to_hub and stage is stages[-1]
+        keys["hub_model_id"] = context.recipe.hub_model_id or parent.resolve().name
         keys["model_name_or_path"] = first if stage.start == "first" else model
         if stage.kind == "sft" and harvest and not stage.own_data:
             keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}

@@ -14,7 +14,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards
 from outdo.rollout import make_sampler
 from outdo.runs import checkpoint, layout
-from outdo.runs.manifest import library_versions
+from outdo.runs.manifest import library_versions, read_manifest
 from outdo.runs.reader import read_evals, read_metrics
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
@@ -22,6 +22,7 @@ from outdo.tasks.lengths import fit_to_context
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
 from outdo.training import resume
+from outdo.training.best import Best
 from outdo.training.context import Result, RunContext
 from outdo.training.plan import policy_for
 from outdo.training.run import ResumePoint, TrainingRun
@@ -152,7 +153,9 @@ def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> R
     rows = list(read_evals(folder))
     steps = max((row["step"] for row in rows), default=0) if steps is None else steps
     before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
-    return Result(folder, folder / layout.MODEL, before, after, recipe)
+    manifest = read_manifest(folder)
+    best = Best(**manifest.best) if isinstance(manifest.best, dict) else None
+    return Result(folder, folder / layout.MODEL, before, after, recipe, best=best)
 
 
 def without_long_prompts(recipe: Recipe, task: Task, policy: Policy, notify: Callable[[str], None]) -> Task:
