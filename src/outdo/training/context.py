@@ -20,6 +20,7 @@ from outdo.tasks.task import Task, refuse_no_task
 from outdo.training.best import Best
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
 from outdo.training.console import make_reporter
+from outdo.training.given import Given, take_objects
 from outdo.types import Reporter
 
 Kind = Literal["grpo", "sft", "harvest", "stages"]
@@ -74,6 +75,7 @@ class RunContext:
     force: bool = False  # resume though something changed
     prior_evals: PriorEvals | None = None
     own_task: Task | None = None  # given as an object: stages use it too
+    given: Given = field(default_factory=Given)  # a model and data that are objects
     reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
@@ -109,7 +111,7 @@ def make_context(
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
     `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
     reporter = reporter or make_reporter()
-    keys = {**keys, **(overrides or {})}
+    keys, given = take_objects({**keys, **(overrides or {})}, task, resume is not None)
     if not isinstance(recipe, (str, Path, Recipe, type(None))):
         raise RecipeError(
             f"the recipe is a {type(recipe).__name__}: pass the path of a YAML file or an outdo.Recipe. Keys are "
@@ -141,8 +143,8 @@ def make_context(
         resolved = resolved.model_copy(update={"reward_funcs": names})
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
-    if kind == "sft" and resolved.load_best_model_at_end:
-        raise RecipeError("load_best_model_at_end=true: SFT is evaluated only before and after; leave it out")
+    _refuse_for_kind(kind, resolved, given)
+    task = task or given.task(resolved)
     built, rewards = build_task(kind, resolved, task, objects)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one) for one in callbacks or () if not isinstance(one, str)]
@@ -157,6 +159,7 @@ def make_context(
         manifest=manifest,
         force=force,
         own_task=task,
+        given=given,
         reward_objects=objects,
     )
 
@@ -209,6 +212,13 @@ def as_reward_list(key: str, given: Any) -> list[RewardLike]:
 def reward_name(reward: RewardLike) -> str:
     """What a reward is called; a callable object, by its class."""
     return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+
+
+def _refuse_for_kind(kind: Kind, recipe: Recipe, given: Given) -> None:
+    if kind == "sft" and recipe.load_best_model_at_end:
+        raise RecipeError("load_best_model_at_end=true: SFT is evaluated only before and after; leave it out")
+    if given.model and kind in ("harvest", "stages"):
+        raise RecipeError(f"a loaded model cannot be given to {kind}: save it, and give its folder")
 
 
 def _kind(wanted: Kind | None, recipe: Recipe, manifest: Manifest | None) -> Kind:

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from outdo.errors import ModelError, PlaceError
 from outdo.learn.memory import BYTES, free_memory, held_bytes, planned_bytes
 from outdo.learn.optimizers import OPTIMIZERS, require_optimizer
-from outdo.models.load import Policy, load_policy, load_tokenizer, pick_device
+from outdo.models.load import LoadedModel, Policy, load_policy, load_tokenizer, pick_device, policy_of
 from outdo.models.lora import Lora
 from outdo.models.renderer import Renderer
 from outdo.models.shape import ModelShape, shape_of
@@ -27,12 +27,21 @@ def lora_of(recipe: Recipe) -> Lora | None:
     return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed, recipe.load_in_4bit)
 
 
-def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True, folder: Path | None = None) -> Policy:
+def policy_for(
+    recipe: Recipe,
+    name: str | None = None,
+    learns: bool = True,
+    folder: Path | None = None,
+    given: LoadedModel | None = None,
+) -> Policy:
     """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit, or what a
     new run of it writes does not fit on the disk of that `folder`. One that does not learn is only sampled from, and
-    has a new adapter only where four bits are not had without."""
+    has a new adapter only where four bits are not had without. A `given` model is used as it is."""
     if learns:
         require_optimizer(recipe.optim)
+    if given:
+        where = Path(recipe.model_name_or_path)
+        return policy_of(given, where, dtype=recipe.dtype, device=recipe.device, lora=lora_of(recipe))
     name = name or recipe.model_name_or_path
     lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
     shape = shape_of(find_source(name), lora)

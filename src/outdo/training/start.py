@@ -76,7 +76,8 @@ def _start(context: RunContext) -> Opened:
     demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
-    policy = policy_for(recipe, folder=folder)
+    recipe = context.given.place(recipe, folder)
+    policy = policy_for(recipe, folder=folder, given=context.given.model)
     task = without_long_prompts(recipe, task, policy, reporter.note)
     facts = {
         **policy.facts,
@@ -87,9 +88,15 @@ def _start(context: RunContext) -> Opened:
         "overlap": overlap.row() if overlap else None,
     }
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+    try:
+        context.given.write(folder, policy)
+    except BaseException as error:
+        writer.finish("failed", str(error))
+        writer.close()
+        raise
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
-    return Opened(replace(context, task=task), policy, writer, None, demonstrations)
+    return Opened(replace(context, recipe=recipe, task=task), policy, writer, None, demonstrations)
 
 
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:

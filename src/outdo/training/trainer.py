@@ -100,8 +100,8 @@ class GRPOTrainer:
         mask: Tensor | None = None,
         ref_log_probs: Tensor | None = None,
     ) -> Tensor:
-        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer. Advantages are [B], a list,
-        [B, 1], or what `compute_advantages` returned. Without `ref_log_probs` it is the policy's term alone;
+        """The clipped loss of [B, T] token log-probabilities, or of [B], one for each answer. Advantages are [B],
+        [B, 1], a list, or what `compute_advantages` returned. Without `ref_log_probs` it is the policy's term alone;
         `train_step` always adds the KL that `kl_coef` asks for."""
         return self._loss(log_probs, old_log_probs, advantages, mask, ref_log_probs)[0]
 
