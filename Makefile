@@ -1,10 +1,11 @@
-# make run: install and train the default. make test: install and test. Needs Python 3.11 or 3.12 and make.
+# make run: install outdo and train the default. make test: install what the tests need on top, and test.
+# Needs Python 3.11 or 3.12 and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: run setup sandbox browser test test-slow faults drills lint format graph docs figures clean
-run: setup
+run: $(VENV)/.done-run
 	$(BIN)/outdo train
 
 setup: $(VENV)/.done sandbox
@@ -19,10 +20,15 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends chromium; } \
 	|| echo "To test the dashboard, install chromium: sudo apt-get install chromium (or dnf, pacman)"
 
-# The constraints decide which build of torch is taken.
-$(VENV)/.done: pyproject.toml constraints.txt
+# What a run, its plots and the dashboard need. The constraints decide which build of torch is taken.
+$(VENV)/.done-run: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"outdo needs Python 3.11 or 3.12, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[plot,dash]' --constraint constraints.txt
+	touch $@
+
+# On top, what tests, linters and benchmarks need.
+$(VENV)/.done: $(VENV)/.done-run
 	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	touch $@
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
 from outdo.evals.loading import run_with_model
 from outdo.evals.settings import EvalSettings
 from outdo.evals.suite import build_eval_suite, evaluate_model
+from outdo.models.load import loaded_model
 from outdo.recipe.schema import Recipe
+from outdo.tasks.objects import eval_task, is_data
 from outdo.tasks.sources import SOURCE_KEYS
-from outdo.tasks.task import Task, refuse_no_task
+from outdo.tasks.task import refuse_no_task
 from outdo.training.context import Result, RewardLike, as_reward_list, make_context, reward_name
 from outdo.training.launch import launch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 P = ParamSpec("P")
 INTERNAL = ("kind", "overrides", "where")  # of the command line
@@ -38,9 +43,13 @@ def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], C
 def train(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     """Trains by a recipe (a YAML path, a Recipe, or the default) with `keys` over it, and returns the result.
 
-    `task`, `reward_funcs` and `callbacks` may be your own objects instead of names. `resume` is the folder of a run to
-    resume, by its own recipe; what has changed since and matters is refused unless `force`. A recipe with `stages` runs
-    them in order. Raises a subclass of OutdoError; an interrupt is raised after the run has been saved.
+    `task`, `reward_funcs` and `callbacks` may be your own objects instead of names. So may `model` (of transformers,
+    with its tokenizer as `processing_class`), which is trained in place, and the rows of `train_dataset` and
+    `eval_dataset` (a list, a `datasets.Dataset`, a frame); the run's folder keeps both.
+
+    `resume` is the folder of a run to resume, by its own recipe; what has changed since and matters is refused unless
+    `force`. A recipe with `stages` runs them in order. Raises a subclass of OutdoError; an interrupt is raised after
+    the run has been saved.
     """
     return launch(make_context(recipe, **given))
 
@@ -58,23 +67,28 @@ def harvest(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
 
 
 def evaluate(
-    model: str | Path,
-    task: str | Task = "arithmetic",
+    model: str | Path | PreTrainedModel,
+    task: Any = "arithmetic",
     split: str = "test",
     *,
     task_args: Mapping[str, Any] | None = None,
     reward: RewardLike | Sequence[RewardLike] | None = None,
     system_prompt: str | None = None,
+    processing_class: Any = None,
+    tokenizer: Any = None,
     **settings: Any,
 ) -> Evaluation:
-    """Held-out success of any saved model. `reward`, a name or a function, judges instead of the task's own verifier;
-    `settings` are the fields of `EvalSettings`, such as size (0: the whole split), samples, temperature, dtype and
-    seed."""
+    """Held-out success of any saved model, or of a loaded one with its tokenizer as `processing_class`. `task` is a
+    task, its name, or data (rows, a `datasets.Dataset`, a frame), which is then that split. `reward`, a name or a
+    function, judges instead of the task's own verifier; `settings` are the fields of `EvalSettings`, such as size (0:
+    the whole split), samples, temperature, dtype and seed."""
     names = ["task_args", "reward", "system_prompt", *EvalSettings.__dataclass_fields__]
     if unknown := [key for key in settings if key not in names]:
         data = f"; {unknown[0]} of data is task_args={{'{unknown[0]}': …}}" if unknown[0] in SOURCE_KEYS else ""
         raise RecipeError(f"evaluate takes no {', '.join(unknown)}; it takes {', '.join(names)}{data}")
     eval_settings = EvalSettings(**settings)
+    if is_data(task):
+        task = eval_task(task, split, system_prompt)
     refuse_no_task(task)
     if not isinstance(task_args, (Mapping, type(None))):
         raise RecipeError(f"task_args={task_args!r:.80}: expected a mapping, such as {{'digits': 3}}")
@@ -90,5 +104,7 @@ def evaluate(
         functions={reward_name(judge): judge for judge in judges if not isinstance(judge, str)},
         system_prompt=system_prompt,
     )
-    (result,) = run_with_model(model, eval_settings, lambda p: evaluate_model(str(model), p, suite, eval_settings))
+    source = model if isinstance(model, (str, Path)) else loaded_model(model, processing_class or tokenizer)
+    name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
+    (result,) = run_with_model(source, eval_settings, lambda p: evaluate_model(name, p, suite, eval_settings))
     return result.evaluation

@@ -159,9 +159,11 @@ def test_parameters_of_unused_rewards() -> None:
         ({"bf16": True, "torch_dtype": "auto"}, {"dtype": "bfloat16"}),
         ({"bf16": True, "torch_dtype": "float32"}, {"dtype": "float32"}),
         ({"bf16": False, "dtype": "auto"}, {}),
-        ({"eval_strategy": False, "eval_steps": 5}, {"eval_steps": 0}),
+        ({"eval_strategy": False, "eval_steps": 5}, {"eval_strategy": "no", "eval_steps": 5}),
+        ({"evaluation_strategy": "epoch"}, {"eval_strategy": "epoch"}),
         ({"eval_strategy": "steps", "eval_steps": 5}, {"eval_steps": 5}),
-        ({"save_strategy": "no"}, {"save_steps": 0}),
+        ({"save_strategy": False}, {"save_strategy": "no"}),
+        ({"push_to_hub_revision": True, "push_to_hub_model_id": "a/b"}, {"push_to_hub": True, "hub_model_id": "a/b"}),
         ({"use_cpu": True}, {"device": "cpu"}),
         ({"resume_from_checkpoint": True}, {"resume": "auto"}),
         ({"lr_scheduler_kwargs": {"min_lr_rate": 0.1}}, {"min_lr_rate": 0.1}),
@@ -174,7 +176,7 @@ def test_parameters_of_unused_rewards() -> None:
             {"columns": {"prompt": "problem", "answer": "a"}},
         ),
         ({"reward_funcs": "accuracy, format"}, {"reward_funcs": ["math", "format"]}),
-        ({"optim": "adamw_torch_fused", "save_total_limit": None, "top_k": None}, {}),
+        ({"optim": None, "top_k": None, "save_strategy": None}, {}),
         ({"vllm_importance_sampling_correction": False}, {"importance_sampling": "never"}),
     ],
 )
@@ -183,7 +185,7 @@ def test_other_forms_of_our_keys(keys: dict[str, object], ours: dict[str, object
 
 
 def test_refused_forms() -> None:
-    assert "AdamW" in refused("optim=adafactor")
+    assert "adamw_8bit" in refused("optim=lion_8bit")
     assert "num_cycles" in refused("lr_scheduler_kwargs.num_cycles=2")
     assert "learning_rate" in refused("lr_scheduler_kwargs.min_lr=1e-6")
     assert "--resume" in refused("resume_from_checkpoint=runs/a")

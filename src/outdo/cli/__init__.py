@@ -16,7 +16,8 @@ READER_GONE = 141  # as of a command that SIGPIPE ends
 
 try:
     # importing registers the commands
-    from outdo.cli import chat, dash, doctor, drill, evaluate, export, grade, harvest, report, sweep, train  # noqa: F401
+    from outdo.cli import chat, dash, doctor, drill, evaluate, export, grade, harvest, push, report, sweep  # noqa: F401
+    from outdo.cli import train as _train  # noqa: F401
     from outdo.cli.app import app
     from outdo.errors import OutdoError
     from outdo.parallel.host import share_cores

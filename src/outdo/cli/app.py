@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 SECTIONS = {
     "Train": ("train", "sft", "harvest", "sweep"),
     "Inspect runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
-    "Use a model": ("eval", "chat", "export"),
+    "Use a model": ("eval", "chat", "export", "push"),
     "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
 }
 

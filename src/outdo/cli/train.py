@@ -118,7 +118,8 @@ def _report(result: Result, out: Console) -> None:
     if result.stages or result.after:
         out.print()
         print_whole(out, stages_table(result.stages) if result.stages else summary(result.before, result.after))
-    out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
+    best = f" (the best: {result.best.describe()})" if result.best else ""
+    out.print(f"\nmodel     {result.model}{best}", markup=False, soft_wrap=True)
     files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from outdo.evals.settings import EvalSettings
 from outdo.learn.memory import release_memory
-from outdo.models.load import Policy, load_policy
+from outdo.models.load import LoadedModel, Policy, load_policy, policy_of
 from outdo.models.sources import find_source
 from outdo.parallel.host import keep_memory
 from outdo.runs.layout import CHECKPOINTS
@@ -29,12 +29,16 @@ def checkpoint_notes(models: Sequence[str]) -> list[str]:
     return notes
 
 
-def run_with_model(name: str | Path, settings: EvalSettings, work: Callable[[Policy], T]) -> T:
-    """Loads a model (a folder, a hub name or a run), calls `work` on it, and frees its memory.
+def run_with_model(name: str | Path | LoadedModel, settings: EvalSettings, work: Callable[[Policy], T]) -> T:
+    """Loads a model (a folder, a hub name or a run), calls `work` on it, and frees its memory. One that a caller loaded
+    is used as it is.
 
     A callback and not a context manager: a variable of the caller would keep the weights alive.
     """
     keep_memory()
+    if isinstance(name, LoadedModel):
+        with name.as_given():
+            return work(policy_of(name, Path(name.name), dtype=name.dtype, device=str(name.model.device)))
     policy = load_policy(str(name), dtype=settings.dtype, device=settings.device, seed=settings.seed)
     device = policy.device
     try:

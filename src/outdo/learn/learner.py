@@ -23,7 +23,7 @@ from outdo.algo.losses import LOSSES, grpo_loss
 from outdo.algo.prepare import as_sample
 from outdo.algo.schedules import rate_at
 from outdo.learn import memory
-from outdo.learn.optim import set_rate
+from outdo.learn.optimizers import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.reference import reference_of
 from outdo.learn.update import BaseLearner, Stats, Sums

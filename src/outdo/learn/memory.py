@@ -8,6 +8,7 @@ import resource
 import torch
 
 from outdo.learn.logprobs import CHUNK, CHUNK_ON_GPU
+from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.load import Policy
 from outdo.models.shape import ModelShape, shape_of_policy
 from outdo.parallel.host import available_memory
@@ -73,15 +74,15 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
     """Bytes that the learner holds besides the weights, whatever the batch."""
-    each = BYTES[recipe.dtype]
+    each, state = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
-        return {"gradients": 8 * shape.factors, "optimizer": 8 * shape.factors, "reference": reference}
+        return {"gradients": 8 * shape.factors, "optimizer": int(state * shape.factors), "reference": reference}
     masters = 0 if each == 4 else 4 * shape.parameters
     return {
         "masters": masters,
         "gradients": 4 * shape.parameters + masters // 2,
-        "optimizer": 8 * shape.parameters,
+        "optimizer": int(state * shape.parameters),
         "reference": reference,
     }
 

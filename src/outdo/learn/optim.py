@@ -1,4 +1,4 @@
-"""The trained weights, and the optimizer."""
+"""The trained weights. Their optimizer is in `optimizers.py`."""
 
 from __future__ import annotations
 
@@ -80,19 +80,3 @@ def _added(sums: list[Tensor | None], gradients: list[Tensor | None]) -> list[Te
     if both:
         torch._foreach_add_([s for s, _ in both], [g for _, g in both])
     return [s if s is not None or g is None else g.float() for s, g in zip(sums, gradients, strict=True)]
-
-
-def adamw(
-    trained: Sequence[nn.Parameter], lr: float, weight_decay: float, betas: tuple[float, float], eps: float = 1e-8
-) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only, not on norms and biases."""
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

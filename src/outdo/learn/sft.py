@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outdo.algo.schedules import rate_at
 from outdo.errors import TaskError
-from outdo.learn.optim import set_rate
+from outdo.learn.optimizers import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import BaseLearner, Stats, Sums, tokens_of
 from outdo.models.load import Policy
@@ -76,9 +76,7 @@ class SFTLearner(BaseLearner):
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         loss_of = partial(self._loss, num_tokens=num_tokens)
         norm_and_loss = self._gradient(prompts, samples, loss_of, Sums())
-        # The optimizer skips a non-finite update itself, on the device.
-        self.optimizer.found_inf = 1.0 - norm_and_loss.isfinite().all().float()  # type: ignore[attr-defined]
-        self._apply()
+        self._apply(norm_and_loss.isfinite().all())
         self.optimizer.zero_grad(set_to_none=True)
         self.done, self.taken = step + 1, batch[-1].index + 1
         self.seen += tokens_of(samples, prompts)

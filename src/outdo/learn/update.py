@@ -14,7 +14,15 @@ from torch import Tensor
 
 from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.optim import adamw, masters_of
+from outdo.learn.optim import masters_of
+from outdo.learn.optimizers import (
+    make_optimizer,
+    package_of,
+    read_state,
+    refuse_other_package,
+    step_if_finite,
+    write_state,
+)
 from outdo.learn.packing import Packed, micro_batches, pack
 from outdo.learn.plain import answer_logprobs
 from outdo.models.load import Policy
@@ -40,7 +48,7 @@ class BaseLearner:
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
         self.masters = masters_of(policy)
-        self.optimizer = adamw(self.masters.weights, rate, weight_decay, betas)
+        self.optimizer = make_optimizer(recipe.optim, self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 
@@ -61,24 +69,32 @@ class BaseLearner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint holds besides the weights: tensors (copies) by parameter name, and plain values."""
         named = list(zip(self.masters.names, self.masters.weights, strict=True))
-        tensors = {
-            f"{name}.{slot}": value.detach().to("cpu", copy=True)
-            for name, weight in named
-            for slot, value in self.optimizer.state[weight].items()
-        }
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, dict[str, Any]] = {}
+        for name, weight in named:
+            slots, numbers[name] = read_state(self.optimizer, weight)
+            tensors |= {f"{name}.{slot}": value for slot, value in slots.items()}
         for name, weight in (named[index] for index in self.masters.copies):
             tensors[f"{name}.{MASTER}"] = weight.detach().to("cpu", copy=True)
-        return tensors, {"tokens_at_once": self.tokens_at_once}
+        plain: dict[str, Any] = {"tokens_at_once": self.tokens_at_once, "optimizer": package_of(self.optimizer)}
+        if numbers := {name: values for name, values in numbers.items() if values}:
+            plain["optimizer_numbers"] = numbers
+        return tensors, plain
 
     def load_state(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Restores what `state` returned. The caller restores the weights."""
+        refuse_other_package(self.optimizer, plain.get("optimizer"), self.recipe.optim)
         weights = dict(zip(self.masters.names, self.masters.weights, strict=True))
+        slots: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, value in self._by_name(tensors).items():
             name, _, slot = key.rpartition(".")
             if slot == MASTER:
                 weights[name].data.copy_(value)
-            else:  # "step" is on the device too: the optimizer is fused
-                self.optimizer.state[weights[name]][slot] = value.to(self.policy.device, copy=True)
+            else:
+                slots[name][slot] = value
+        numbers = plain.get("optimizer_numbers", {})
+        for name in {**slots, **numbers}:
+            write_state(self.optimizer, weights[name], slots[name], numbers.get(name, {}))
         self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
 
     def _by_name(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,8 +126,12 @@ class BaseLearner:
         norm = torch.nn.utils.clip_grad_norm_(self.masters.weights, self.recipe.max_grad_norm)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
-    def _apply(self) -> None:
-        self.optimizer.step()
+    def _apply(self, is_finite: Tensor | None = None) -> None:
+        """Updates the weights, unless the loss or gradient is not finite. None: it is known to be."""
+        if is_finite is None:
+            self.optimizer.step()
+        else:
+            step_if_finite(self.optimizer, is_finite)
         self.masters.publish()
 
     def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,61 @@ def load_policy(
     return _fastest_exact(Policy(model, renderer, target, source=source, adapter=adapter))
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that the caller loaded, with its tokenizer. It is trained in place."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def name(self) -> str:
+        return getattr(self.model.config, "name_or_path", "") or type(self.model).__name__
+
+    @property
+    def dtype(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @contextmanager
+    def as_given(self) -> Iterator[None]:
+        """After the body its attention and its mode are again those that it was given with."""
+        attention_before, was_training = self.model.config._attn_implementation, self.model.training
+        try:
+            yield
+        finally:
+            self.model.set_attn_implementation(attention_before)
+            self.model.train(was_training)
+
+
+def loaded_model(model: Any, tokenizer: Any = None) -> LoadedModel:
+    """A model as a caller has it. Its tokenizer, where none is given, is that of where it was loaded from. Raises
+    ModelError where it is no model that can be trained."""
+    if not isinstance(model, PreTrainedModel):
+        hint = (
+            ": merge the adapter first (merge_and_unload), or set use_peft=true"
+            if hasattr(model, "peft_config")
+            else ""
+        )
+        raise ModelError(f"model is a {type(model).__name__}, not a name, a path or a model of transformers{hint}")
+    if getattr(model, "_hf_peft_config_loaded", False) or getattr(model, "is_quantized", False):
+        raise ModelError("model has an adapter or quantized weights: give it by its name or folder")
+    name = getattr(model.config, "name_or_path", "")
+    if tokenizer is None and not name:
+        raise ModelError("model has no tokenizer: give it too, as processing_class=AutoTokenizer.from_pretrained(…)")
+    return LoadedModel(model, keep_spaces(tokenizer) if tokenizer is not None else load_tokenizer(find_source(name)))
+
+
+def policy_of(given: LoadedModel, where: Path, *, dtype: str, device: str, lora: Lora | None = None) -> Policy:
+    """The policy of a loaded model, which is moved and trained in place. `where` is the folder that keeps it."""
+    target = pick_device(device)
+    model = given.model.to(target, getattr(torch, dtype))
+    _align(model)
+    renderer = Renderer.of(given.name, given.tokenizer, model.generation_config, context_of(model.config))
+    _set_tokens(model, renderer)
+    source = Source(str(where), "folder", where)
+    return _fastest_exact(Policy(model, renderer, target, source=source, adapter=_adapted(model, source, lora)))
+
+
 def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapter | None:
     """Applies the source's adapter or a new one to the model. Returns it where it is to be trained."""
     if source.kind == "adapter" and source.path:
@@ -255,9 +311,14 @@ def _read(source: Source, seed: int) -> tuple[PreTrainedModel, PreTrainedTokeniz
             f"model {source.name} is an adapter on the hub: download it first, with "
             f"`hf download {source.name} --local-dir FOLDER`, and give that folder"
         )
-    for param in model.parameters():  # out of the mapped file: alignment changes the last bits of results
-        param.data = param.data.clone(memory_format=torch.contiguous_format)
+    _align(model)
     return model, tokenizer
+
+
+def _align(model: PreTrainedModel) -> None:
+    """Moves the weights out of a mapped file: alignment changes the last bits of results."""
+    for param in model.parameters():
+        param.data = param.data.clone(memory_format=torch.contiguous_format)
 
 
 def _set_tokens(model: PreTrainedModel, renderer: Renderer) -> None:

@@ -55,7 +55,8 @@ IGNORED = {
     "eval_on_start": "evaluation always runs before training",
     "full_determinism": "a seed always gives the same run",
     "include_tokens_per_second": "tokens per second are always logged",
-    "load_best_model_at_end": "the best checkpoint is kept in addition to the last",
+    "hub_always_push": "the model is uploaded once, when the run is done",
+    "hub_strategy": "the model is uploaded once, when the run is done",
     "num_completions_to_print": "every answer is saved in the run folder",
     "num_generations_eval": "use eval_samples",
     "overwrite_output_dir": "a folder that holds a run is never overwritten",
@@ -77,10 +78,13 @@ IGNORED |= dict.fromkeys(
         *("data_seed", "dataset_num_proc", "dataset_streaming", "debug", "deepspeed", "disable_dropout"),
         *("disable_tqdm", "do_predict", "do_train", "ds3_gather_for_generation", "eval_accumulation_steps"),
         *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval"),
-        *("gradient_checkpointing_kwargs", "gradient_checkpointing_use_reentrant", "greater_is_better"),
+        *(
+            "gradient_checkpointing_kwargs",
+            "gradient_checkpointing_use_reentrant",
+        ),
         *("group_by_length", "half_precision_backend", "ignore_bias_buffers", "ignore_data_skip"),
         *("include_for_metrics", "include_num_input_tokens_seen", "jit_mode_eval", "label_names"),
-        *("length_column_name", "liger_kernel_config", "local_rank", "metric_for_best_model", "mp_parameters"),
+        *("length_column_name", "liger_kernel_config", "local_rank", "mp_parameters"),
         *("overwrite_hub_revision", "parallelism_config", "past_index", "prediction_loss_only", "ray_scope"),
         *("restore_callback_states_from_checkpoint", "sapo_temperature_neg", "sapo_temperature_pos"),
         *("save_on_each_node", "skip_memory_metrics", "streaming", "tags", "tf32", "torch_empty_cache_steps"),
@@ -91,15 +95,14 @@ IGNORED |= dict.fromkeys(
 )
 IGNORED_PREFIXES = {
     **dict.fromkeys(("dataloader_", "ddp_", "fsdp", "torch_compile", "tpu_"), _INTERNAL),
-    "hub_": "nothing is uploaded",
     **dict.fromkeys(("log_", "logging_"), "every step is logged"),
-    "push_to_hub": "nothing is uploaded; the model is saved in output_dir/model",
     "trackio_": "trackio reads its own environment variables: TRACKIO_SPACE_ID",
     "vllm_": "the sampler shares the learner's weights",
     "wandb_": "wandb reads its own environment variables: WANDB_ENTITY, WANDB_RUN_GROUP",
 }
 
 _COSINE = "the parameters of `cosine` are fixed; write your own reward as file.py:function"
+_TOKEN = "a recipe is stored in the run's folder: set the environment variable HF_TOKEN, or run `hf auth login`"
 _CONSTRAINED = "sampling is not constrained to a format; reward the format instead"
 # Keys that may have one value only, the one that holds here, or null; and what to use instead.
 ONLY: dict[str, tuple[Any, str]] = {
@@ -115,6 +118,9 @@ ONLY: dict[str, tuple[Any, str]] = {
     "delta": (None, "epsilon_high bounds the ratio from above"),
     "fp16": (False, "use dtype=bfloat16 or float32"),
     "generation_kwargs": ({}, "use the keys temperature, top_p, top_k, min_p and stop"),
+    "hub_token": (None, _TOKEN),
+    "push_to_hub_token": (None, _TOKEN),
+    "push_to_hub_organization": (None, "use hub_model_id=OWNER/NAME"),
     "importance_sampling_level": ("token", "use loss_type=gspo for ratios per answer"),
     "label_smoothing_factor": (0.0, "labels are not smoothed"),
     "load_in_8bit": (False, "use load_in_4bit=true"),
@@ -171,8 +177,8 @@ INSTEAD = {
 
 # Our keys that other trainers allow to be null, meaning their default.
 _NULL_IS_DEFAULT = {"eval_steps", "lora_target_modules", "max_completion_length", "max_grad_norm", "min_p"}
-_NULL_IS_DEFAULT |= {"num_generations", "reward_funcs", "reward_weights", "save_total_limit", "top_k"}
-_OFF = (None, False, "no")  # YAML reads a bare `no` as false
+_NULL_IS_DEFAULT |= {"num_generations", "optim", "reward_funcs", "reward_weights", "top_k"}
+_NULL_IS_DEFAULT |= {"eval_strategy", "save_strategy", "load_best_model_at_end", "push_to_hub"}
 
 
 def translate_keys(
@@ -209,7 +215,8 @@ def _refuse_other_value(key: str, value: Any, data: Mapping[str, Any], where: st
     only, instead = ONLY[key]
     unused = key in REWARD_PARAMETERS and REWARD_PARAMETERS[key] not in str(data.get("reward_funcs"))
     if value is not None and _number(value) != only and not unused:
-        raise RecipeError(f"{where}: {key}={_format_value(value)} is not supported: {instead}")
+        shown = "…" if key.endswith("_token") else _format_value(value)  # a secret is not printed
+        raise RecipeError(f"{where}: {key}={shown} is not supported: {instead}")
 
 
 def _number(value: Any) -> Any:
@@ -298,12 +305,6 @@ def _reward(name: str) -> str:
     return f"{module}:{function}" if is_dotted else REWARDS.get(name, name)
 
 
-def _optimizer(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if value is not None and not str(value).removeprefix("paged_").startswith("adamw"):
-        raise RecipeError(f"{where}: optim={_format_value(value)}: only AdamW is supported")
-    return iter(())
-
-
 def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Items:
     if isinstance(value, Mapping):
         raise RecipeError(
@@ -318,9 +319,9 @@ FORMS: dict[str, Form] = {
     "dtype": _same("dtype", None, "auto"),
     "torch_dtype": _same("torch_dtype", None, "auto"),
     "max_steps": _same("max_steps", -1),  # transformers: num_train_epochs sets the length
-    "eval_strategy": _constant("eval_steps", 0, *_OFF),
-    "evaluation_strategy": _constant("eval_steps", 0, *_OFF),
-    "save_strategy": _constant("save_steps", 0, *_OFF),
+    "evaluation_strategy": _same("eval_strategy", None),
+    "push_to_hub_model_id": _same("hub_model_id", None),
+    "push_to_hub_revision": _constant("push_to_hub", True, True),  # of open-r1
     "use_cpu": _constant("device", "cpu", True),
     "no_cuda": _constant("device", "cpu", True),
     "resume_from_checkpoint": _resume,
@@ -328,7 +329,6 @@ FORMS: dict[str, Form] = {
     "warmup_steps": _warmup,
     "dataset_prompt_column": _prompt_column,
     "reward_funcs": _rewards,
-    "optim": _optimizer,
     "wandb_project": _same("project", None),
     "callbacks": _callbacks,
     "dataset_mixture": _mixture,

@@ -100,6 +100,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     """Combinations of values that the types allow and no run can have."""
     _refuse_duplicate_settings(r)
     _refuse_adapter_settings(r)
+    _refuse_no_evaluation(r)
     batch = r.answers_per_step
     if batch % r.num_generations:
         fits = [n for n in range(2, batch + 1) if batch % n == 0]
@@ -132,6 +133,17 @@ def _refuse_contradictions(r: Recipe) -> None:
         raise RecipeError(
             "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
         )
+
+
+def _refuse_no_evaluation(r: Recipe) -> None:
+    """Refuses to look for the best checkpoint where none is evaluated."""
+    if str(r.metric_for_best_model).removeprefix("eval_") == "loss":
+        raise RecipeError("metric_for_best_model=loss: evaluations measure success, not a loss: use success_rate")
+    key = "load_best_model_at_end=true" if r.load_best_model_at_end else "save_strategy=best"
+    wants_best = r.load_best_model_at_end or r.save_strategy == "best"
+    if wants_best and (r.eval_strategy == "no" or (r.eval_strategy == "steps" and not r.eval_steps)):
+        strategy = " eval_strategy=steps" if r.eval_strategy == "no" else ""
+        raise RecipeError(f"{key} needs evaluations during training: set{strategy} eval_steps, such as eval_steps=25")
 
 
 def _refuse_adapter_settings(r: Recipe) -> None:

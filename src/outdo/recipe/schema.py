@@ -26,6 +26,7 @@ REGISTRIES = {  # recipe key: module:mapping
     "sft_lr_scheduler_type": "outdo.algo.schedules:SCHEDULES",
     "report_to": "outdo.training.trackers:TRACKERS",
     "sampler": "outdo.rollout:ENGINES",
+    "optim": "outdo.learn.optimizers:OPTIMIZERS",
 }
 GROUP_NAMES = {"report_to": ("all",)}  # names that stand for several entries
 
@@ -112,6 +113,7 @@ class Recipe(BaseModel):
     importance_sampling_cap: float | None = Field(None, gt=0)  # truncate or mask past it; default: 2; auto: truncate
     mask_truncated_completions: bool = False  # exclude answers cut at the length limit from the loss
     # --- the optimizer
+    optim: str = "adamw_torch_fused"  # of GRPO and SFT; 8 bit: a quarter of AdamW's memory, pip install 'outdo[8bit]'
     learning_rate: float = Field(1e-6, gt=0)
     lr_scheduler_type: str = "constant"
     min_lr_rate: float = Field(0.0, ge=0, le=1)  # linear and cosine end at this share of learning_rate
@@ -146,6 +148,7 @@ class Recipe(BaseModel):
     curriculum_informative: float = Field(0.0, ge=0, le=1)  # leave it once fewer than this share of groups have spread
     curriculum_pass_rate: bool = False  # prefer prompts whose pass rate is neither 0 nor 1
     # --- evaluation, on held-out problems
+    eval_strategy: Literal["steps", "epoch", "no"] = "steps"  # epoch: when the training prompts were seen once
     eval_steps: int = Field(0, ge=0)  # evaluate every so many steps; 0: only before and after training
     eval_size: int = Field(200, ge=0)  # problems per split; 0: all
     eval_samples: int = Field(10, ge=0)  # answers per problem, for pass@1 and pass@k; 0: greedy only
@@ -155,8 +158,17 @@ class Recipe(BaseModel):
     final_eval_split: list[str] = []  # splits evaluated only after the last step, not used to choose settings
     # --- the run
     output_dir: str | None = None  # default: runs/TASK-DATE-TIME
+    # when to save a checkpoint; best: when an evaluation is the best so far; one is always saved where a run ends
+    save_strategy: Literal["steps", "epoch", "best", "no"] = "steps"
     save_steps: int = Field(25, ge=0)  # save a checkpoint every so many steps; 0: only when the run is stopped
-    save_total_limit: int = Field(2, ge=1)  # newest checkpoints to keep, in addition to the best evaluated one
+    save_total_limit: int | None = Field(2, ge=1)  # newest checkpoints to keep, beside the best evaluated; null: all
+    load_best_model_at_end: bool = False  # model/ is the best evaluated checkpoint, not the last; needs eval_steps
+    metric_for_best_model: str | None = None  # a field of an evaluation: success_rate, pass@1; default: success_rate
+    greater_is_better: bool | None = None  # default: true
+    push_to_hub: bool = False  # upload model/ when the run is done; the token is HF_TOKEN, or that of `hf auth login`
+    hub_model_id: str | None = None  # repository, as NAME or OWNER/NAME; default: the name of the run's folder
+    hub_private_repo: bool | None = None  # default: as the hub does it for you
+    hub_revision: str | None = None  # branch to upload to; default: main
     log_tokens: int = Field(1, ge=0)  # groups per step whose tokens, log-probabilities and ratios are logged
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
@@ -194,6 +206,11 @@ class Recipe(BaseModel):
                 if name not in names:
                     raise ValueError(f"{name!r} is not one of {', '.join(names)}{did_you_mean(name, names)}")
         return value
+
+    @field_validator("eval_strategy", "save_strategy", mode="before")
+    @classmethod
+    def _yaml_no(cls, value: Any) -> Any:
+        return "no" if value is False else value  # YAML reads a bare `no` as false
 
     @field_validator("scale_rewards", mode="before")
     @classmethod

@@ -85,9 +85,9 @@ def ever_saved(parent: Path) -> bool:
     return bool(existing(parent)) or any(parent.glob(f"{_UNUSABLE}step-*"))
 
 
-def prune(parent: Path, keep: int, best: Sequence[int] = ()) -> None:
-    """Removes all but the newest `keep` and those of the `best` steps, and what was left half-written."""
-    for folder in existing(parent)[:-keep]:
+def prune(parent: Path, keep: int | None, best: Sequence[int] = ()) -> None:
+    """Removes all but the newest `keep` (None: all) and those of the `best` steps, and what was left half-written."""
+    for folder in existing(parent)[:-keep] if keep else ():
         if step_of(folder) not in best:
             shutil.rmtree(folder, ignore_errors=True)
     remove_unfinished(parent)

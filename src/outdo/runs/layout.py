@@ -11,6 +11,7 @@ before-N/       rows and checkpoints from before the run was restarted
 halted-step-N.jsonl   the answers of a step whose update failed
 demonstrations.jsonl  what a harvest kept
 reference/      the weights that KL is measured from
+start/, data/   the model and the rows of a run that was given them as objects of Python
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 report.html     the run as one page
 """
@@ -32,7 +33,8 @@ MODEL = "model"
 ADAPTER = "adapter"
 REPORT = "report.html"
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
-SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER})  # that hold no other run
+START, DATA = "start", "data"  # what was given as objects
+SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, START, DATA})  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/
 
@@ -44,6 +46,14 @@ def group_file(folder: Path, step: int) -> Path:
 def group_files(folder: Path) -> list[Path]:
     """Every file of groups, in the order of their steps."""
     return sorted((folder / GROUPS).glob("*.jsonl"))
+
+
+def start_folder(folder: Path) -> Path:
+    return folder / START
+
+
+def data_folder(folder: Path) -> Path:
+    return folder / DATA
 
 
 def report_path(folder: Path) -> Path:

@@ -42,6 +42,8 @@ class Manifest(BaseModel):
     model: Any = None  # of a harvest: the model that was sampled
     harvest: Any = None  # of a harvest: its demonstrations
     halted: Any = None  # by a guard: the keys that decide whether it halts again, the remedy, and the collapse's onset
+    best: Any = None  # with load_best_model_at_end: the step whose weights model/ has, and its evaluation
+    pushed: Any = None  # where the model was uploaded
     tracked: Any = None  # the name that trackers know it by
 
     @model_validator(mode="before")

@@ -52,7 +52,11 @@ def demonstration(prompt: Prompt, rng: random.Random | None = None) -> str | Non
 
 def load_table(source: Source) -> Table:
     """Reads the data set. Raises TaskError."""
-    lines = read(source)
+    return table_of(read(source), source)
+
+
+def table_of(lines: Splits, source: Source) -> Table:
+    """The prompts of rows, by the source's columns and splits. Raises TaskError."""
     _refuse_missing_columns(source, lines)
     labelled = {split: [_prompt(line, source.columns) for line in rows] for split, rows in lines.items()}
     labelled = _with_unique_ids(labelled)

@@ -23,11 +23,16 @@ def epochs_to_steps(recipe: Recipe, task: Task) -> Recipe:
     epochs = recipe.num_train_epochs
     if epochs is None or "max_steps" in recipe.model_fields_set:
         return recipe
-    if not task.finite:
-        raise TaskError(f"num_train_epochs={epochs:g}: {task.name} generates prompts endlessly: set max_steps instead")
-    num_prompts = len({prompt.id for prompt in task.prompts("train", 0)})
-    steps = math.ceil(epochs * num_prompts / recipe.prompts_per_step)
+    steps = math.ceil(epochs * steps_per_epoch(recipe, task, f"num_train_epochs={epochs:g}", "max_steps"))
     return recipe.model_copy(update={"max_steps": max(1, steps)})
+
+
+def steps_per_epoch(recipe: Recipe, task: Task, key: str, instead: str) -> float:
+    """Steps that see every training prompt once; not always a whole number. Raises TaskError, which names the key that
+    needs it and another for endless tasks."""
+    if not task.finite:
+        raise TaskError(f"{key}: {task.name} generates prompts endlessly: set {instead} instead")
+    return len({prompt.id for prompt in task.prompts("train", 0)}) / recipe.prompts_per_step
 
 
 def fit_to_context(recipe: Recipe, task: Task, context: int, measure: Measure, notify: Callable[[str], None]) -> Task:

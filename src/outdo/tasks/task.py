@@ -195,9 +195,13 @@ def _data_task(source: Source) -> Task:
     if source.name == gsm8k.HUB and source.columns.items() <= gsm8k.COLUMNS.items():
         rows = read(replace(source, config=source.config or "main"))
         return replace(TASKS["gsm8k"], function=gsm8k.from_rows(rows))
-    table = data.load_table(source)
+    return task_of_table(source.name, data.load_table(source))
+
+
+def task_of_table(name: str, table: data.Table) -> Task:
+    """The task of a data set in memory."""
     teacher = data.demonstration if table.has_demonstrations else None
-    return Task(source.name, table.prompts, (), teacher, table.splits, finite=True)
+    return Task(name, table.prompts, (), teacher, table.splits, finite=True)
 
 
 def held_out(task: Task, split: str, size: int) -> list[Prompt]:

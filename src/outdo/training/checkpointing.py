@@ -13,10 +13,12 @@ from safetensors.torch import load_file, save_file
 
 from outdo.learn.update import BaseLearner
 from outdo.models.load import Policy, save_policy
+from outdo.recipe.schema import Recipe
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer
 from outdo.runs.reader import read_evals
 from outdo.runs.writer import RunWriter
+from outdo.training.best import Best, best_of
 
 STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 
@@ -24,8 +26,8 @@ STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 class Checkpointer:
     """Writes one checkpoint at a time. A disk that is full costs a checkpoint, not the run: the one before is valid."""
 
-    def __init__(self, writer: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None]) -> None:
-        self.writer, self.keep, self.eval_kind, self.notify = writer, keep, eval_kind, notify
+    def __init__(self, writer: RunWriter, recipe: Recipe, eval_kind: str, notify: Callable[[str], None]) -> None:
+        self.writer, self.recipe, self.eval_kind, self.notify = writer, recipe, eval_kind, notify
         self.last_step = -1  # of the last checkpoint that was written
         self.protected: set[int] = set()  # steps whose checkpoints are kept, whatever came later
         self.seconds = 0.0  # that the last checkpoint took, in the run and in the thread
@@ -63,18 +65,21 @@ class Checkpointer:
         try:
             checkpoint.save(self.writer.checkpoints, step, write)
             self.last_step = step
-            checkpoint.prune(self.writer.checkpoints, self.keep, [*self._best(), *self.protected])
+            best = self.best()
+            keep = [*([best.step] if best else []), *self.protected]
+            checkpoint.prune(self.writer.checkpoints, self.recipe.save_total_limit, keep)
         except Exception as error:
             self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
 
-    def _best(self) -> list[int]:
-        """The evaluated step with the highest success that has a checkpoint; of a mixture, summed over its tasks."""
+    def best(self) -> Best | None:
+        """The best evaluated step that has a checkpoint."""
         saved = {checkpoint.step_of(folder) for folder in checkpoint.existing(self.writer.checkpoints)}
-        scores: dict[int, float] = {}
-        for row in read_evals(self.writer.folder):
-            if row["step"] in saved and row["split"].partition("/")[0] == self.eval_kind:
-                scores[row["step"]] = scores.get(row["step"], 0.0) + row["success_rate"]
-        return [max(scores, key=lambda step: (scores[step], step))] if scores else []
+        return best_of(read_evals(self.writer.folder), self.eval_kind, self.recipe, saved)
+
+    def is_best(self, step: int) -> bool:
+        """Whether no evaluation was better than that of this step, which may have no checkpoint yet."""
+        best = best_of(read_evals(self.writer.folder), self.eval_kind, self.recipe)
+        return best is not None and best.step == step
 
 
 def load_optimizer(learner: BaseLearner, folder: Path, state: Mapping[str, Any]) -> None:

@@ -15,11 +15,13 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
 from outdo.runs.manifest import Manifest, read_manifest
-from outdo.tasks.lengths import epochs_to_steps
+from outdo.tasks.lengths import epochs_to_steps, steps_per_epoch
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, refuse_no_task
+from outdo.training.best import Best
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
 from outdo.training.console import make_reporter
+from outdo.training.given import Given, take_objects
 from outdo.types import Reporter
 
 Kind = Literal["grpo", "sft", "harvest", "stages"]
@@ -46,6 +48,7 @@ class Result:
     recipe: Recipe
     stages: tuple[StageResult, ...] = ()  # of a recipe with several
     harvest: Path | None = None  # demonstrations that a harvest wrote
+    best: Best | None = None  # with load_best_model_at_end: the step whose weights `model` has
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class RunContext:
     force: bool = False  # resume though something changed
     prior_evals: PriorEvals | None = None
     own_task: Task | None = None  # given as an object: stages use it too
+    given: Given = field(default_factory=Given)  # a model and data that are objects
     reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
@@ -109,7 +113,7 @@ def make_context(
     `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
     refuse_several_processes()
     reporter = reporter or make_reporter()
-    keys = {**keys, **(overrides or {})}
+    keys, given = take_objects({**keys, **(overrides or {})}, task, resume is not None)
     if not isinstance(recipe, (str, Path, Recipe, type(None))):
         raise RecipeError(
             f"the recipe is a {type(recipe).__name__}: pass the path of a YAML file or an outdo.Recipe. Keys are "
@@ -142,6 +146,8 @@ def make_context(
         resolved = resolved.model_copy(update={"reward_funcs": names})
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
+    _refuse_for_kind(kind, resolved, given)
+    task = task or given.task(resolved)
     built, rewards = build_task(kind, resolved, task, objects)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one, resolved) for one in callbacks or () if not isinstance(one, str)]
@@ -156,6 +162,7 @@ def make_context(
         manifest=manifest,
         force=force,
         own_task=task,
+        given=given,
         reward_objects=objects,
     )
 
@@ -177,7 +184,22 @@ def fit_lengths(kind: Kind, recipe: Recipe, task: Task) -> Recipe:
     """With the lengths that a kind of run needs: epochs as steps, and one epoch of supervised training by default."""
     if kind == "sft" and not recipe.sft_steps and not recipe.sft_epochs:
         recipe = recipe.model_copy(update={"sft_epochs": 1.0})
-    return epochs_to_steps(recipe, task) if kind in ("grpo", "sft") else recipe
+    if kind not in ("grpo", "sft"):
+        return recipe
+    recipe = epochs_to_steps(recipe, task)
+    epoch_of(kind, recipe, task)  # refused now where there are no epochs
+    return recipe
+
+
+def epoch_of(kind: Kind, recipe: Recipe, task: Task) -> float:
+    """Steps of an epoch, where evaluations or checkpoints go by epochs; else 0. Raises RecipeError, TaskError."""
+    keys = [key for key in ("eval", "save") if getattr(recipe, f"{key}_strategy") == "epoch"]
+    if not keys:
+        return 0.0
+    key, instead = f"{keys[0]}_strategy=epoch", f"{keys[0]}_strategy=steps and {keys[0]}_steps"
+    if kind == "sft" and not recipe.sft_epochs:
+        raise RecipeError(f"{key}: sft_steps draws examples endlessly: set sft_epochs, or {instead}")
+    return steps_per_epoch(recipe, task, key, instead) if kind == "grpo" else 1.0
 
 
 def as_reward_list(key: str, given: Any) -> list[RewardLike]:
@@ -193,6 +215,13 @@ def as_reward_list(key: str, given: Any) -> list[RewardLike]:
 def reward_name(reward: RewardLike) -> str:
     """What a reward is called; a callable object, by its class."""
     return reward if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+
+
+def _refuse_for_kind(kind: Kind, recipe: Recipe, given: Given) -> None:
+    if kind == "sft" and recipe.load_best_model_at_end:
+        raise RecipeError("load_best_model_at_end=true: SFT is evaluated only before and after; leave it out")
+    if given.model and kind in ("harvest", "stages"):
+        raise RecipeError(f"a loaded model cannot be given to {kind}: save it, and give its folder")
 
 
 def _kind(wanted: Kind | None, recipe: Recipe, manifest: Manifest | None) -> Kind:

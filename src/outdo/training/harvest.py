@@ -13,7 +13,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,11 @@ def run_harvest(context: RunContext) -> Result:
         writer.update_manifest(status="running", why="")
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{context.task.name}")
+        recipe = context.given.place(recipe, folder)
+        context = replace(context, recipe=recipe)
         writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
     with writer.until_done():
+        context.given.write(writer.folder)
         tally = harvest_to(context, writer.demonstrations)
         facts = {"model": recipe.model_name_or_path, "harvest": str(writer.demonstrations)}
         writer.update_manifest(**facts, tally=vars(tally))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 from outdo.parallel.host import keep_memory
@@ -23,4 +24,5 @@ def launch(context: RunContext) -> Result:
         files = resume.reward_files(context.rewards)
         if unfinished := resume.find_unfinished(context.recipe, data, context.kind, files):
             context = replace(context, resume=unfinished[0], manifest=unfinished[1])
-    return KINDS[context.kind](context)
+    with context.given.model.as_given() if context.given.model else nullcontext():
+        return KINDS[context.kind](context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import torch
 from outdo.doctor.finding import Finding
 from outdo.doctor.show import note as finding_line
 from outdo.doctor.watch import Watch
-from outdo.errors import Halted, NumericsError
+from outdo.errors import Halted, NumericsError, OutdoError
 from outdo.evals.held_out import Evaluation, describe_limits
 from outdo.learn.memory import peak_memory
 from outdo.metrics.measure import Metrics
+from outdo.models.hub import push_model, repository_of, why_no_upload
 from outdo.report.write import try_report
 from outdo.runs import checkpoint
 from outdo.runs.manifest import Status
@@ -35,7 +37,8 @@ def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
     """Recording comes first: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
     trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
-    return [recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder)]
+    upload = [Upload()] if run.recipe.push_to_hub else []
+    return [recorder, trackers, Doctor(), KLGuard(), Console(), *upload, Schedule(recorder)]
 
 
 class Recorder(Callback):
@@ -159,16 +162,38 @@ class Console(Callback):
         try_report(run.folder, run.reporter.note)
 
 
+class Upload(Callback):
+    """Uploads the model to the hub when the run is done. Where that fails, it reports how to do it later."""
+
+    def on_start(self, run: TrainingRun[Any]) -> None:
+        if problem := why_no_upload():
+            run.reporter.note(f"  warning: push_to_hub=true, and {problem}. The model will be kept in the run's folder")
+
+    def on_end(self, run: TrainingRun[Any], status: Status, why: str) -> None:
+        if status != "done":
+            return
+        recipe = run.recipe
+        repo = repository_of(recipe.hub_model_id, run.folder)
+        options = {"private": recipe.hub_private_repo, "revision": recipe.hub_revision}
+        try:
+            address = push_model(str(run.folder), repo, **options)
+        except OutdoError as error:
+            run.reporter.note(f"  warning: {error}")
+            run.reporter.note(f"  upload it later with: {shlex.join(['outdo', 'push', str(run.folder), repo])}")
+            return
+        run.writer.update_manifest(pushed=address)
+        run.reporter.note(f"uploaded to {address}")
+
+
 class Schedule(Callback):
-    """Evaluates every `eval_steps` steps, and saves every `save_steps`."""
+    """Evaluates and saves by the recipe's strategies."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
     def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
         run.evaluate_if_due()
-        every = run.recipe.save_steps
-        if every and done % every == 0 and done < run.recipe.max_steps:
+        if done < run.recipe.max_steps and run.save_is_due():
             start = time.perf_counter()
             with run.uninterruptible():
                 run.save()

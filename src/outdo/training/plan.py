@@ -10,7 +10,8 @@ from transformers import GenerationConfig
 
 from outdo.errors import ModelError, PlaceError
 from outdo.learn.memory import BYTES, free_memory, held_bytes, kl_interval, planned_bytes, reference_bytes
-from outdo.models.load import Policy, load_policy, load_tokenizer, pick_device
+from outdo.learn.optimizers import OPTIMIZERS, require_optimizer
+from outdo.models.load import LoadedModel, Policy, load_policy, load_tokenizer, pick_device, policy_of
 from outdo.models.lora import Lora
 from outdo.models.renderer import Renderer
 from outdo.models.shape import ModelShape, shape_of
@@ -26,10 +27,21 @@ def lora_of(recipe: Recipe) -> Lora | None:
     return Lora(recipe.lora_r, recipe.lora_alpha, tuple(recipe.lora_target_modules), recipe.seed, recipe.load_in_4bit)
 
 
-def policy_for(recipe: Recipe, name: str | None = None, learns: bool = True, folder: Path | None = None) -> Policy:
+def policy_for(
+    recipe: Recipe,
+    name: str | None = None,
+    learns: bool = True,
+    folder: Path | None = None,
+    given: LoadedModel | None = None,
+) -> Policy:
     """The policy that a recipe trains, or the one by that `name` in its place. Refused where it cannot fit, or what a
     new run of it writes does not fit on the disk of that `folder`. One that does not learn is only sampled from, and
-    has a new adapter only where four bits are not had without."""
+    has a new adapter only where four bits are not had without. A `given` model is used as it is."""
+    if learns:
+        require_optimizer(recipe.optim)
+    if given:
+        where = Path(recipe.model_name_or_path)
+        return policy_of(given, where, dtype=recipe.dtype, device=recipe.device, lora=lora_of(recipe))
     name = name or recipe.model_name_or_path
     lora = lora_of(recipe) if learns or recipe.load_in_4bit else None
     shape = shape_of(find_source(name), lora)
@@ -59,7 +71,7 @@ def _smaller(recipe: Recipe, shape: ModelShape, free: int, learns: bool) -> str:
     # Where no adapter was asked for, none was counted: one of a hundredth of the weights is a large one.
     guess = replace(shape, adapted=shape.parameters, factors=shape.parameters // 100)
     ways = []
-    for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("beta", 0.0)):
+    for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("optim", "adamw_8bit"), ("beta", 0.0)):
         other = recipe.model_copy(update={key: value})
         need = sum(held_bytes(other, shape if recipe.use_peft else guess, learns).values())
         if getattr(recipe, key) != value and need <= free:
@@ -91,9 +103,12 @@ def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     each = BYTES[recipe.dtype]
     has_copy = not recipe.use_peft and bool(recipe.beta or recipe.kl_steps)
     always = shape.parameters * each * (2 if has_copy else 1) + 4 * shape.factors
-    checkpoint = 12 * shape.factors if recipe.use_peft else shape.parameters * (12 if each == 4 else 12 + each)
+    state = OPTIMIZERS[recipe.optim].bytes
+    of_a_weight = each + state + (0 if each == 4 else 4)
+    checkpoint = int((4 + state) * shape.factors if recipe.use_peft else of_a_weight * shape.parameters)
     place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
-    kept = recipe.save_total_limit + 2 if recipe.save_steps else 1
+    most = 2 + (recipe.max_steps // recipe.save_steps if recipe.save_steps else 1)  # all that are ever saved
+    kept = min(most, (recipe.save_total_limit or most) + 2) if recipe.save_steps else 1
     return Disk(always, checkpoint, kept, shutil.disk_usage(place).free)
 
 
@@ -145,11 +160,12 @@ def describe(recipe: Recipe) -> list[str]:
         f"a step    {r.prompts_per_step} prompts x {r.num_generations} answers = {r.answers_per_step} answers of up to "
         f"{r.max_completion_length} tokens, {r.answers_per_step * r.max_completion_length:,} in all",
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_step // r.updates_per_step} "
-        f"answers each; learning_rate {_rates(r)}",
+        f"answers each; {r.optim}, learning_rate {_rates(r)}",
         f"KL        {_kl(r, shape, every)}",
         f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
         f"writes    {folder}: {_writes(r, room)}",
     ]
+    require_optimizer(r.optim)
     refuse_too_large(r, shape)
     refuse_full_disk(room, folder)
     return lines

@@ -15,17 +15,19 @@ from outdo.errors import BrokenGraders, Halted, OutdoError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
-from outdo.models.load import Policy, save_adapter, save_policy
+from outdo.models.load import Policy, load_policy, save_adapter, save_policy
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer, write_folder
 from outdo.runs.manifest import Status
 from outdo.runs.writer import RunWriter
 from outdo.training import interrupts
+from outdo.training.best import Best
 from outdo.training.callbacks import Callback, notify
 from outdo.training.checkpointing import Checkpointer, load_optimizer
-from outdo.training.context import Result, RunContext
+from outdo.training.context import Result, RunContext, epoch_of
 from outdo.training.evaluation import Evaluator
 from outdo.training.monitors import built_in_callbacks
+from outdo.training.plan import lora_of
 from outdo.types import Group, Sampler
 
 L = TypeVar("L", bound=BaseLearner)
@@ -58,12 +60,14 @@ class TrainingRun(Generic[L]):
         self.uninterruptible: interrupts.Uninterruptible = nullcontext
         self.evaluator = Evaluator(context.recipe, context.task, context.rewards, writer, context.prior_evals)
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
-        self.checkpointer = Checkpointer(writer, context.recipe.save_total_limit, kind, context.reporter.note)
+        self.checkpointer = Checkpointer(writer, context.recipe, kind, context.reporter.note)
         self.checkpointer.protected |= set((writer.manifest.halted or {}).get("kept", ()))
         self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
         self.has_pending: Callable[[], bool] = lambda: False  # work since the last step that is worth a checkpoint
+        self.steps_per_epoch = epoch_of(context.kind, context.recipe, context.task)
+        self.best: Best | None = None  # whose weights the saved model has; None: the last step's
         self._halt: Halted | None = None
         self._evaluates_halt = True
         self._finish_early = ""
@@ -155,12 +159,26 @@ class TrainingRun(Generic[L]):
         return [*recorded, *evaluations]
 
     def evaluate_if_due(self) -> None:
-        """Every `eval_steps` steps; the last evaluation is that of the end."""
-        every = self.recipe.eval_steps
-        if every and self.done % every == 0 and 0 < self.done < self.recipe.max_steps:
+        """By `eval_strategy`; the last evaluation is that of the end."""
+        recipe = self.recipe
+        if self.is_due(recipe.eval_strategy, recipe.eval_steps) and 0 < self.done < recipe.max_steps:
             self.evaluate(self.done)
 
+    def is_due(self, strategy: str, every: int) -> bool:
+        """Whether something is to happen now, every so many steps or where an epoch ends."""
+        if strategy == "epoch":
+            return int(self.done / self.steps_per_epoch) > int((self.done - 1) / self.steps_per_epoch)
+        return strategy == "steps" and every > 0 and self.done % every == 0
+
     # --- checkpoints
+
+    def save_is_due(self) -> bool:
+        """By `save_strategy`; and where the best checkpoint is wanted, when this step's evaluation is the best."""
+        recipe = self.recipe
+        wants_best = recipe.save_strategy == "best" or recipe.load_best_model_at_end
+        if wants_best and self.checkpointer.is_best(self.done):
+            return True
+        return self.is_due(recipe.save_strategy, recipe.save_steps)
 
     def save(self, wait: bool = False) -> None:
         """A checkpoint of where the last step ended, unless its weights are NaN or infinite."""
@@ -249,11 +267,11 @@ class TrainingRun(Generic[L]):
     def finish(self) -> None:
         with self.uninterruptible():
             self.save(wait=True)
-            self._save_model()
+            self._save_model(use_best=True)
             self.writer.finish("done", self._finish_early)
 
     def result(self, before: list[Evaluation], after: list[Evaluation]) -> Result:
-        return Result(self.folder, self.writer.model_folder, before, after, self.recipe)
+        return Result(self.folder, self.writer.model_folder, before, after, self.recipe, best=self.best)
 
     def _can_save(self, error: Halted) -> bool:
         """Whether a halted run is at the end of a step, with weights that are worth a checkpoint."""
@@ -278,7 +296,7 @@ class TrainingRun(Generic[L]):
             self.checkpointer.wait()
             if resumable and has_learner and (self.has_pending() or self.checkpointer.last_step != self.done):
                 self.save(wait=True)
-            self._save_model()
+            self._save_model(use_best=not resumable)
         except Exception as error:  # whatever it is, the first error is the one to report
             why += f" (and the model could not be saved: {error})"
         with suppress(OSError):
@@ -296,13 +314,31 @@ class TrainingRun(Generic[L]):
                 self.writer.update_manifest(halted={**facts, "kept": sorted(self.checkpointer.protected)})
             self.writer.finish(status, why)
 
-    def _save_model(self) -> None:
+    def _save_model(self, use_best: bool = False) -> None:
+        """The weights as they are, or those of the best checkpoint where the recipe wants them."""
         learner = self.warm_up or self._learner
         if learner and not learner.is_finite():
             raise RunError("its weights are NaN or infinite; the newest checkpoint has the last finite ones")
+        policy = (self._best_policy() if use_best and self.recipe.load_best_model_at_end else None) or self.policy
         try:
-            write_folder(self.writer.model_folder, lambda folder: save_policy(self.policy, folder))
-            if self.policy.adapter:
-                write_folder(self.writer.adapter_folder, lambda folder: save_adapter(self.policy, folder))
+            write_folder(self.writer.model_folder, lambda folder: save_policy(policy, folder))
+            if policy.adapter:
+                write_folder(self.writer.adapter_folder, lambda folder: save_adapter(policy, folder))
         except (OSError, SafetensorError) as error:
             raise RunError(f"cannot save the model to {self.writer.model_folder}: {error}") from error
+
+    def _best_policy(self) -> Policy | None:
+        """The policy of the best checkpoint, which it notes; None where that is the last, or there is none."""
+        if self.context.kind != "grpo" or (best := self.checkpointer.best()) is None:
+            return None
+        folder, policy = self.writer.checkpoints / checkpoint.name_of(best.step), None
+        if best.step != self.done:
+            if problem := checkpoint.corruption(folder):
+                self.reporter.note(f"  warning: the best checkpoint, {folder}: {problem}; the last weights are saved")
+                return None
+            keys = {"dtype": self.recipe.dtype, "seed": self.recipe.seed, "lora": lora_of(self.recipe)}
+            policy = load_policy(str(folder), device="cpu", **keys)
+        self.best = best
+        self.writer.update_manifest(best=best.row())
+        self.reporter.note(f"best: {best.describe()}; its weights are in {self.writer.model_folder}")
+        return policy

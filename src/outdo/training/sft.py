@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ def run_sft(context: RunContext) -> Result:
     assert demonstrations, "supervised training has demonstrations"
     run: Run = make_run(opened)
     run.total = demonstrations.steps
+    run.steps_per_epoch = run.total / recipe.sft_epochs if recipe.sft_epochs else 0.0
     # Without a verifier there is no success to measure, and the loss on held-out demonstrations is measured instead.
     unseen = None if context.rewards else held_out_demonstrations(recipe, context.task)
     learner = SFTLearner(opened.policy, recipe, run.total)
@@ -42,7 +43,7 @@ def run_sft(context: RunContext) -> Result:
             run.learner = learner
         before = _evaluate(run, 0, "before", unseen)
         run.begin(f"SFT on {demonstrations.name}: {run.total} steps of {demonstrations.batch_size} examples")
-        supervise(run, learner, demonstrations, "step", recipe.save_steps)
+        supervise(run, learner, demonstrations, "step", lambda: run.is_due(recipe.save_strategy, recipe.save_steps))
         if run.is_finishing:
             run.end_early(run.done, f"step {run.done}")
         run.sampler.update(learner, version=run.done)
@@ -64,19 +65,26 @@ def warm_up(run: TrainingRun[Any], demonstrations: Demonstrations, point: Resume
     run.reporter.begin(f"warm-up: SFT on {demonstrations.name}")
     if point:
         run.reporter.note(f"resumed in the warm-up, after update {learner.done} of {learner.steps}")
-    supervise(run, learner, demonstrations, "warm-up", min(run.recipe.save_steps, 1))
+    saves = run.recipe.save_strategy != "no" and run.recipe.save_steps > 0
+    supervise(run, learner, demonstrations, "warm-up", lambda: saves)
 
 
 def supervise(
-    run: TrainingRun[Any], learner: SFTLearner, demonstrations: Demonstrations, name: str, save_steps: int
+    run: TrainingRun[Any],
+    learner: SFTLearner,
+    demonstrations: Demonstrations,
+    name: str,
+    is_due: Callable[[], bool],
 ) -> None:
-    """The updates that remain: recorded, shown, and saved every `save_steps` (0: never) as far as that is cheap."""
-    saved_at = time.monotonic()
+    """The updates that remain: recorded, shown, and saved when due: after an epoch, else as far as that is cheap."""
+    saved_at, by_epoch = time.monotonic(), run.recipe.save_strategy == "epoch" and not run.warm_up
 
     def after_update() -> bool:
         nonlocal saved_at
-        interval = max(SAVE_INTERVAL, run.checkpointer.seconds / SAVE_SHARE)
-        if save_steps and learner.done % save_steps == 0 and time.monotonic() - saved_at > interval:
+        if not run.warm_up:
+            run.done = learner.done
+        interval = 0.0 if by_epoch else max(SAVE_INTERVAL, run.checkpointer.seconds / SAVE_SHARE)
+        if is_due() and learner.done < learner.steps and time.monotonic() - saved_at > interval:
             with run.uninterruptible():
                 run.save()
             saved_at = time.monotonic()

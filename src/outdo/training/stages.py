@@ -29,6 +29,7 @@ from outdo.report.write import try_report
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.training.context import Kind, PriorEvals, Result, RunContext, StageResult
+from outdo.training.given import Given
 from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.resume import changes, refuse_changes
@@ -131,7 +132,11 @@ def run_stages(context: RunContext) -> Result:
         writer.update_manifest(status="running", why="", recipe=resolved, stages=names)
     else:
         folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
+        recipe = context.given.place(recipe, folder)
+        resolved, stages = recipe.model_dump(mode="json"), read_stages(recipe)
         writer = RunWriter.create(folder, resolved, {"kind": "stages", "stages": names})
+        context.given.write(folder)
+    context = replace(context, recipe=recipe, given=Given())  # what was given is in the folder
     try:
         with writer.until_done():
             results = _run_all(context, stages, writer.folder)
@@ -155,6 +160,8 @@ def _run_all(context: RunContext, stages: Sequence[Stage], parent: Path) -> list
         folder = parent / stage.name
         context.reporter.note(f"\n{stage.name}")
         keys: dict[str, Any] = {"output_dir": str(folder)}
+        keys["push_to_hub"] = context.recipe.push_to_hub and stage is stages[-1]
+        keys["hub_model_id"] = context.recipe.hub_model_id or parent.resolve().name
         keys["model_name_or_path"] = first if stage.start == "first" else model
         if stage.kind == "sft" and harvest and not stage.own_data:
             keys |= {"sft_dataset_name": str(harvest), "sft_task_args": {}, "sft_columns": {}}

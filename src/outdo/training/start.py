@@ -16,7 +16,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards
 from outdo.rollout import make_sampler
 from outdo.runs import checkpoint, layout
-from outdo.runs.manifest import Manifest, library_versions
+from outdo.runs.manifest import Manifest, library_versions, read_manifest
 from outdo.runs.reader import read_evals, read_metrics
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
@@ -24,6 +24,7 @@ from outdo.tasks.lengths import fit_to_context
 from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
 from outdo.training import resume
+from outdo.training.best import Best
 from outdo.training.context import Result, RunContext
 from outdo.training.plan import policy_for
 from outdo.training.run import ResumePoint, TrainingRun
@@ -79,7 +80,8 @@ def _start(context: RunContext) -> Opened:
     demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
     folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
-    policy = policy_for(recipe, folder=folder)
+    recipe = context.given.place(recipe, folder)
+    policy = policy_for(recipe, folder=folder, given=context.given.model)
     task = without_long_prompts(recipe, task, policy, reporter.note)
     facts = {
         **policy.facts,
@@ -90,11 +92,17 @@ def _start(context: RunContext) -> Opened:
         "overlap": overlap.row() if overlap else None,
     }
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+    try:
+        context.given.write(folder, policy)
+    except BaseException as error:
+        writer.finish("failed", str(error))
+        writer.close()
+        raise
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     for line in check_recipe(recipe, policy.num_parameters) if context.kind == "grpo" else ():
         reporter.note(f"warning: {line}")
-    return Opened(replace(context, task=task), policy, writer, None, demonstrations)
+    return Opened(replace(context, recipe=recipe, task=task), policy, writer, None, demonstrations)
 
 
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
@@ -167,7 +175,9 @@ def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> R
     rows = list(read_evals(folder))
     steps = max((row["step"] for row in rows), default=0) if steps is None else steps
     before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
-    return Result(folder, folder / layout.MODEL, before, after, recipe)
+    manifest = read_manifest(folder)
+    best = Best(**manifest.best) if isinstance(manifest.best, dict) else None
+    return Result(folder, folder / layout.MODEL, before, after, recipe, best=best)
 
 
 def without_long_prompts(recipe: Recipe, task: Task, policy: Policy, notify: Callable[[str], None]) -> Task:
