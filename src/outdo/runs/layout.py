@@ -6,6 +6,7 @@ evals.jsonl     a row per evaluation
 sft.jsonl       a row per update of supervised training
 findings.jsonl  what the doctor reported, and when
 groups/         the answers themselves, a file per hundred steps
+held_out/       the held-out problems, and the greedy answer to each, a file per evaluation (`held_out.py`)
 checkpoints/    what the run resumes from, each complete or absent (`checkpoint.py`)
 before-N/       rows and checkpoints from before the run was restarted
 halted-step-N.jsonl   the answers of a step whose update failed
@@ -26,13 +27,15 @@ SFT = "sft.jsonl"
 FINDINGS = "findings.jsonl"
 ROW_FILES = (METRICS, EVALS, SFT, FINDINGS)
 GROUPS = "groups"
+HELD_OUT = "held_out"
+PROBLEMS = "problems.jsonl"  # of held_out/
 CHECKPOINTS = "checkpoints"
 REFERENCE = "reference"
 MODEL = "model"
 ADAPTER = "adapter"
 REPORT = "report.html"
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
-SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER})  # that hold no other run
+SUBFOLDERS = frozenset({GROUPS, HELD_OUT, CHECKPOINTS, REFERENCE, MODEL, ADAPTER})  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/
 
@@ -44,6 +47,16 @@ def group_file(folder: Path, step: int) -> Path:
 def group_files(folder: Path) -> list[Path]:
     """Every file of groups, in the order of their steps."""
     return sorted((folder / GROUPS).glob("*.jsonl"))
+
+
+def answer_file(folder: Path, step: int) -> Path:
+    """The answers of the evaluation after so many steps."""
+    return folder / HELD_OUT / f"step-{step:06d}.jsonl"
+
+
+def held_out_files(folder: Path) -> list[Path]:
+    """The file of problems, and every file of answers in the order of their steps."""
+    return sorted((folder / HELD_OUT).glob("*.jsonl"))
 
 
 def report_path(folder: Path) -> Path:

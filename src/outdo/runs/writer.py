@@ -15,7 +15,9 @@ from typing import IO, Any
 from outdo.errors import Halted, OutdoError, RecipeError, RunError
 from outdo.runs import layout
 from outdo.runs.files import acquire_lock, disk_errors, fsync
+from outdo.runs.held_out import HeldOutAnswer
 from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_manifest, timestamp, write_manifest
+from outdo.runs.reader import read_rows
 from outdo.types import Group
 
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
@@ -81,6 +83,19 @@ class RunWriter:
         self._append(layout.group_file(self.folder, step), [_group_row(step, *pair) for pair in pairs])
         self._append(self.folder / layout.METRICS, [{"step": step, **_rounded(row)}])
 
+    def record_answers(self, step: int, split: str, answers: Sequence[HeldOutAnswer]) -> None:
+        """The answers of an evaluation. A problem is written once, with the first of its answers."""
+        if not answers:
+            return
+        problems = self.folder / layout.HELD_OUT / layout.PROBLEMS
+        with disk_errors(problems):
+            problems.parent.mkdir(exist_ok=True)
+        known = {(row.get("split"), row.get("key")) for row in read_rows(problems, [])}
+        new = [one.problem_row(split) for one in answers if (split, one.key) not in known]
+        if new:
+            self._append(problems, new)
+        self._append(layout.answer_file(self.folder, step), [one.row(step, split) for one in answers])
+
     def record_eval(self, row: Mapping[str, Any]) -> None:
         self._append(self.folder / layout.EVALS, [row])
 
@@ -137,7 +152,7 @@ class RunWriter:
 
     def _row_files(self) -> list[Path]:
         rows = [self.folder / name for name in layout.ROW_FILES if (self.folder / name).exists()]
-        return [*rows, *layout.group_files(self.folder)]
+        return [*rows, *layout.group_files(self.folder), *layout.held_out_files(self.folder)]
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         with disk_errors(path), path.open("a", encoding="utf-8") as file:

@@ -54,6 +54,7 @@ class Recorder(Callback):
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         with run.uninterruptible():
             for evaluation in evaluations:
+                run.writer.record_answers(step, evaluation.split, evaluation.answers)
                 run.writer.record_eval(evaluation.row(step))
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:

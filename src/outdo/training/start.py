@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import RecipeError, RunError
-from outdo.evals.held_out import Evaluation
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.rewards.choose import refuse_unfit_rewards
@@ -23,6 +22,7 @@ from outdo.tasks.overlap import find_overlap
 from outdo.tasks.task import Task
 from outdo.training import resume
 from outdo.training.context import Result, RunContext
+from outdo.training.evaluation import recorded_evals
 from outdo.training.plan import policy_for
 from outdo.training.run import ResumePoint, TrainingRun
 
@@ -149,9 +149,8 @@ def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
 
 def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> Result:
     """What a run that is done came to, after so many steps or its last."""
-    rows = list(read_evals(folder))
-    steps = max((row["step"] for row in rows), default=0) if steps is None else steps
-    before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
+    steps = max((row["step"] for row in read_evals(folder)), default=0) if steps is None else steps
+    before, after = (recorded_evals(folder, step) for step in (0, steps))
     return Result(folder, folder / layout.MODEL, before, after, recipe)
 
 
