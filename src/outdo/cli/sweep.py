@@ -191,7 +191,9 @@ def compare(
     _report_skipped(skipped)
     changes, missing = answer_changes.all_changes(runs)
     if as_json:
-        print(json.dumps(compared.as_json(sides) | {"answers": answer_changes.as_json(changes, answers or 0)}, indent=2))
+        print(
+            json.dumps(compared.as_json(sides) | {"answers": answer_changes.as_json(changes, answers or 0)}, indent=2)
+        )
         return
     console = Console(highlight=False)
     for part in compared.tables(sides, console.width) if len(sides) > 1 else ():

@@ -1,7 +1,7 @@
-"""Which held-out answers changed between two evaluations, of one run or of two: gained, lost, right in both, in neither.
+"""Which held-out answers changed between two evaluations, of one run or of two: gained, lost, right in both or neither.
 
-A problem is gained where the first greedy answer was wrong and the second is right. Partial credit does not count: right
-is what the verifier says; the rewards are shown beside it.
+A problem is gained where the first greedy answer was wrong and the second is right. Partial credit does not count:
+right is what the verifier says; the rewards are shown beside it.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ def evaluations(folder: Path, evals: Sequence[JsonRow]) -> dict[str, list[int]]:
     steps: dict[str, list[int]] = {}
     for row in evals:
         step, split = as_int(row.get("step")), row.get("split")
-        if step is not None and isinstance(split, str) and step not in steps.get(split, []):
-            if has_answers(folder, step):
-                steps.setdefault(split, []).append(step)
+        if step is None or not isinstance(split, str) or step in steps.get(split, []):
+            continue
+        if has_answers(folder, step):
+            steps.setdefault(split, []).append(step)
     return {split: sorted(each) for split, each in steps.items()}
 
 
@@ -170,7 +171,9 @@ def compare_grading(manifests: Sequence[Mapping[str, Any]], evals: Sequence[Json
     recipes = [as_dict(manifest.get("recipe")) for manifest in manifests]
     judges = [_judge(row, recipe) for row, recipe in zip(evals, recipes, strict=True)]
     if judges[0] != judges[1]:
-        return False, [f"not comparable: success is judged by {judges[0]} in the first and by {judges[1]} in the second"]
+        return False, [
+            f"not comparable: success is judged by {judges[0]} in the first and by {judges[1]} in the second"
+        ]
     if any(recipes[0].get(key) != recipes[1].get(key) for key in REWARD_KEYS):
         return True, ["the rewards differ between the two runs: compare success, not the reward"]
     return True, []

@@ -66,8 +66,8 @@ def _example(change: ChangeRecord, changes: Changes) -> Iterator[str]:
     gold = "" if change.answer in (None, "") else f"   expected {_short(str(change.answer), 100)}"
     yield ""
     yield f"  {KINDS[change.kind]}   {_short(change.prompt, MAX_PROMPT_CHARS)}{gold}"
-    is_one_run = changes.before.run == changes.after.run
-    for name, side in (("before" if is_one_run else "first", change.before), ("after" if is_one_run else "second", change.after)):
+    names = ("before", "after") if changes.before.run == changes.after.run else ("first", "second")
+    for name, side in zip(names, (change.before, change.after), strict=True):
         yield from _side(name, side)
 
 

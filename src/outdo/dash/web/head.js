@@ -7,7 +7,7 @@ import { to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
-const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"], ["resources", "Resources"],
+const TABS = [["run", "Curves"], ["groups", "Groups"], ["answers", "Held out"], ["findings", "Findings"], ["resources", "Resources"],
   ["recipe", "Recipe"]];
 
 /**
