@@ -11,8 +11,10 @@ from typing import Any
 from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.summary import RunPage, RunSummary, run_page, summarize
 from outdo.errors import PlaceError
+from outdo.evals.changes import Changes
 from outdo.recipe.schema import Recipe
 from outdo.report.examples import Example, find_examples
+from outdo.report.held_out import find_changes
 from outdo.runs.curves import EvalRecord, Metrics, eval_records, load_curves
 from outdo.runs.manifest import manifest_path
 from outdo.runs.reader import JsonRow
@@ -34,6 +36,7 @@ class RunFacts:
     eval_rows: list[JsonRow]  # with the intervals of pass@k
     findings: list[FindingRecord]
     examples: list[Example]
+    changes: list[Changes]  # of held-out answers, by split
     stages: list[RunSummary]  # the runs of a run with stages
     problems: list[str]
 
@@ -63,6 +66,7 @@ def read_facts(folder: Path) -> RunFacts:
         eval_rows=reader.evals.all(),
         findings=findings.findings,
         examples=find_examples(reader),
+        changes=find_changes(folder, reader.evals.all()),
         stages=stages,
         problems=list(dict.fromkeys([*page.trouble, *findings.trouble, *sft.trouble])),
     )

@@ -15,6 +15,7 @@ from typing import Any
 from outdo.report import page
 from outdo.report.charts import as_data, grpo_charts, sft_charts
 from outdo.report.facts import RunFacts, read_facts
+from outdo.report.held_out import held_out_answers
 from outdo.report.html import Raw, el, joined
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import report_path
@@ -55,6 +56,7 @@ def report_page(facts: RunFacts) -> str:
         page.stages(facts),
         page.findings(facts),
         page.evaluation(facts),
+        held_out_answers(facts.changes),
         page.curves(charts, supervised, facts.page.summary.kind == "sft"),
         page.answers(facts),
         page.time_spent(facts),

@@ -37,7 +37,7 @@ export async function open(scope) {
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),
       h("a.button", { href: to("run", { run: ids }) }, "Overlay curves")),
-    success(runs), table, answers, cards.element);
+    success(runs), answers, table, cards.element);
   fillAnswers(answers, ids, scope);
   table.replaceWith(tables(await figures, runs));
 }
