@@ -87,14 +87,16 @@ class Changes(PartialRecord):
     def describe(self) -> str:
         """The counts in a line."""
         counts = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in self.counts.items() if n or kind != "unjudged")
+        return f"{counts}; {self.describe_test()}"
+
+    def describe_test(self) -> str:
+        """Whether gained and lost differ by more than chance."""
         if self.p_value is None:
-            return f"{counts}; not comparable"
-        return f"{counts}; {describe_p(self.p_value)}"
-
-
-def describe_p(p_value: float) -> str:
-    value = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-    return f"{value}, {'may be chance' if p_value >= NOISE else 'more than chance'}"
+            return "not comparable"
+        if not self.counts["gained"] + self.counts["lost"]:
+            return "no change"
+        value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
+        return f"{'may be chance' if self.p_value >= NOISE else 'more than chance'} ({value})"
 
 
 def compare_answers(first: str | Path, second: str | Path | None = None, split: str | None = None) -> Changes:

@@ -157,6 +157,7 @@ class Recipe(BaseModel):
     save_steps: int = Field(25, ge=0)  # save a checkpoint every so many steps; 0: only when the run is stopped
     save_total_limit: int = Field(2, ge=1)  # newest checkpoints to keep, in addition to the best evaluated one
     log_tokens: int = Field(1, ge=0)  # groups per step whose tokens, log-probabilities and ratios are logged
+    price_per_hour: float | None = Field(None, ge=0)  # of one device, in your currency: reports then show the cost
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from outdo.evals.changes import KINDS, ChangeRecord, Changes, Kind, SideRecord, changes_between, describe_p, evaluations
+from outdo.evals.changes import KINDS, ChangeRecord, Changes, Kind, SideRecord, changes_between, evaluations
 from outdo.report.html import Raw, el, table
 from outdo.runs.held_out import with_mark
-from outdo.runs.reader import JsonRow
+from outdo.runs.run_reader import RunReader
 
 MAX_SPLITS = 20
 SHOWN: dict[Kind, int] = {"gained": 4, "lost": 4, "neither": 2, "both": 1}  # problems of each, in this order
@@ -15,13 +16,17 @@ MAX_CHARS = 1200  # of a text
 VERDICTS = ("right", "wrong")
 
 
-def find_changes(folder: Path, evals: list[JsonRow]) -> list[Changes]:
-    """The first evaluation of each split against its last, where both kept their answers."""
-    splits = evaluations(folder, evals)
-    twice = {split: steps for split, steps in splits.items() if len(steps) > 1}
+def find_changes(folders: Sequence[Path], root: Path) -> list[Changes]:
+    """The first evaluation of each split against its last, where both kept their answers; over the stages of a run,
+    from the first that has it to the last."""
+    points: dict[str, list[tuple[Path, int]]] = {}
+    for folder in folders:
+        for split, steps in evaluations(folder, RunReader(root, folder).evals.all()).items():
+            points.setdefault(split, []).extend((folder, step) for step in steps)
+    ends = {split: (each[0], each[-1]) for split, each in points.items() if len(each) > 1}
     return [
-        changes_between([folder] * 2, [folder.name] * 2, (steps[0], steps[-1]), split)
-        for split, steps in list(twice.items())[:MAX_SPLITS]
+        changes_between([first, last], [first.name, last.name], (start, end), split, [root] * 2)
+        for split, ((first, start), (last, end)) in list(ends.items())[:MAX_SPLITS]
     ]
 
 
@@ -30,13 +35,13 @@ def held_out_answers(changes: list[Changes]) -> Raw | None:
         return None
     kinds: list[Kind] = [kind for kind in KINDS if kind != "unjudged" or any(one.counts[kind] for one in changes)]
     rows = [
-        [one.split, f"{one.before.step} → {one.after.step}", *(f"{one.counts[kind]:,}" for kind in kinds), _test(one)]
-        for one in changes
+        [one.split, _steps(one), *(f"{one.counts[kind]:,}" for kind in kinds), one.describe_test()] for one in changes
     ]
     counts = table(["held out", "steps", *(KINDS[kind] for kind in kinds), "gained against lost"], rows)
     note = (
-        "The greedy answer to each held-out problem, before training and after. Right is what the verifier says, whatever "
-        "partial credit the reward gives. p is McNemar's: how likely so uneven a split into gained and lost is by chance."
+        "The greedy answer to each held-out problem, before training and after. Right is what the verifier says, "
+        "whatever partial credit the reward gives. p is McNemar's: how likely so uneven a split into gained and lost "
+        "is by chance."
     )
     notes = dict.fromkeys(line for one in changes for line in [*one.notes, *one.trouble])
     shown = [_examples(one, several=len(changes) > 1) for one in changes]
@@ -45,8 +50,8 @@ def held_out_answers(changes: list[Changes]) -> Raw | None:
     return el("section", title, counts, el("p", note, class_="dim"), extra, shown, id="held-out")
 
 
-def _test(changes: Changes) -> str:
-    return "not comparable" if changes.p_value is None else describe_p(changes.p_value)
+def _steps(changes: Changes) -> str:
+    return f"{changes.before.step} → {changes.after.step}"
 
 
 def _examples(changes: Changes, several: bool) -> list[Raw]:

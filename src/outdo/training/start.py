@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +67,7 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
 
 def _start(context: RunContext) -> Opened:
     """A new run. What cannot work is refused before a folder is made."""
+    began = time.monotonic()
     recipe, task, reporter = context.recipe, context.task, context.reporter
     if recipe.reward_audit and context.rewards and context.kind == "grpo":
         refuse_unfit_rewards(context.rewards, task, recipe.seed)
@@ -85,7 +87,7 @@ def _start(context: RunContext) -> Opened:
         "reward_files": resume.reward_files(context.rewards),
         "overlap": overlap.row() if overlap else None,
     }
-    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts, began)
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     return Opened(replace(context, task=task), policy, writer, None, demonstrations)

@@ -116,6 +116,7 @@ function fill(seen, found) {
 /** Whether gained and lost differ by more than chance. */
 export function significance({ counts, p_value: p }) {
   if (p === null) return "Gained and lost are not comparable here.";
+  if (!counts.gained && !counts.lost) return h("b", {}, "Nothing gained, nothing lost.");
   const value = p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;
   const verdict = p < 0.05 ? "more than chance" : "may be chance";
   return [h("b", {}, `${count(counts.gained)} gained, ${count(counts.lost)} lost`), `: ${verdict} (McNemar, ${value}).`];

@@ -15,7 +15,7 @@ const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group
 const FIGURES = [
   ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"], ["group_diversity", "diversity"],
   ["informative", "informative"], ["len_mean", "length"], ["truncated", "truncated"], ["adv_noise", "advantage noise"],
-  ["steps", "steps"], ["seconds", "seconds"], ["tokens_per_s", "tokens/s"],
+  ["steps", "steps"], ["seconds", "seconds"], ["device_seconds", "device-seconds"], ["price", "price"], ["tokens_per_s", "tokens/s"],
 ];
 
 export async function open(scope) {
