@@ -16,7 +16,7 @@ from outdo.runs.held_out import has_answers, load_answers, read_cut
 from outdo.runs.manifest import read_manifest
 from outdo.runs.reader import JsonRow, read_evals
 from outdo.runs.run_reader import RunReader
-from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, json_safe
+from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, dicts_in, json_safe
 
 Kind = Literal["gained", "lost", "both", "neither", "unjudged"]
 KINDS: dict[Kind, str] = {
@@ -27,6 +27,7 @@ KINDS: dict[Kind, str] = {
     "unjudged": "could not be judged",
 }
 REWARD_KEYS = ("reward_funcs", "reward_weights", "reward_gate")  # decide what an answer is paid
+MAX_CHARS, MAX_MESSAGES = 20_000, 64  # of an untrusted folder; a run keeps less
 NOISE = 0.05  # a p-value from here on may be chance
 
 
@@ -198,8 +199,8 @@ def _change(before: JsonRow, after: JsonRow) -> ChangeRecord:
         kind = "unjudged"
     return ChangeRecord(
         id=as_text(after.get("id")),
-        prompt=as_text(after.get("prompt")),
-        messages=json_safe(after.get("messages") or []),
+        prompt=as_text(after.get("prompt"), MAX_CHARS),
+        messages=[_message(message) for message in dicts_in(after.get("messages"))[:MAX_MESSAGES]],
         answer=json_safe(after.get("answer")),
         kind=kind,
         before=_side(before),
@@ -207,8 +208,13 @@ def _change(before: JsonRow, after: JsonRow) -> ChangeRecord:
     )
 
 
+def _message(message: JsonRow) -> JsonRow:
+    content = message.get("content")
+    return {**json_safe(message), "content": as_text(content, MAX_CHARS) if isinstance(content, str) else ""}
+
+
 def _side(row: JsonRow) -> SideRecord:
-    text = as_text(row.get("text"))
+    text = as_text(row.get("text"), MAX_CHARS)
     at, removed = read_cut(row, text)
     return SideRecord(
         text=text,

@@ -22,8 +22,9 @@ export async function open(scope) {
   const seen = { run, scope, runs, list: h("div.group-list"), controls: h("div.bar.tools"), counts: h("div.bar"),
     facts: h("div"), found: null };
   for (const key of ["other", "split", "before", "after", "show", "q"]) seen[key] = query.get(key) ?? "";
+  const ask = later(250, (q) => change(seen, { q }));
   const search = h("input", { type: "search", placeholder: "Search prompts and answers  /", value: seen.q,
-    "aria-label": "Search prompts and answers", oninput: later(250, (event) => change(seen, { q: event.target.value })) });
+    "aria-label": "Search prompts and answers", oninput: (event) => ask(event.target.value) });
   page.replaceChildren(head.element, seen.controls, seen.facts, h("div.bar", {}, seen.counts, search), seen.list);
   scope.onKey = (event) => onKey(event, seen);
   scope.onClose(listen(seen.other ? [run, seen.other] : [run], {
@@ -46,7 +47,8 @@ function change(seen, changes) {
 async function follow(seen) {
   if (window.scrollY < READING) return refill(seen);
   const { run, other, split, before, after } = seen;
-  const found = await get("answers", { run, other, split, before, after, limit: 1 }, seen.scope.signal).catch(() => null);
+  const found = await get("answers", { run, other, split, before, after, limit: 1 }, seen.scope.signal)
+    .catch(() => null);
   if (found?.changes) seen.controls.replaceChildren(...controls(seen, { ...found, changes: seen.found.changes }));
 }
 
@@ -108,7 +110,8 @@ function fill(seen, found) {
   const choices = [["", `all ${count(all)}`],
     ...kinds.map(([kind, [sign, word]]) => [kind, `${sign} ${word} ${count(changes.counts[kind])}`])];
   seen.counts.replaceChildren(segmented("Show", choices, seen.show, (show) => change(seen, { show })));
-  seen.facts.replaceChildren(h("p", { role: "status" }, significance(changes), " ", h("span.dim", {}, missing(changes))),
+  const line = h("p", { role: "status" }, significance(changes), " ", h("span.dim", {}, missing(changes)));
+  seen.facts.replaceChildren(line,
     ...[...changes.notes, ...changes.trouble].map((line) => h("p.notice", {}, visible(line))));
   if (!found.total) seen.list.append(state("No such problem", seen.q ? "No prompt or answer has these words." : ""));
 }
@@ -119,7 +122,8 @@ export function significance({ counts, p_value: p }) {
   if (!counts.gained && !counts.lost) return h("b", {}, "Nothing gained, nothing lost.");
   const value = p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;
   const verdict = p < 0.05 ? "more than chance" : "may be chance";
-  return [h("b", {}, `${count(counts.gained)} gained, ${count(counts.lost)} lost`), `: ${verdict} (McNemar, ${value}).`];
+  const changed = `${count(counts.gained)} gained, ${count(counts.lost)} lost`;
+  return [h("b", {}, changed), `: ${verdict} (McNemar, ${value}).`];
 }
 
 const missing = (changes) => (changes.only_one

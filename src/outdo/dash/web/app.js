@@ -18,7 +18,7 @@ const KEYS = [
   ["/", "filter the runs"],
   ["g then r", "all runs"],
   ["1 … 6", "the run's curves, groups, held-out answers, findings, resources, recipe"],
-  ["← →", "read values of the focused chart; in Groups, previous and next step (Shift: ten); in Held out, the evaluation"],
+  ["← →", "read values of the focused chart; in Groups, the step (Shift: ten); in Held out, the evaluation"],
   ["+ − Esc", "zoom the focused chart in, out, and reset"],
   ["t", "dark or light theme"],
   ["?", "this list"],

@@ -15,7 +15,8 @@ const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group
 const FIGURES = [
   ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"], ["group_diversity", "diversity"],
   ["informative", "informative"], ["len_mean", "length"], ["truncated", "truncated"], ["adv_noise", "advantage noise"],
-  ["steps", "steps"], ["seconds", "seconds"], ["device_seconds", "device-seconds"], ["price", "price"], ["tokens_per_s", "tokens/s"],
+  ["steps", "steps"], ["seconds", "seconds"],
+  ["device_seconds", "device-seconds"], ["price", "price"], ["tokens_per_s", "tokens/s"],
 ];
 
 export async function open(scope) {
@@ -51,8 +52,8 @@ async function fillAnswers(element, [first, ...others], scope) {
   if (!rows.some(Boolean)) return;
   const split = pages.find((page) => page?.changes).changes.split;
   element.hidden = false;
-  element.replaceChildren(h("h2", {}, "Held-out answers", h("small.dim", {}, `${visible(split)}, against the first run`)),
-    ...rows.filter(Boolean));
+  const how = h("small.dim", {}, `${visible(split)}, against the first run`);
+  element.replaceChildren(h("h2", {}, "Held-out answers", how), ...rows.filter(Boolean));
 }
 
 function success(runs) {

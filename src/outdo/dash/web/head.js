@@ -7,8 +7,8 @@ import { to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
-const TABS = [["run", "Curves"], ["groups", "Groups"], ["answers", "Held out"], ["findings", "Findings"], ["resources", "Resources"],
-  ["recipe", "Recipe"]];
+const TABS = [["run", "Curves"], ["groups", "Groups"], ["answers", "Held out"], ["findings", "Findings"],
+  ["resources", "Resources"], ["recipe", "Recipe"]];
 
 /**
  * @param {any} scope @param {string} view the tab @param {any} about the answer of /api/run
