@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox browser test test-slow faults drills lint format graph docs figures clean
+.PHONY: run setup sandbox browser test test-slow faults drills lint format graph docs figures pictures clean
 run: $(VENV)/.done-run
 	$(BIN)/outdo train
 
@@ -67,6 +67,10 @@ docs: setup
 # The figures that the README quotes: three seeds of the default run.
 figures: setup
 	$(BIN)/python -m bench.default_run
+
+# The pictures of the dashboard in docs/images, from real runs: about ten minutes on two cores.
+pictures: setup browser
+	$(BIN)/python docs/pictures.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

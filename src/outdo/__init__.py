@@ -20,6 +20,7 @@ _NAMES = {
     "outdo.recipe.load": ("load_recipe",),
     "outdo.recipe.schema": ("Recipe",),
     "outdo.report.plot": ("plot",),
+    "outdo.runs.held_out": ("read_answers",),
     "outdo.tasks.splits": ("belongs",),
     "outdo.tasks.task": ("task",),
     "outdo.training.callbacks": ("Callback", "EarlyStopping"),
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from outdo.recipe.load import load_recipe as load_recipe
     from outdo.recipe.schema import Recipe as Recipe
     from outdo.report.plot import plot as plot
+    from outdo.runs.held_out import read_answers as read_answers
     from outdo.tasks.splits import belongs as belongs
     from outdo.tasks.task import task as task
     from outdo.training.callbacks import Callback as Callback

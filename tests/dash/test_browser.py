@@ -173,6 +173,37 @@ def test_hostile_answer_is_text(watched: Watched) -> None:
     watched.check()
 
 
+def test_held_out_answers(watched: Watched, root: Path) -> None:
+    rows = {}
+    for step in (0, 6):  # one gained, one lost
+        path = root / "one" / "held_out" / f"step-{step:06d}.jsonl"
+        rows[step] = [json.loads(line) for line in path.read_text().splitlines()]
+        for row, right in zip(rows[step], (step == 6, step == 0), strict=False):
+            row |= {"verdict": "right" if right else "wrong", "reward": float(right)}
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows[step]))
+    page = watched.open("#/answers?run=one")
+    page.wait_for_selector(".changed")
+    assert "1 gained, 1 lost: may be chance" in page.inner_text("main")
+    page.get_by_role("button", name="lost").click()
+    until(page, "document.querySelectorAll('.changed').length === 1")
+    card = page.inner_text(".changed")
+    texts = [row["text"] for row in (rows[0][1], rows[6][1])]
+    assert all(text.strip() in card for text in texts), (texts, card)
+    assert re.search(r"before training.*right.*after step 6.*wrong", card, re.DOTALL), card
+    page.keyboard.press("/")
+    page.keyboard.type("no such words")
+    until(page, "document.querySelectorAll('.changed').length === 0")
+    assert "No such problem" in page.inner_text("main")
+    again = watched.open("#/answers?run=one&show=gained")
+    again.wait_for_selector(".changed")
+    again.keyboard.press("ArrowLeft")
+    until(again, "location.hash.includes('after=3')")
+    hostile = watched.open("#/answers?run=hostile")
+    hostile.wait_for_selector(".changed")
+    assert "<script>window.harmed" in hostile.inner_text(".changed") and "⟨" not in hostile.inner_text("h1")
+    watched.check()
+
+
 def test_compare_two_runs(watched: Watched) -> None:
     page = watched.open("#/runs")
     page.get_by_role("checkbox", name="Select one").check()

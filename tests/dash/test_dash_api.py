@@ -73,6 +73,7 @@ def test_sparkline_of_a_long_run(tmp_path: Path, serve: Serve) -> None:
 def test_run_cost(two: Served) -> None:
     page = two.get("run", run="first")
     assert (page["tokens"], page["seconds"], page["device_seconds"], page["answers"]) == (720, 60.0, 60.0, 240)
+    assert page["price"] is None and page["trained_tokens"] == 0
     assert page["phases"] == {"rollout": 22.5, "grade": 7.5, "update": 15.0, "save": 0.0, "other": 15.0}
     assert page["recipe"]["num_generations"] == 4 and page["facts"]["device"] == "cpu"
     assert "recipe" not in page["facts"]
@@ -166,6 +167,32 @@ def test_prompt_history_and_gains(two: Served) -> None:
     ]
     assert (gained[0]["first_step"], gained[0]["last_step"], gained[0]["gain"]) == (1, 30, 0.25)
     assert two.status("prompt", run="first", prompt="never asked") == 404
+
+
+def test_answers_side_by_side(two: Served) -> None:
+    page = two.get("answers", run="first")
+    assert page["changes"]["counts"] == {"gained": 2, "lost": 1, "both": 1, "neither": 1, "unjudged": 1}
+    assert [page["changes"][side]["step"] for side in ("before", "after")] == [0, 30]
+    assert [each["kind"] for each in page["changes"]["changes"][:3]] == ["gained", "gained", "lost"]
+    (lost,) = two.get("answers", run="first", show="lost")["changes"]["changes"]
+    assert (lost["id"], lost["prompt"], lost["answer"]) == ("2+2", "What is 2+2?", "42")
+    assert (lost["before"]["text"], lost["after"]["text"]) == ("before 2+2", "after 2+2")
+    assert (lost["after"]["reward"], lost["after"]["sampled"], lost["after"]["right"]) == (0.0, 2, 1)
+    found = two.get("answers", run="first", q="AFTER 5+2")
+    assert (found["total"], found["changes"]["changes"][0]["id"]) == (1, "5+2")
+    assert found["changes"]["counts"] == page["changes"]["counts"], "the counts are of all problems"
+    rest = two.get("answers", run="first", limit=2, offset=4)["changes"]["changes"]
+    assert [each["kind"] for each in rest] == ["both", "unjudged"]
+    backwards = two.get("answers", run="first", before=30, after=0)["changes"]["counts"]
+    assert (backwards["gained"], backwards["lost"]) == (1, 2)
+
+
+def test_answers_of_two_runs(two: Served) -> None:
+    page = two.get("answers", run="first", other="sweep/cell-a")
+    assert [page["changes"][side]["step"] for side in ("before", "after")] == [30, 6]
+    assert page["changes"]["counts"] == {"gained": 0, "lost": 0, "both": 4, "neither": 2, "unjudged": 0}
+    assert page["changes"]["p_value"] == 1.0 and page["changes"]["notes"] == []
+    assert two.status("answers", run="first", other="none") == 404
 
 
 def test_rewound_run(tmp_path: Path, serve: Serve) -> None:

@@ -20,6 +20,9 @@ ROOT = Path(_FOLDER.name)
 make_run(ROOT / "run", steps=12)
 make_run(ROOT / "x", steps=2, groups=[group(HOSTILE, [HOSTILE, "b"], [0.0, 1.0])])
 append(ROOT / "x" / "metrics.jsonl", b"{broken\n", b'{"step": 2, "reward_mean": NaN, "tokens": 1e308}\n')
+odd = {"split": "test", "key": [1], "text": 7, "cut": "x"}
+append(ROOT / "x" / "held_out" / "step-000002.jsonl", b"{broken\n", odd)
+append(ROOT / "x" / "held_out" / "problems.jsonl", {"split": "test", "key": "[1]", "messages": [3, {"content": {}}]})
 (ROOT / "sweep").mkdir()
 (ROOT / "sweep" / "sweep.json").write_text('{"cells": [{"folder": "a"}], "varied": ["beta"], "pick": {"why": "x"}}')
 

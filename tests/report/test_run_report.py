@@ -29,7 +29,7 @@ from outdo.report.sentences import describe_result, format_duration, repeat_comm
 from outdo.report.write import write_report
 from outdo.runs.writer import RunWriter
 from outdo.training.console import summary
-from support.folders import HOSTILE, RECIPE, group, make_run, numbers
+from support.folders import HOSTILE, RECIPE, group, held_out, make_run, numbers
 from support.harness import SHORT
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -86,7 +86,8 @@ def test_result_and_sections(made: Path) -> None:
     for title in (
         "Evaluation",
         "Curves",
-        "Answers before and after",
+        "Training answers, early and late",
+        "Cost",
         "Where the time went",
         "Recipe",
         "Repeat this run",
@@ -96,6 +97,27 @@ def test_result_and_sections(made: Path) -> None:
     assert "pass@1 [95%]" in page.text and "doctor" in page.text
     changed = page.text.partition("Changed from the defaults:")[2].partition("all ")[0]
     assert "max_steps" in changed and "num_generations 4" in re.sub(r"\s+", " ", changed) and "seed" not in changed
+
+
+def test_held_out_answers(made: Path) -> None:
+    text = Page(write_report(made)).text
+    assert "test 0 → 30 2 1 1 1 1 may be chance (p = 1.000)" in text  # gained, lost, both, neither, not judged
+    first, second = text.index("What is 1+2?"), text.index("What is 2+2?")
+    assert "Gained 2" in text[:first] and "Lost 1" in text[first:second]
+    assert "before training wrong · reward 0 · 1 of 2 sampled right before 1+2" in text[first:]
+    assert "after step 30 right · reward 1" in text[first:]
+    assert "wrong · reward 0.9" in text, "partial credit is shown, and is not right"
+
+
+def test_cost_and_price(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", ended=None)
+    run.record_sft({"step": 0, "loss": 1.0, "tokens": 100})
+    run.update_manifest(recipe=RECIPE | {"price_per_hour": 60.0}, world_size=2)
+    run.finish("done")
+    run.close()
+    text = Page(write_report(run.folder)).text
+    assert "device-seconds (1 min 0 s on 2 devices) 120" in text  # of the steps alone it is 60 s
+    assert "tokens sampled 720 tokens trained on 100 price (at 60 per device-hour) 2.00" in text
 
 
 def test_shares_as_in_the_terminal(tmp_path: Path) -> None:
@@ -154,7 +176,9 @@ def test_no_markup_from_a_run(tmp_path: Path) -> None:
     run.record_step(
         0, numbers(0, **{f"reward/{SCRIPT}": 1.0, "reward/other": 0.0}), [group(HOSTILE, [HOSTILE, SCRIPT], [1.0, 0.0])]
     )
-    run.record_eval({"step": 0, "split": SCRIPT, "n": 3, "success_rate": 0.5, "low": 0.1, "high": 0.9})
+    for step in (0, 1):
+        run.record_answers(step, SCRIPT, held_out({HOSTILE: float(step), SCRIPT: 1.0 - step}, SCRIPT + HOSTILE))
+        run.record_eval({"step": step, "split": SCRIPT, "n": 3, "success_rate": 0.5, "low": 0.1, "high": 0.9})
     run.finish("failed", HOSTILE)
     run.close()
     page = Page(write_report(folder))

@@ -31,6 +31,8 @@ VIEWS = {
     "overlay": "#/run?run=one&run=two",
     "groups": "#/groups?run=one&step=2",
     "improved": "#/groups?run=one&show=improved",
+    "answers": "#/answers?run=one",
+    "answers of two": "#/answers?run=one&other=two&split=ood",
     "findings": "#/findings?run=one",
     "resources": "#/resources?run=one",
     "recipe": "#/recipe?run=one",
@@ -116,6 +118,24 @@ def _make_hostile(folder: Path) -> None:
             answer |= {"text": text, "reason": HOSTILE["script"], "finish": HOSTILE["script"], "tokens": None}
             answer["parts"] = {HOSTILE["script"]: 1.0}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in (folder / "held_out").glob("step-*.jsonl"):
+        held_out = [json.loads(line) for line in path.read_text().splitlines()]
+        for answer, text in zip(held_out, HOSTILE.values(), strict=False):
+            answer |= {
+                "text": text,
+                "reason": HOSTILE["script"],
+                "finish": HOSTILE["script"],
+                "verdict": HOSTILE["script"],
+            }
+        path.write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    path = folder / "held_out" / "problems.jsonl"
+    problems = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in problems:
+        row |= {
+            "answer": HOSTILE["script"],
+            "messages": [{"role": HOSTILE["script"], "content": HOSTILE["script"]}] * 2,
+        }
+    path.write_text("".join(json.dumps(row) + "\n" for row in problems))
     manifest = json.loads((folder / "run.json").read_text())
     manifest |= {"why": HOSTILE["script"] + HOSTILE["terminal"], "device": HOSTILE["script"]}
     manifest["recipe"]["dataset_name"] = HOSTILE["script"]

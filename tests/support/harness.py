@@ -109,8 +109,8 @@ def same(run: Path, steady: Path) -> None:
     assert json.loads((run / "run.json").read_text())["status"] == "done"
     for name in ("metrics.jsonl", "evals.jsonl"):
         assert rows(run / name) == rows(steady / name), name
-    for path in (steady / "groups").iterdir():
-        assert (run / "groups" / path.name).read_bytes() == path.read_bytes(), path.name
+    for path in [*(steady / "groups").iterdir(), *(steady / "held_out").iterdir()]:
+        assert (run / path.relative_to(steady)).read_bytes() == path.read_bytes(), path.name
     assert (run / "model" / "model.safetensors").read_bytes() == (steady / "model" / "model.safetensors").read_bytes()
 
 

@@ -89,6 +89,11 @@ def test_compare(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Fo
     assert list(found["differing"]) == ["learning_rate"] and found["differences"][0]["paired"] is True
     rows = [run["success_rate"] for run in found["runs"]]
     assert found["differences"][0]["difference"] == pytest.approx(rows[1] - rows[0])
+    assert found["answers"][0]["split"] == "test" and sum(found["answers"][0]["counts"].values()) > 0
+    said = forks.run(["compare", *runs, "--answers"], folder)
+    assert re.search(r"held-out answers \(test, \d+ problems\).*\n +\d+ gained, \d+ lost", said.stdout), said.stderr
+    said = forks.run(["compare", "--answers=1", runs[0]], folder)
+    assert said.returncode == 0 and "before training → after step" in said.stdout
     for words, part in (
         ([runs[0]], "nothing to compare with"),
         ([runs[0], "grid"], "holds a sweep, not a run: name its cells"),

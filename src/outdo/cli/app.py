@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 # The order and headings of `outdo --help`; a command that is not listed comes last.
 SECTIONS = {
@@ -28,6 +28,16 @@ class Sections(TyperGroup):
             if rows:
                 with formatter.section(head):
                     formatter.write_dl(rows)
+
+
+class OptionalCount(TyperCommand):
+    """A command whose option --answers may leave its number out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = zip(args, [*args[1:], ""], strict=True)
+        lacks = [word == "--answers" and not following.isdecimal() for word, following in pairs]
+        args = [f"{word}=5" if lack else word for word, lack in zip(args, lacks, strict=True)]
+        return super().parse_args(ctx, args)
 
 
 app = typer.Typer(

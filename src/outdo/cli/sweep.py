@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from typer import Argument, Option
 
-from outdo.cli.app import app
+from outdo.cli.app import OptionalCount, app
 from outdo.cli.train import exit_on_signal, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.parallel.ranks import refuse_several_processes
@@ -164,29 +164,45 @@ def _listed(values: Iterable[int]) -> str:
     return " or ".join(map(str, sorted(set(values))))
 
 
-@app.command()
+@app.command(cls=OptionalCount)
 def compare(
     runs: Annotated[list[Path], Argument(help="Run folders; the others are compared with the first.")],
+    answers: Annotated[
+        int | None,
+        Option("--answers", metavar="[N]", min=0, help="Print N answers gained and lost; 5 if N is left out."),
+    ] = None,
     as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Compare runs: the keys in which they differ, the result of each, and whether the difference is more than noise.
 
+    --answers prints held-out answers side by side; of one run, before and after training.
+
     \b
       outdo compare runs/ONE runs/TWO
+      outdo compare runs/ONE runs/TWO --answers
+      outdo compare runs/ONE --answers 10
     """
     from outdo.doctor.compare import describe_sides
+    from outdo.sweeps import answers as answer_changes
     from outdo.sweeps import compare as compared
 
-    if len(runs) < 2:
-        raise RecipeError("one run has nothing to compare with: name two or more")
+    if len(runs) < 2 and answers is None:
+        raise RecipeError("one run has nothing to compare with: name two or more, or add --answers")
     skipped: list[str] = []
     sides = compared.read(runs, skipped)
     _report_skipped(skipped)
+    changes, missing = answer_changes.all_changes(runs)
     if as_json:
-        print(json.dumps(compared.as_json(sides), indent=2))
+        print(
+            json.dumps(compared.as_json(sides) | {"answers": answer_changes.as_json(changes, answers or 0)}, indent=2)
+        )
         return
     console = Console(highlight=False)
-    for part in compared.tables(sides, console.width):
+    for part in compared.tables(sides, console.width) if len(sides) > 1 else ():
         console.print(part)
     for line in describe_sides(sides):
+        console.print(line, markup=False, soft_wrap=True)
+    for line in [line for one in changes for line in answer_changes.lines(one, answers or 0)]:
+        console.print(line, markup=False, soft_wrap=True)
+    for line in missing if answers is not None else ():
         console.print(line, markup=False, soft_wrap=True)

@@ -112,14 +112,21 @@ def make_context(
 def _report(result: Result, out: Console) -> None:
     """The result, where it is, and what to do next."""
     from outdo.cli.eval_command import eval_commands
+    from outdo.report.cost import describe_cost, read_cost
+    from outdo.report.held_out import find_changes
     from outdo.runs.layout import report_path, row_path
     from outdo.training.console import print_whole, stages_table, summary
 
     if result.stages or result.after:
         out.print()
         print_whole(out, stages_table(result.stages) if result.stages else summary(result.before, result.after))
+    folders = [result.folder / stage.name for stage in result.stages] or [result.folder]
+    for index, one in enumerate(find_changes(folders, result.folder)):
+        line = f"{'' if index else 'answers':<10}{one.split}: {one.describe()}"
+        out.print(line if index else f"\n{line}", markup=False, soft_wrap=True)
     best = f" (the best: {result.best.describe()})" if result.best else ""
     out.print(f"\nmodel     {result.model}{best}", markup=False, soft_wrap=True)
+    out.print(f"cost      {describe_cost(read_cost(result.folder))}", markup=False, soft_wrap=True)
     files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
     out.print(f"numbers   {numbers}", markup=False, soft_wrap=True)

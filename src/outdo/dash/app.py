@@ -12,6 +12,8 @@ from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from outdo.dash import models, page
+from outdo.dash.answers import Show as AnswerShow
+from outdo.dash.answers import answers_page
 from outdo.dash.guard import LOOPBACK, Guard
 from outdo.dash.live import Live, parse_event_id
 from outdo.dash.places import SWEEP, Places, UnknownId
@@ -92,7 +94,8 @@ def make_api(root: Path) -> FastAPI:
     def unknown(request: Request, error: UnknownId) -> Response:
         return JSONResponse({"detail": str(error)}, status_code=404)
 
-    for add in (_add_runs, _add_numbers, _add_groups, _add_prompts, _add_comparisons, _add_live, _add_pages):
+    adders = (_add_runs, _add_numbers, _add_groups, _add_prompts, _add_answers, _add_comparisons, _add_live, _add_pages)
+    for add in adders:
         add(app, state)
     return app
 
@@ -237,6 +240,25 @@ def _add_prompts(app: FastAPI, state: ApiState) -> None:
     def improved(run: RunId, limit: Annotated[int, Query(ge=1, le=1000)] = 24) -> Response:
         """Prompts that were sampled at two steps or more, the largest gain first."""
         return answer_json(improved_prompts(state.reader(run), limit))
+
+
+def _add_answers(app: FastAPI, state: ApiState) -> None:
+    @_get(app, "/api/answers", models.AnswerPage)
+    def answers(
+        run: RunId,
+        other: Annotated[str, Query(max_length=4096, description="another run; the same if empty")] = "",
+        split: Annotated[str, Query(max_length=1000, description="the first that was evaluated if empty")] = "",
+        before: Annotated[int | None, Query(ge=0, le=MAX_EXACT_INT, description="steps done, of `run`")] = None,
+        after: Annotated[int | None, Query(ge=0, le=MAX_EXACT_INT, description="steps done, of `other`")] = None,
+        show: AnswerShow = "all",
+        q: Annotated[str, Query(max_length=1000, description="words in the prompt or an answer")] = "",
+        limit: Annotated[int, Query(ge=1, le=500)] = 24,
+        offset: Annotated[int, Query(ge=0, le=MAX_EXACT_INT)] = 0,
+    ) -> Response:
+        """Held-out answers of two evaluations side by side: gained, lost, right in both, in neither."""
+        sides = (run, state.reader(run)), (other or run, state.reader(other or run))
+        page = slice(offset, offset + limit)
+        return answer_json(answers_page(sides, split, (before, after), show, q, page))
 
 
 def _add_comparisons(app: FastAPI, state: ApiState) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from outdo.doctor.report import FindingRecord
 from outdo.doctor.summary import RunSummary
+from outdo.evals.changes import Changes
 from outdo.metrics.catalogue import Signal
 from outdo.runs.curves import Curves, EvalRecord
 from outdo.runs.groups import GroupRecord, GroupStats, TokenRecord
@@ -80,6 +81,24 @@ class PromptGain(Record):
 
 class Improved(PartialRecord):
     prompts: list[PromptGain]
+
+
+class EvalChoice(Record):
+    """The evaluations of a split whose answers are kept, by the number of steps done."""
+
+    split: str
+    steps: list[int]
+
+
+class AnswerPage(PartialRecord):
+    """Held-out answers side by side: the splits that both runs have, the evaluations of each, and of the two that are
+    compared the counts and one page of problems, `total` in all. `changes` is null where there are none."""
+
+    splits: list[str]
+    evaluations: list[EvalChoice]
+    others: list[EvalChoice]
+    changes: Changes | None = None
+    total: int = 0
 
 
 class SweepPage(SweepSummary, PartialRecord):

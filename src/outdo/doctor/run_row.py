@@ -19,6 +19,7 @@ from outdo.doctor.summary import RunSummary, first_and_last
 from outdo.errors import RunError
 from outdo.metrics.estimate import wilson
 from outdo.metrics.limits import KL_CRITICAL
+from outdo.runs import usage
 from outdo.runs.files import is_locked
 from outdo.runs.groups import rewards_of
 from outdo.runs.index import read_locations
@@ -75,6 +76,7 @@ def _read(folder: Path, manifest: Manifest, skipped: list[str]) -> RunRow:
         ends=steps if len(steps) <= 2 * TAIL else [*steps[:TAIL], *steps[-TAIL:]],
         evals=evals,
         seconds=_total(steps, "time/step"),
+        used=usage.device_seconds(manifest.model_dump(), _total(steps, "time/step") or 0.0),
         tokens=_total(steps, "tokens"),
         noise=noise,
         findings=diagnose(history) if history else [],
@@ -93,6 +95,7 @@ def view_run_row(reader: RunReader, summary: RunSummary) -> tuple[RunRow, list[s
         "num_steps": len(frame),
         "ends": frame.rows(ends),
         "seconds": column_sum(frame, "time/step") or None,
+        "used": usage.device_seconds(reader.manifest()[0], column_sum(frame, "time/step")),
         "tokens": column_sum(frame, "tokens"),
         "noise": advantage_noise(map(rewards_of, groups)),
         "findings": [finding for finding in findings_of(reader).findings if not finding.past],
@@ -113,6 +116,7 @@ def _run_row(
     ends: Sequence[JsonRow],  # the first and the last steps
     evals: Sequence[JsonRow],
     seconds: float | None,
+    used: float,  # device-seconds
     tokens: float | None,
     noise: float | None,
     findings: Sequence[Finding | FindingRecord],
@@ -125,6 +129,8 @@ def _run_row(
         **{name: mean_of(ends[-TAIL:], name) for name in SIGNALS},
         "tokens_per_s": tokens / seconds if tokens and seconds else None,
         "seconds": seconds,
+        "device_seconds": used or None,
+        "price": usage.price_of(recipe, used),
         "adv_noise": noise,
         "findings": [finding.code for finding in findings if finding.code not in HARMLESS],
     }

@@ -10,6 +10,7 @@ import numpy as np
 
 from outdo.metrics.estimate import wilson
 from outdo.runs import manifest as manifests
+from outdo.runs import usage
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
 from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
@@ -60,14 +61,17 @@ class RunSummary(PartialRecord):
 
 
 class RunPage(PartialRecord):
-    """A run's facts and its cost: sampled tokens, seconds of its steps, and these times its devices."""
+    """A run's facts and its cost: tokens that were sampled and trained on (those of SFT too), seconds of its steps, and
+    device-seconds of all of it, with warm-up and evaluations; the price where the recipe has one per hour."""
 
     summary: RunSummary
     recipe: dict[str, Any]
     facts: dict[str, Any]
     tokens: int
+    trained_tokens: int
     seconds: float
     device_seconds: float
+    price: float | None = None
     answers: int
     memory: int | None = None
     phases: dict[str, float]
@@ -159,14 +163,17 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
     memory = memory[np.isfinite(memory)]
     with np.errstate(all="ignore"):
         counts = np.round(frame.get("tokens") / frame.get("len_mean"))  # of each step's answers
+    used = usage.device_seconds(manifest, seconds)
     facts = {key: value for key, value in manifest.items() if key not in ("recipe", "status", "why")}
     return RunPage(
         summary=summary,
         recipe=reader.recipe,
         facts=facts,
         tokens=int(column_sum(frame, "tokens")),
+        trained_tokens=int(column_sum(frame, "trained_tokens") + column_sum(reader.sft.frame(), "tokens")),
         seconds=seconds,
-        device_seconds=seconds * (as_int(manifest.get("world_size")) or 1),
+        device_seconds=used,
+        price=usage.price_of(reader.recipe, used),
         answers=int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)])),
         memory=as_int(float(memory.max())) if len(memory) else None,
         phases=_phases(frame),

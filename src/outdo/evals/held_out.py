@@ -6,12 +6,13 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outdo.errors import BrokenGraders
 from outdo.metrics.estimate import mean_interval, pass_at_k, wilson
 from outdo.rewards.compose import Rewards, grade_all
+from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 MAX_TRUNCATED_BATCH = 2048  # answers in one call where top_p, top_k or min_p keeps a list of tokens at every position
@@ -61,6 +62,7 @@ class Evaluation:
     top_p: float = 1.0  # of the sampled answers, as temperature
     top_k: int = 0
     min_p: float = 0.0
+    answers: tuple[HeldOutAnswer, ...] = field(default=(), repr=False, compare=False)  # of a run, which keeps them
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Evaluation:
@@ -131,7 +133,8 @@ def evaluate_prompts(
     ks: Sequence[int] = (),
 ) -> Evaluation:
     """One greedy answer to each prompt, then `samples` by `params`."""
-    return summarize(sample_and_grade(prompts, sampler, rewards, params, samples, seed), split, ks, params)
+    graded = sample_and_grade(prompts, sampler, rewards, params, samples, seed)
+    return replace(summarize(graded, split, ks, params), answers=held_out_answers(graded.greedy, graded.sampled))
 
 
 def sample_and_grade(

@@ -105,6 +105,7 @@ class LocalLearner(BaseLearner):
         stats["loss"] = totals["loss"] / max(totals["updates"], 1)
         stats["grad_norm"] = totals["grad_norm"] / max(totals["applied"], 1)
         stats |= {"lr": rate, "beta": self.beta, "skipped_updates": totals["updates"] - totals["applied"]}
+        stats["tokens"] = totals["tokens"]
         if recipe.kl_target is not None:
             self.beta = adapt_beta(self.beta, stats["kl"], recipe.kl_target)
         return stats

@@ -257,10 +257,11 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "tokens",
         "Tokens",
-        "sampled tokens of the step",
+        "sampled tokens of the step; and tokens that updates were computed from, counted once per pass",
         "steady, or grows with success",
         "grows: see length",
         "machine",
+        also=("trained_tokens",),
         unit="tokens",
     ),
     Signal(

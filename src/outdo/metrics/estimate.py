@@ -113,6 +113,16 @@ def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) 
     return Difference(n, a - b, a - b - reach[0], a - b + reach[1])
 
 
+def mcnemar(gained: int, lost: int) -> float:
+    """McNemar's test on paired yes and no answers: the two-sided p-value of so uneven a split of those that changed,
+    if either way were as likely. Exact up to a thousand changes, beyond that by the normal approximation."""
+    n = gained + lost
+    if n > 1000:
+        return math.erfc(max(0, abs(gained - lost) - 1) / math.sqrt(2 * n))
+    tail = sum(math.comb(n, i) for i in range(min(gained, lost) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
 def ratio_difference(sums: Sequence[float], counts: Sequence[int], z: float = Z) -> Difference:
     """A mean over all tokens, from each text's sum and number of tokens. Texts are the unit: tokens of one text are not
     independent. One text alone has no variance: its interval is unbounded."""

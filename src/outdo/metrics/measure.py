@@ -75,6 +75,7 @@ def measure(
         "step_kl": learned.get("step_kl"),
         "skipped_updates": learned.get("skipped_updates"),
         "tokens": tokens,
+        "trained_tokens": learned.get("tokens"),
         "tokens_per_s": tokens / seconds,
         "time/step": seconds,
         **{f"time/{phase}": spent for phase, spent in clock.spent.items()},

@@ -170,6 +170,7 @@ class Recipe(BaseModel):
     hub_private_repo: bool | None = None  # default: as the hub does it for you
     hub_revision: str | None = None  # branch to upload to; default: main
     log_tokens: int = Field(1, ge=0)  # groups per step whose tokens, log-probabilities and ratios are logged
+    price_per_hour: float | None = Field(None, ge=0)  # of one device, in your currency: reports then show the cost
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class

@@ -11,8 +11,11 @@ from typing import Any
 from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.summary import RunPage, RunSummary, run_page, summarize
 from outdo.errors import PlaceError
+from outdo.evals.changes import Changes
 from outdo.recipe.schema import Recipe
 from outdo.report.examples import Example, find_examples
+from outdo.report.held_out import find_changes
+from outdo.runs import usage
 from outdo.runs.curves import EvalRecord, Metrics, eval_records, load_curves
 from outdo.runs.manifest import manifest_path
 from outdo.runs.reader import JsonRow
@@ -34,6 +37,7 @@ class RunFacts:
     eval_rows: list[JsonRow]  # with the intervals of pass@k
     findings: list[FindingRecord]
     examples: list[Example]
+    changes: list[Changes]  # of held-out answers, by split
     stages: list[RunSummary]  # the runs of a run with stages
     problems: list[str]
 
@@ -50,8 +54,7 @@ def read_facts(folder: Path) -> RunFacts:
     if not isinstance(manifest.get("recipe"), dict):
         why = unread[0] if unread else f"its {manifest_path(folder).name} has no recipe"
         raise PlaceError(f"{folder} holds no run: {why}")
-    stages = _stages(folder, manifest.get("stages"))
-    page = run_page(reader, _over_stages(summarize(folder, folder, "."), stages))
+    page, stages = read_page(reader)
     findings = findings_of(reader)
     metrics, sft = (load_curves(file, POINTS) for file in (reader.metrics, reader.sft))
     return RunFacts(
@@ -63,9 +66,24 @@ def read_facts(folder: Path) -> RunFacts:
         eval_rows=reader.evals.all(),
         findings=findings.findings,
         examples=find_examples(reader),
+        changes=find_changes([folder / stage.id for stage in stages] or [folder], folder),
         stages=stages,
         problems=list(dict.fromkeys([*page.trouble, *findings.trouble, *sft.trouble])),
     )
+
+
+def read_page(reader: RunReader) -> tuple[RunPage, list[RunSummary]]:
+    """The run and its stages: tokens are those of all stages, and the device time is at least theirs."""
+    folder = reader.folder
+    stages = _stages(folder, reader.manifest()[0].get("stages"))
+    page = run_page(reader, _over_stages(summarize(folder, folder, "."), stages))
+    if not stages:
+        return page, []
+    pages = [run_page(RunReader(folder, folder / stage.id), stage) for stage in stages]
+    counts = {name: sum(getattr(each, name) for each in pages) for name in ("tokens", "trained_tokens", "answers")}
+    used = max(page.device_seconds, sum(each.device_seconds for each in pages))
+    costs = {**counts, "device_seconds": used, "price": usage.price_of(page.recipe, used)}
+    return page.model_copy(update=costs), stages
 
 
 def _stages(folder: Path, names: Any) -> list[RunSummary]:

@@ -164,7 +164,7 @@ def answers(facts: RunFacts) -> Raw | None:
     is_paired = any(example.before and example.after for example in facts.examples)
     note = "The same prompts early and late." if is_paired else "Prompts of the first and the last recorded step."
     examples = [_example(example) for example in facts.examples]
-    return section("Answers before and after", el("p", note, class_="dim"), examples, id_="answers")
+    return section("Training answers, early and late", el("p", note, class_="dim"), examples, id_="answers")
 
 
 def _example(example: Example) -> Raw:

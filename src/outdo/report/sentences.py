@@ -13,6 +13,7 @@ import yaml
 
 from outdo.doctor.summary import RunPage, Success
 from outdo.report.facts import DEFAULTS, RunFacts
+from outdo.runs import usage
 
 NOT_REPEATED = ("output_dir", "resume")  # keys about the folder, not about the run
 
@@ -72,7 +73,10 @@ def _cost(facts: RunFacts) -> str:
 
 
 def duration(page: RunPage) -> float | None:
-    """Seconds from the start to the end; of the steps where it has not ended."""
+    """Seconds that it was running, without the time between a stop and a resume; of a run of an older version, from its
+    start to its end."""
+    if seconds := usage.running_seconds(page.facts):
+        return seconds
     try:
         ends = [datetime.fromisoformat(text or "") for text in (page.summary.started, page.summary.ended)]
         return (ends[1] - ends[0]).total_seconds()

@@ -14,7 +14,9 @@ from typing import Any
 
 from outdo.report import page
 from outdo.report.charts import as_data, grpo_charts, sft_charts
+from outdo.report.cost import cost
 from outdo.report.facts import RunFacts, read_facts
+from outdo.report.held_out import held_out_answers
 from outdo.report.html import Raw, el, joined
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import report_path
@@ -55,9 +57,11 @@ def report_page(facts: RunFacts) -> str:
         page.stages(facts),
         page.findings(facts),
         page.evaluation(facts),
+        held_out_answers(facts.changes),
         page.curves(charts, supervised, facts.page.summary.kind == "sft"),
         page.answers(facts),
         page.time_spent(facts),
+        cost(facts.page),
         page.recipe(facts),
         page.repeat(facts),
         el("footer", f"Written by outdo {versions.get('outdo', '')}", class_="dim"),

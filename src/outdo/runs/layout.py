@@ -6,6 +6,7 @@ evals.jsonl     a row per evaluation
 sft.jsonl       a row per update of supervised training
 findings.jsonl  what the doctor reported, and when
 groups/         the answers themselves, a file per hundred steps
+held_out/       the held-out problems, and the greedy answer to each, a file per evaluation (`held_out.py`)
 checkpoints/    what the run resumes from, each complete or absent (`checkpoint.py`)
 before-N/       rows and checkpoints from before the run was restarted
 halted-step-N.jsonl   the answers of a step whose update failed
@@ -27,6 +28,8 @@ SFT = "sft.jsonl"
 FINDINGS = "findings.jsonl"
 ROW_FILES = (METRICS, EVALS, SFT, FINDINGS)
 GROUPS = "groups"
+HELD_OUT = "held_out"
+PROBLEMS = "problems.jsonl"  # of held_out/
 CHECKPOINTS = "checkpoints"
 REFERENCE = "reference"
 MODEL = "model"
@@ -34,7 +37,9 @@ ADAPTER = "adapter"
 REPORT = "report.html"
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
 START, DATA = "start", "data"  # what was given as objects
-SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, START, DATA})  # that hold no other run
+SUBFOLDERS = frozenset(
+    {GROUPS, HELD_OUT, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, START, DATA}
+)  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/
 
@@ -54,6 +59,16 @@ def start_folder(folder: Path) -> Path:
 
 def data_folder(folder: Path) -> Path:
     return folder / DATA
+
+
+def answer_file(folder: Path, step: int) -> Path:
+    """The answers of the evaluation after so many steps."""
+    return folder / HELD_OUT / f"step-{step:06d}.jsonl"
+
+
+def held_out_files(folder: Path) -> list[Path]:
+    """The file of problems, and every file of answers in the order of their steps."""
+    return sorted((folder / HELD_OUT).glob("*.jsonl"))
 
 
 def report_path(folder: Path) -> Path:

@@ -37,6 +37,7 @@ class Manifest(BaseModel):
     data: Any = None  # a fingerprint of the data set
     lessons: Any = None  # a fingerprint of the demonstrations
     reward_files: Any = None  # a hash of each of the user's reward files
+    segments: Any = None  # when each process that worked on it began, and for how many seconds
     resumed: Any = None  # the steps that it was resumed at
     stages: Any = None  # names of the stages' folders
     model: Any = None  # of a harvest: the model that was sampled
@@ -107,8 +108,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         write_atomic(path, json.dumps(manifest.as_json(), indent=2, default=str) + "\n")
 
 
-def timestamp() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+def timestamp(ago: float = 0.0) -> str:
+    """Of now, or of so many seconds ago."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(time.time() - ago))
 
 
 def library_versions() -> dict[str, str]:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from outdo.errors import Halted, OutdoError, RecipeError, RunError
-from outdo.runs import layout
+from outdo.runs import layout, usage
 from outdo.runs.files import acquire_lock, disk_errors, fsync
+from outdo.runs.held_out import HeldOutAnswer
 from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_manifest, timestamp, write_manifest
+from outdo.runs.reader import read_rows
 from outdo.types import Group
 
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
@@ -29,17 +31,24 @@ class RunWriter:
         self.checkpoints, self.reference_folder = folder / layout.CHECKPOINTS, folder / layout.REFERENCE
         self.model_folder, self.adapter_folder = folder / layout.MODEL, folder / layout.ADAPTER
         self.demonstrations = folder / layout.DEMONSTRATIONS
+        self._began: float | None = None  # when this process began to work on the run; None: it does not
+        self._is_counting = False
+        self._written = 0.0  # when it last wrote the manifest
 
     @classmethod
-    def create(cls, folder: Path, recipe: Mapping[str, Any], facts: Mapping[str, Any]) -> RunWriter:
-        """A new folder. One that already holds a run is never overwritten."""
+    def create(
+        cls, folder: Path, recipe: Mapping[str, Any], facts: Mapping[str, Any], began: float | None = None
+    ) -> RunWriter:
+        """A new folder. One that already holds a run is never overwritten. `began` is when the work on it began, by
+        `time.monotonic`, where that was earlier."""
         if holds_run(folder):
             raise RecipeError(f"output_dir={folder} already holds a run: choose another folder, or move that one away")
         manifest = new_manifest(dict(recipe), dict(facts))
         with disk_errors(folder, "set output_dir elsewhere"):
             (folder / layout.GROUPS).mkdir(parents=True, exist_ok=True)
         run = cls(folder, manifest, acquire_lock(folder))
-        write_manifest(folder, manifest)
+        run._began = began
+        run.update_manifest(status="running")
         return run
 
     @classmethod
@@ -51,7 +60,9 @@ class RunWriter:
             is_stage = manifest.kind == "harvest"
             how = "the recipe that it is a stage of" if is_stage else f"outdo train --resume {folder}"
             raise RecipeError(f"{folder} is a run of kind {manifest.kind}, not {kind}: resume it with {how}")
-        return cls(folder, manifest, acquire_lock(folder))
+        run = cls(folder, manifest, acquire_lock(folder))
+        run._began = time.monotonic()  # it counts once the run is running again
+        return run
 
     @contextmanager
     def until_done(self) -> Iterator[None]:
@@ -80,6 +91,19 @@ class RunWriter:
         pairs = itertools.zip_longest(groups, tokens)
         self._append(layout.group_file(self.folder, step), [_group_row(step, *pair) for pair in pairs])
         self._append(self.folder / layout.METRICS, [{"step": step, **_rounded(row)}])
+
+    def record_answers(self, step: int, split: str, answers: Sequence[HeldOutAnswer]) -> None:
+        """The answers of an evaluation. A problem is written once, with the first of its answers."""
+        if not answers:
+            return
+        problems = self.folder / layout.HELD_OUT / layout.PROBLEMS
+        with disk_errors(problems):
+            problems.parent.mkdir(exist_ok=True)
+        known = {(row.get("split"), row.get("key")) for row in read_rows(problems, [])}
+        new = [one.problem_row(split) for one in answers if (split, one.key) not in known]
+        if new:
+            self._append(problems, new)
+        self._append(layout.answer_file(self.folder, step), [one.row(step, split) for one in answers])
 
     def record_eval(self, row: Mapping[str, Any]) -> None:
         self._append(self.folder / layout.EVALS, [row])
@@ -129,15 +153,30 @@ class RunWriter:
         return place
 
     def update_manifest(self, **facts: Any) -> None:
-        self.manifest = self.manifest.updated(**facts)
+        """Also counts the time that this process has worked on the run, from the first status `running` on."""
+        now, segments = time.monotonic(), self.manifest.segments
+        if facts.get("status") == "running" and not self._is_counting:
+            self._began = now if self._began is None else self._began
+            segments, self._is_counting = usage.add_segment(segments, timestamp(now - self._began)), True
+        if self._is_counting and self._began is not None:
+            facts["segments"] = usage.with_seconds(segments, now - self._began)
+        self.manifest, self._written = self.manifest.updated(**facts), now
         write_manifest(self.folder, self.manifest)
+
+    def heartbeat(self) -> None:
+        """Writes how long the run has worked, now and then: a process that is killed has no other chance. A disk that
+        fails this fails the rows too, and is reported there."""
+        if time.monotonic() - self._written > usage.HEARTBEAT:
+            with suppress(RunError):
+                self.update_manifest()
 
     def finish(self, status: Status, why: str = "") -> None:
         self.update_manifest(status=status, why=why, ended=timestamp())
+        self._is_counting, self._began = False, None
 
     def _row_files(self) -> list[Path]:
         rows = [self.folder / name for name in layout.ROW_FILES if (self.folder / name).exists()]
-        return [*rows, *layout.group_files(self.folder)]
+        return [*rows, *layout.group_files(self.folder), *layout.held_out_files(self.folder)]
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         with disk_errors(path), path.open("a", encoding="utf-8") as file:

@@ -29,6 +29,8 @@ TABLE_ROWS = {  # signal -> title and format
     "adv_noise": ("advantage noise", "{:.3f}"),
     "steps": ("steps", "{:d}"),
     "seconds": ("seconds", "{:.0f}"),
+    "device_seconds": ("device-seconds", "{:,.0f}"),
+    "price": ("price", "{:.4g}"),
     "tokens_per_s": ("tokens/s", "{:,.0f}"),
 }
 
@@ -84,6 +86,8 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
     for k in sorted({k for side in shown for k in side.row["passes"]}, key=lambda k: int(k[5:])):
         table.add_row(k, *(format_share(side.row["passes"].get(k, {}).get("value")) for side in shown))
     for name, (title, how) in TABLE_ROWS.items():
+        if name == "price" and all(side.row[name] is None for side in sides):
+            continue
         table.add_row(title, *(number(side.row[name], how) for side in shown))
     return table
 

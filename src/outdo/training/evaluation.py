@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 
 from outdo.evals.from_recipe import eval_params
 from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
+from outdo.runs.held_out import HeldOutAnswer, read_answers
 from outdo.runs.reader import read_evals
 from outdo.runs.writer import RunWriter
 from outdo.seeds import seed_of
@@ -30,7 +33,7 @@ class Evaluator:
 
     def recorded(self, step: int) -> list[Evaluation]:
         """What was measured at that step before the run was resumed."""
-        return [Evaluation.of(row) for row in read_evals(self.writer.folder) if row["step"] == step]
+        return recorded_evals(self.writer.folder, step)
 
     def carried_over(self) -> list[Evaluation]:
         """What an earlier run measured of the model that this one starts from, if it used the same problems."""
@@ -50,6 +53,16 @@ class Evaluator:
             for split, prompts in splits.items()
             if split not in done
         ]
+
+
+def recorded_evals(folder: Path, step: int) -> list[Evaluation]:
+    """What a run measured after so many steps, with the answers that it kept."""
+    rows = [row for row in read_evals(folder) if row["step"] == step]
+    answers = [(row.get("split"), HeldOutAnswer.of(row)) for row in read_answers(folder, step, skipped=[])]
+    return [
+        replace(Evaluation.of(row), answers=tuple(one for split, one in answers if split == row["split"]))
+        for row in rows
+    ]
 
 
 def eval_splits(recipe: Recipe, task: Task) -> list[str]:

@@ -49,17 +49,21 @@ class Recorder(Callback):
 
     def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
         run.writer.record_sft(row)
+        run.writer.heartbeat()
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         metrics |= {"memory": float(peak_memory(run.policy.device)), "time/save": self.saving}
         metrics["time/step"] = (metrics["time/step"] or 0.0) + self.saving
         self.saving = 0.0
         run.writer.record_step(step, metrics, groups, logged_tokens(run, groups[: run.recipe.log_tokens]))
+        run.writer.heartbeat()
 
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         with run.uninterruptible():
             for evaluation in evaluations:
+                run.writer.record_answers(step, evaluation.split, evaluation.answers)
                 run.writer.record_eval(evaluation.row(step))
+            run.writer.heartbeat()
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         run.writer.record_finding(step, finding.row())

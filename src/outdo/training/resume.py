@@ -29,7 +29,7 @@ FREE = {
     *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
     *("early_stopping_patience", "early_stopping_threshold"),
     *("kl_steps", "kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
-    *("report_to", "run_name", "project", "save_strategy", "eval_strategy", "load_best_model_at_end"),
+    *("report_to", "run_name", "project", "price_per_hour", "save_strategy", "eval_strategy", "load_best_model_at_end"),
     *("metric_for_best_model", "greater_is_better", "push_to_hub", "hub_model_id", "hub_private_repo", "hub_revision"),
 }
 

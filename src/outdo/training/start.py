@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
-from outdo.evals.held_out import Evaluation
 from outdo.learn.memory import with_kl_steps
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
@@ -26,6 +26,7 @@ from outdo.tasks.task import Task
 from outdo.training import resume
 from outdo.training.best import Best
 from outdo.training.context import Result, RunContext
+from outdo.training.evaluation import recorded_evals
 from outdo.training.plan import policy_for
 from outdo.training.run import ResumePoint, TrainingRun
 
@@ -71,6 +72,7 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
 
 def _start(context: RunContext) -> Opened:
     """A new run. What cannot work is refused before a folder is made."""
+    began = time.monotonic()
     recipe, task, reporter = context.recipe, context.task, context.reporter
     if recipe.reward_audit and context.rewards and context.kind == "grpo":
         refuse_unfit_rewards(context.rewards, task, recipe.seed)
@@ -91,7 +93,7 @@ def _start(context: RunContext) -> Opened:
         "reward_files": resume.reward_files(context.rewards),
         "overlap": overlap.row() if overlap else None,
     }
-    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
+    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts, began)
     try:
         context.given.write(folder, policy)
     except BaseException as error:
@@ -172,9 +174,8 @@ def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
 
 def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> Result:
     """What a run that is done came to, after so many steps or its last."""
-    rows = list(read_evals(folder))
-    steps = max((row["step"] for row in rows), default=0) if steps is None else steps
-    before, after = ([Evaluation.of(row) for row in rows if row["step"] == step] for step in (0, steps))
+    steps = max((row["step"] for row in read_evals(folder)), default=0) if steps is None else steps
+    before, after = (recorded_evals(folder, step) for step in (0, steps))
     manifest = read_manifest(folder)
     best = Best(**manifest.best) if isinstance(manifest.best, dict) else None
     return Result(folder, folder / layout.MODEL, before, after, recipe, best=best)

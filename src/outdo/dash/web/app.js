@@ -2,6 +2,7 @@
 import { h, state } from "./dom.js";
 import { here } from "./route.js";
 import { visible } from "./text.js";
+import * as answers from "./answers.js";
 import * as compare from "./compare.js";
 import * as curves from "./curves.js";
 import * as findings from "./findings.js";
@@ -12,12 +13,12 @@ import * as resources from "./resources.js";
 import * as runs from "./runs.js";
 import * as sweep from "./sweep.js";
 
-const VIEWS = { runs, run: curves, groups, prompt, findings, resources, recipe, compare, sweep };
+const VIEWS = { runs, run: curves, groups, prompt, answers, findings, resources, recipe, compare, sweep };
 const KEYS = [
   ["/", "filter the runs"],
   ["g then r", "all runs"],
-  ["1 … 5", "the run's curves, groups, findings, resources, recipe"],
-  ["← →", "read values of the focused chart; in Groups, previous and next step (Shift: ten)"],
+  ["1 … 6", "the run's curves, groups, held-out answers, findings, resources, recipe"],
+  ["← →", "read values of the focused chart; in Groups, the step (Shift: ten); in Held out, the evaluation"],
   ["+ − Esc", "zoom the focused chart in, out, and reset"],
   ["t", "dark or light theme"],
   ["?", "this list"],

@@ -1,4 +1,5 @@
 // Runs side by side: recipe keys that differ, results, and overlaid curves.
+import { significance } from "./answers.js";
 import { get } from "./api.js";
 import { chartGroup } from "./chart.js";
 import { cardsOf } from "./cards.js";
@@ -14,7 +15,8 @@ const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group
 const FIGURES = [
   ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"], ["group_diversity", "diversity"],
   ["informative", "informative"], ["len_mean", "length"], ["truncated", "truncated"], ["adv_noise", "advantage noise"],
-  ["steps", "steps"], ["seconds", "seconds"], ["tokens_per_s", "tokens/s"],
+  ["steps", "steps"], ["seconds", "seconds"],
+  ["device_seconds", "device-seconds"], ["price", "price"], ["tokens_per_s", "tokens/s"],
 ];
 
 export async function open(scope) {
@@ -32,12 +34,26 @@ export async function open(scope) {
   const shown = { runs, catalogue: chosen, group: chartGroup(), scope, ...looks };
   const cards = cardsOf(shown);
   scope.onClose(cards.remove);
-  const table = h("p.state.waiting", {}, "Loading figures …");
+  const table = h("p.state.waiting", {}, "Loading figures …"), answers = h("section.card", { hidden: true });
   page.replaceChildren(
     h("div.headline", {}, h("h1", {}, `${runs.length} runs side by side`),
       h("a.button", { href: to("run", { run: ids }) }, "Overlay curves")),
-    success(runs), table, cards.element);
+    success(runs), answers, table, cards.element);
+  fillAnswers(answers, ids, scope);
   table.replaceWith(tables(await figures, runs));
+}
+
+/** How many held-out answers each run gained and lost against the first. */
+async function fillAnswers(element, [first, ...others], scope) {
+  const pages = await Promise.all(others.map((other) =>
+    get("answers", { run: first, other, limit: 1 }, scope.signal).catch(() => null)));
+  const rows = others.map((other, i) => pages[i]?.changes && h("p", {},
+    h("a", { href: to("answers", { run: first, other }) }, visible(other)), " ", significance(pages[i].changes)));
+  if (!rows.some(Boolean)) return;
+  const split = pages.find((page) => page?.changes).changes.split;
+  element.hidden = false;
+  const how = h("small.dim", {}, `${visible(split)}, against the first run`);
+  element.replaceChildren(h("h2", {}, "Held-out answers", how), ...rows.filter(Boolean));
 }
 
 function success(runs) {

@@ -7,8 +7,8 @@ import { to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
-const TABS = [["run", "Curves"], ["groups", "Groups"], ["findings", "Findings"], ["resources", "Resources"],
-  ["recipe", "Recipe"]];
+const TABS = [["run", "Curves"], ["groups", "Groups"], ["answers", "Held out"], ["findings", "Findings"],
+  ["resources", "Resources"], ["recipe", "Recipe"]];
 
 /**
  * @param {any} scope @param {string} view the tab @param {any} about the answer of /api/run
@@ -72,8 +72,17 @@ function facts(summary, about) {
   ].filter(Boolean);
 }
 
-/** Seconds from its start to its end, or to now. */
+/**
+ * Seconds that it was running, without the time between a stop and a resume. Of a run in progress the manifest counts
+ * until its last write; runs of older versions have only their start and end.
+ */
 export function elapsed(summary, about) {
+  const segments = about.facts?.segments;
+  if (Array.isArray(segments) && segments.length) {
+    const last = parsed(segments.at(-1)?.started), running = summary.status === "running" && last;
+    const done = (running ? segments.slice(0, -1) : segments).reduce((sum, each) => sum + (each?.seconds || 0), 0);
+    return done + (running ? (Date.now() - last) / 1000 : 0);
+  }
   const from = parsed(summary.started);
   const until = parsed(summary.ended) ?? (summary.status === "running" ? new Date() : null);
   return from && until ? (until - from) / 1000 : (about.seconds ?? 0);

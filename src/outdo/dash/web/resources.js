@@ -24,7 +24,7 @@ export async function open(scope) {
   const body = h("div.resources");
   page.replaceChildren(head.element, body);
   let charts = [];
-  const price = { value: Number(query.get("price")) || 0 };
+  const price = { value: Number(query.get("price")) || held.about.recipe?.price_per_hour || 0 };
   const draw = () => {
     charts.forEach((each) => each.remove());
     charts = [];
@@ -127,6 +127,7 @@ function cost(about, price, draw) {
   return h("div.standing", {},
     fact("Tokens sampled", count(about.tokens), about.answers ? `${count(about.answers)} answers` : ""),
     fact("Device time", clock(seconds), `${Math.round(seconds).toLocaleString("en-GB")} device-seconds`),
+    about.trained_tokens > 0 && fact("Tokens trained on", count(about.trained_tokens), "SFT included"),
     about.tokens > 0 && fact("Per million tokens", clock((1e6 * seconds) / about.tokens), "of device time"),
     price.value > 0 && fact("Price", money.toFixed(money < 1 ? 4 : 2), `at ${price.value} per hour`),
     h("label.field", {}, h("span", {}, "Price of a device-hour"), field));
