@@ -37,6 +37,11 @@ def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
     return _score(successes / n, n, z)
 
 
+def share_interval(share: float, n: int, z: float = Z) -> tuple[float, float]:
+    """Wilson's interval of a share that n problems may not be able to have, such as 0.5 of 7."""
+    return _score(share, n, z)
+
+
 def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     """For the mean of values in [0, 1], one for each problem, such as its pass@k.
 
@@ -48,6 +53,26 @@ def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     n, mean = len(values), math.fsum(values) / len(values)
     flip_variance, variance = mean * (1.0 - mean), math.fsum((value - mean) ** 2 for value in values) / n
     return _score(mean, n * min(MAX_FLIPS, flip_variance / variance) if variance > 0.0 else n, z)
+
+
+def reward_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
+    """For the mean of rewards, one for each problem: `mean_interval` on the scale of the rewards. Of rewards of 0 and 1
+    it is Wilson's; it never leaves the range of what was paid, or 0 to 1 where that is wider."""
+    low, width = _scale(values)
+    down, up = mean_interval([_scaled(value, low, width) for value in values], z)
+    return low + width * down, low + width * up
+
+
+def _scale(values: Sequence[float]) -> tuple[float, float]:
+    """The least of the range and its width: 0 to 1, or further where a value lies outside."""
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError(f"an interval of {len(values)} rewards: needs at least one, all of them finite")
+    low = min(0.0, *values)
+    return low, max(1.0, *values) - low
+
+
+def _scaled(value: float, low: float, width: float) -> float:
+    return min(1.0, max(0.0, (value - low) / width))
 
 
 MAX_FLIPS = 1000.0  # that one problem counts for: beyond it the interval has no width to three decimals
@@ -111,6 +136,13 @@ def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) 
     down, up = (a - low_a, high_b - b), (high_a - a, b - low_b)
     reach = [math.sqrt(max(0.0, x * x - 2 * r * x * y + y * y)) for x, y in (down, up)]
     return Difference(n, a - b, a - b - reach[0], a - b + reach[1])
+
+
+def paired_rewards(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
+    """`paired_difference` of rewards, which may lie outside of 0 to 1, on the scale of both."""
+    low, width = _scale([*new, *old])
+    gap = paired_difference(*([_scaled(value, low, width) for value in values] for values in (new, old)), z)
+    return Difference(gap.n, gap.value * width, gap.low * width, gap.high * width)
 
 
 def ratio_difference(sums: Sequence[float], counts: Sequence[int], z: float = Z) -> Difference:

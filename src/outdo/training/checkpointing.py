@@ -11,6 +11,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from outdo.learn.update import BaseLearner
+from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.models.load import Policy, save_policy
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer
@@ -23,8 +24,11 @@ STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 class Checkpointer:
     """Writes one checkpoint at a time. A disk that is full costs a checkpoint, not the run: the one before is valid."""
 
-    def __init__(self, writer: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, writer: RunWriter, keep: int, eval_kind: str, notify: Callable[[str], None], eval_metric: str = "auto"
+    ) -> None:
         self.writer, self.keep, self.eval_kind, self.notify = writer, keep, eval_kind, notify
+        self.eval_metric = eval_metric
         self.last_step = -1  # of the last checkpoint that was written
         self._thread: threading.Thread | None = None
         self._writing = -1  # the step of the checkpoint that the thread writes
@@ -63,12 +67,15 @@ class Checkpointer:
             self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
 
     def _best(self) -> list[int]:
-        """The evaluated step with the highest success that has a checkpoint; of a mixture, summed over its tasks."""
+        """The evaluated step with the highest success or mean reward that has a checkpoint; of a mixture, summed over
+        its tasks."""
         saved = {checkpoint.step_of(folder) for folder in checkpoint.existing(self.writer.checkpoints)}
         scores: dict[int, float] = {}
-        for row in read_evals(self.writer.folder):
-            if row["step"] in saved and row["split"].partition("/")[0] == self.eval_kind:
-                scores[row["step"]] = scores.get(row["step"], 0.0) + row["success_rate"]
+        rows = [row for row in read_evals(self.writer.folder) if row["split"].partition("/")[0] == self.eval_kind]
+        name = FIELDS[deciding_metric(self.eval_metric, rows)]
+        for row in rows:
+            if row["step"] in saved:
+                scores[row["step"]] = scores.get(row["step"], 0.0) + row[name]
         return [max(scores, key=lambda step: (scores[step], step))] if scores else []
 
 

@@ -52,7 +52,8 @@ class TrainingRun(Generic[L]):
         self.uninterruptible: interrupts.Uninterruptible = nullcontext
         self.evaluator = Evaluator(context.recipe, context.task, context.rewards, writer, context.prior_evals)
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
-        self.checkpointer = Checkpointer(writer, context.recipe.save_total_limit, kind, context.reporter.note)
+        limit, metric = context.recipe.save_total_limit, context.recipe.eval_metric
+        self.checkpointer = Checkpointer(writer, limit, kind, context.reporter.note, metric)
         self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
