@@ -40,7 +40,8 @@ def test_list_runs(two: Served) -> None:
     assert {"first", "sweep/cell-a"} <= set(found)
     first = found["first"]
     assert (first["status"], first["steps"], first["max_steps"], first["task"]) == ("done", 30, 30, "arithmetic")
-    assert first["before"] == {"split": "test", "success": 0.1, "low": 0.0, "high": 0.4}
+    before = {"split": "test", "success": 0.1, "low": 0.0, "high": 0.4, "sampled": 0.2, "reward": None}
+    assert first["before"] == before and [each["split"] for each in first["splits"]] == ["test"]
     assert first["after"]["success"] == 0.9 and first["spark"][0] == 0.0 and first["spark"][-1] == 1.0
     assert len(first["spark"]) == 30 and first["trouble"] == []
     assert found["sweep/cell-a"]["status"] == "running" and found["sweep/cell-a"]["ended"] is None

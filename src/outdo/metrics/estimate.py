@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Z = 1.96
+Interval = Callable[[Sequence[float], float], tuple[float, float]]  # of a mean, from a value for each problem
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -57,8 +58,14 @@ def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
 
 def reward_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     """For the mean of rewards, one for each problem: `mean_interval` on the scale of the rewards. Of rewards of 0 and 1
-    it is Wilson's; it never leaves the range of what was paid, or 0 to 1 where that is wider."""
+    it is Wilson's; it never leaves the range of what was paid, or 0 to 1 where that is wider.
+
+    Where all are equal, as many problems as Wilson allows may be paid the least or the most of that range instead.
+    """
     low, width = _scale(values)
+    if len(set(values)) == 1:
+        unseen = wilson(0, len(values), z)[1]
+        return values[0] - unseen * (values[0] - low), values[0] + unseen * (low + width - values[0])
     down, up = mean_interval([_scaled(value, low, width) for value in values], z)
     return low + width * down, low + width * up
 
@@ -121,14 +128,16 @@ class Difference:
         return self.low <= 0.0 <= self.high
 
 
-def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
+def paired_difference(
+    new: Sequence[float], old: Sequence[float], z: float = Z, interval: Interval = mean_interval
+) -> Difference:
     """Mean of `new` minus mean of `old`, values in [0, 1] paired by problem.
 
     Newcombe's square-and-add interval (1998, method 10): the two means' own intervals, corrected for their
     correlation. For values of 0 and 1 it is his; for pass@k it uses `mean_interval`.
     """
     n, a, b = len(new), math.fsum(new) / len(new), math.fsum(old) / len(old)
-    (low_a, high_a), (low_b, high_b) = mean_interval(new, z), mean_interval(old, z)
+    (low_a, high_a), (low_b, high_b) = interval(new, z), interval(old, z)
     covariance = math.fsum((x - a) * (y - b) for x, y in zip(new, old, strict=True)) / n
     covariance = max(0.0, covariance - 0.5 / n) if covariance > 0 else covariance
     spread = math.sqrt(math.fsum((x - a) ** 2 for x in new) * math.fsum((y - b) ** 2 for y in old)) / n
@@ -139,10 +148,8 @@ def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) 
 
 
 def paired_rewards(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
-    """`paired_difference` of rewards, which may lie outside of 0 to 1, on the scale of both."""
-    low, width = _scale([*new, *old])
-    gap = paired_difference(*([_scaled(value, low, width) for value in values] for values in (new, old)), z)
-    return Difference(gap.n, gap.value * width, gap.low * width, gap.high * width)
+    """`paired_difference` of rewards, which may lie outside of 0 to 1."""
+    return paired_difference(new, old, z, reward_interval)
 
 
 def ratio_difference(sums: Sequence[float], counts: Sequence[int], z: float = Z) -> Difference:
