@@ -98,7 +98,8 @@ def test_exact_and_binned_curves(two: Served) -> None:
 
 def test_evals_and_sft(two: Served) -> None:
     assert two.get("evals", run="first")["evals"][1] == {
-        **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}}
+        **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}},
+        **{"reward": None, "reward_low": None, "reward_high": None},
     }
     append(two.root / "first" / "sft.jsonl", {"step": 0, "loss": 4.0, "tokens": 5}, {"step": 1, "loss": 2.0})
     sft = two.get("sft", run="first")

@@ -186,8 +186,9 @@ def _refuse_code(model: str, recipe: Any, overrides: Any, given: set[str]) -> No
     """Raises RecipeError for code of the run that the user has not named, nor another function of the same file."""
     from outdo.evals.from_recipe import code_names
 
-    named = [name for key in ("dataset_name", "reward_funcs") if key in given for name in [getattr(overrides, key)]]
-    files = {Path(one.partition(":")[0]).resolve() for each in named for one in ([each] if isinstance(each, str) else each)}
+    named = [overrides.dataset_name] if "dataset_name" in given else []
+    named += overrides.reward_funcs if "reward_funcs" in given else []
+    files = {Path(name.partition(":")[0]).resolve() for name in named}
     options = {"dataset_name": "--task", "reward_funcs": "--reward"}
     code = {
         name: option

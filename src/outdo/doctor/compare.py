@@ -118,9 +118,9 @@ def judged_apart(rows: Sequence[Mapping[str, Any]], metric: Metric = "success") 
     judges = list(dict.fromkeys(str(row["judge"]) for row in rows if row.get("judge")))
     if len(judges) > 1:
         return f"different rewards ({', '.join(judges)})"
-    bars = list(dict.fromkeys(row.get("pass_threshold") for row in rows))
+    bars = list(dict.fromkeys(1.0 if row.get("pass_threshold") is None else row["pass_threshold"] for row in rows))
     if metric == "success" and len(bars) > 1:
-        return f"different thresholds (pass_threshold {', '.join('null' if bar is None else f'{bar:g}' for bar in bars)})"
+        return f"different thresholds (pass_threshold {', '.join(f'{bar:g}' for bar in bars)})"
     return ""
 
 

@@ -26,7 +26,9 @@ class Held:
     success: float
     low: float | None
     high: float | None
-    passes: Mapping[str, Mapping[str, float | None]]  # pass@k: value, low, high; of a mixture, pooled without an interval
+    passes: Mapping[
+        str, Mapping[str, float | None]
+    ]  # pass@k: value, low, high; of a mixture, pooled without an interval
     reward: float | None = None
     reward_low: float | None = None
     reward_high: float | None = None

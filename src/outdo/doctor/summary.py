@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import Field
 
 from outdo.doctor.held_out import Held, splits_of
 from outdo.runs import manifest as manifests
@@ -23,8 +24,8 @@ MAX_MARKS = 20
 
 
 class Success(Record):
-    """Held-out success of greedy answers with its 95% interval. `sampled` is that of sampled ones (pass@1), `reward` the
-    mean reward of greedy ones, where it says more than success."""
+    """Held-out success of greedy answers with its 95% interval. `sampled` is that of sampled ones (pass@1), `reward`
+    the mean reward of greedy ones, where it says more than success."""
 
     split: str
     success: float
@@ -66,7 +67,7 @@ class RunSummary(PartialRecord):
     max_steps: int | None = None
     before: Success | None = None  # of the first split
     after: Success | None = None
-    splits: list[SplitChange] = []  # every split
+    splits: list[SplitChange] = Field(default_factory=list)  # every split
     spark: list[float | None]
     findings: list[Mark]
 

@@ -1,4 +1,4 @@
-"""What a reader of an evaluation should know: too few problems for a narrow interval, full marks that are no success."""
+"""What a reader of an evaluation should know: too few problems for a narrow interval, full marks below success."""
 
 from __future__ import annotations
 

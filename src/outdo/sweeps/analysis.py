@@ -71,7 +71,9 @@ class Setting:
     @property
     def gain(self) -> float | None:
         value, before = VALUES[self.metric][0], "before" if self.metric == "success" else "reward_before"
-        return mean([r[value] - r[before] for r in self.evaluated if r.get(before) is not None and r[value] is not None])
+        return mean(
+            [r[value] - r[before] for r in self.evaluated if r.get(before) is not None and r[value] is not None]
+        )
 
     @property
     def pass_name(self) -> str:

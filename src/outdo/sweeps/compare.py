@@ -110,7 +110,9 @@ def _add_split(table: Table, shown: Sequence[Side], split: str, prefix: str) -> 
         gaps = [against(side, shown[0], split, metric) for side in shown[1:]]
         whys = [APART if why_not(side, shown[0], split, metric) else NONE for side in shown[1:]]
         values = zip(gaps, whys, strict=True)
-        table.add_row("  difference", "", *(Text(why if gap is None else format_difference(gap)) for gap, why in values))
+        table.add_row(
+            "  difference", "", *(Text(why if gap is None else format_difference(gap)) for gap, why in values)
+        )
         table.add_row("", "", *("" if gap is None else describe_difference(gap) for gap in gaps))
     for k in sorted({k for row in rows for k in row["passes"]}, key=lambda k: int(k[5:])):
         table.add_row(f"{prefix}{k}", *(format_share(row["passes"].get(k, {}).get("value")) for row in rows))
