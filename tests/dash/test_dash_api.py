@@ -40,7 +40,8 @@ def test_list_runs(two: Served) -> None:
     assert {"first", "sweep/cell-a"} <= set(found)
     first = found["first"]
     assert (first["status"], first["steps"], first["max_steps"], first["task"]) == ("done", 30, 30, "arithmetic")
-    assert first["before"] == {"split": "test", "success": 0.1, "low": 0.0, "high": 0.4}
+    before = {"split": "test", "success": 0.1, "low": 0.0, "high": 0.4, "sampled": 0.2, "reward": None}
+    assert first["before"] == before and [each["split"] for each in first["splits"]] == ["test"]
     assert first["after"]["success"] == 0.9 and first["spark"][0] == 0.0 and first["spark"][-1] == 1.0
     assert len(first["spark"]) == 30 and first["trouble"] == []
     assert found["sweep/cell-a"]["status"] == "running" and found["sweep/cell-a"]["ended"] is None
@@ -98,7 +99,8 @@ def test_exact_and_binned_curves(two: Served) -> None:
 
 def test_evals_and_sft(two: Served) -> None:
     assert two.get("evals", run="first")["evals"][1] == {
-        **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}}
+        **{"step": 30, "split": "test", "n": 10, "success": 0.9, "low": 0.6, "high": 0.98, "pass_at": {"1": 0.8}},
+        **{"reward": None, "reward_low": None, "reward_high": None},
     }
     append(two.root / "first" / "sft.jsonl", {"step": 0, "loss": 4.0, "tokens": 5}, {"step": 1, "loss": 2.0})
     sft = two.get("sft", run="first")

@@ -259,7 +259,8 @@ def test_stages(tmp_path: Path) -> None:
     run.finish("failed", "the disk is full")
     run.close()
     page = Page(write_report(tmp_path / "all"))
-    assert "rose from 0.100 [0.00, 0.40] to 0.900 [0.60, 0.98]. It took 8 steps" in page.text
+    assert "rose from 0.100 [0.00, 0.40] to 0.900 [0.60, 0.98]. Sampled success (pass@1)" in page.text
+    assert "It took 8 steps" in page.text
     assert [attributes["href"] for tag, attributes in page.tags if tag == "a"] == [
         "01-sft/report.html",
         "02-grpo/report.html",

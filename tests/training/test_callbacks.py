@@ -131,7 +131,7 @@ def test_early_stopping_is_exact_over_a_resume(tmp_path: Path) -> None:
     assert read_manifest(result.folder).status == "done"
     done = max(row["step"] for row in read_metrics(result.folder))
     assert done == 3, "nothing improves on the first evaluation"
-    assert stopping.state() == {"best": 0.0, "since": 2}
+    assert stopping.state() == {"best": 0.0, "since": 2, "metric": "success"}
     again = EarlyStopping(patience=2)
     again.load_state(stopping.state())
     assert (again.best, again.since) == (0.0, 2)

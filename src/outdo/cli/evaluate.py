@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from outdo.evals.retention import Retention, RetentionTexts
     from outdo.evals.suite import EvalSplit
 
-SAME_NAME = ("temperature", "top_p", "top_k", "min_p", "max_completion_length", "stop", "system_prompt", "dtype")
+SAME_NAME = (
+    *("temperature", "top_p", "top_k", "min_p", "max_completion_length", "stop", "pass_threshold", "system_prompt"),
+    "dtype",
+)
 OPTION_KEYS = {  # option -> the recipe's key
     **{"task": "dataset_name", "split": "eval_split", "size": "eval_size", "samples": "eval_samples", "k": "eval_ks"},
     **{"reward": "reward_funcs", **{name: name for name in (*SAME_NAME, "device", "seed")}},
@@ -55,6 +58,9 @@ def evaluate(
     stop: Annotated[list[str] | None, Option(help="A text that ends an answer; repeatable.")] = None,
     system_prompt: Annotated[str | None, Option(help="Put before every problem.")] = None,
     reward: Annotated[str | None, Option(help="Judge by this reward instead of the task's own.")] = None,
+    pass_threshold: Annotated[
+        float | None, Option(help="Reward from which an answer is a success; default: 1, or the grader's own.")
+    ] = None,
     task_arg: Annotated[
         list[str] | None, Option("--task-arg", help="key=value for every task, TASK.key=value for one.")
     ] = None,
@@ -114,6 +120,8 @@ def evaluate(
         print(dump(results, retained, {name: value for name, value in asdict(settings).items() if name not in hidden}))
     else:
         _show(results, retained, describe_sampling(settings), text)
+    for line in _warnings(results, suite):
+        print(line, file=sys.stderr)
 
 
 def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any]) -> EvalPlan:
@@ -131,8 +139,7 @@ def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any
         if name in OPTION_KEYS:
             keys[OPTION_KEYS[name]] = PARSERS[name](value) if name in PARSERS else value
     recipe, given = read_keys(keys, KEYS)
-    base = EvalPlan() if "dataset_name" in given else _plan_of_run(models, recipe, given) or EvalPlan()
-    plan = override_plan(base, recipe, given)
+    plan = override_plan(_plan_of_run(models, recipe, given) or EvalPlan(), recipe, given)
     task_args = parse_overrides(options.get("task_arg") or [])
     return replace(plan, task_args=merge_task_args(plan.task_args, task_args, plan.tasks))
 
@@ -140,26 +147,58 @@ def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any
 def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> EvalPlan | None:
     """How the first of these models that is a run's was evaluated in training. None where there is no run.
 
-    Raises RecipeError for a run of several tasks, and for one with code: to name its folder is not to trust it.
+    A task that the run was not trained on gets the run's settings and, where it has no verifier of its own, the run's
+    reward. Raises RecipeError for a run of several tasks, and for one with code that is not named: to name its folder
+    is not to trust it.
     """
     from outdo.cli.eval_command import format_eval_command
-    from outdo.evals.from_recipe import code_names, evaluated_splits, plans_from_recipe, recipe_of_model
+    from outdo.evals.from_recipe import (
+        evaluated_splits,
+        narrow_plans,
+        plan_of_other_task,
+        plans_from_recipe,
+        recipe_of_model,
+        split_tasks,
+        trained_tasks,
+    )
 
     model, recipe = next(((m, r) for m in models if (r := recipe_of_model(Path(m)))), ("", None))
     if recipe is None:
         return None
-    if code := code_names(recipe, without=given):
-        raise RecipeError(
-            f"{model} was trained with code, {', '.join(code)}: if you trust it, name it by --task or --reward"
-        )
     if "eval_sampling" in given:
         recipe = recipe.model_copy(update={"eval_sampling": overrides.eval_sampling})
-    plans = plans_from_recipe(recipe, evaluated_splits(recipe))
+    tasks = split_tasks(overrides.dataset_name) if "dataset_name" in given else ()
+    if tasks and not set(tasks) <= set(trained_tasks(recipe)):
+        plan = plan_of_other_task(recipe, tasks, "reward_funcs" in given)
+        _refuse_code(model, recipe, overrides, given | (set() if plan.reward else {"reward_funcs"}))
+        print(f"with the run's settings: {format_eval_command(plan, model)}", file=sys.stderr)
+        return plan
+    _refuse_code(model, recipe, overrides, given)
+    plans = narrow_plans(plans_from_recipe(recipe, evaluated_splits(recipe)), tasks)
     commands = [format_eval_command(plan, model) for plan in plans]
     if len(plans) > 1:
         raise RecipeError("\n  ".join([f"{model} was trained on several tasks; use one of these:", *commands]))
     print(f"evaluated as the run was: {commands[0]}", file=sys.stderr)
     return plans[0]
+
+
+def _refuse_code(model: str, recipe: Any, overrides: Any, given: set[str]) -> None:
+    """Raises RecipeError for code of the run that the user has not named, nor another function of the same file."""
+    from outdo.evals.from_recipe import code_names
+
+    named = [overrides.dataset_name] if "dataset_name" in given else []
+    named += overrides.reward_funcs if "reward_funcs" in given else []
+    files = {Path(name.partition(":")[0]).resolve() for name in named}
+    options = {"dataset_name": "--task", "reward_funcs": "--reward"}
+    code = {
+        name: option
+        for key, option in options.items()
+        for name in code_names(recipe, without=given | (options.keys() - {key}))
+        if Path(name.partition(":")[0]).resolve() not in files
+    }
+    if code:
+        add = " ".join(f"{option} {name}" for name, option in code.items())
+        raise RecipeError(f"{model} was trained with code, {', '.join(code)}: if you trust it, add {add}")
 
 
 def _evaluate(
@@ -205,6 +244,19 @@ def _show(results: Sequence[EvalResult], retained: Sequence[Retention], sampling
         source = f"of {text}" if text else f"that {names[retained[0].base]} wrote to everyday questions"
         console.print(f"retention, on {retained[0].tokens:,} tokens {source}", markup=False, soft_wrap=True)
         print_whole(console, retention_table(retained, names))
+
+
+def _warnings(results: Sequence[EvalResult], suite: Sequence[EvalSplit]) -> list[str]:
+    """Each once, however many models it holds for."""
+    from outdo.evals.remarks import few_problems, unreachable_success
+
+    prompts = {(part.task, part.split): part.prompts for part in suite}
+    lines = [few_problems([result.evaluation]) for result in results]
+    for result in results:
+        if result.answers.rewards:
+            given = result.evaluation, result.answers.rewards, prompts[result.task, result.split]
+            lines.append(unreachable_success(*given))
+    return list(dict.fromkeys(filter(None, lines)))
 
 
 def _remarks(result: EvalResult, name: str) -> Iterator[str]:

@@ -21,6 +21,9 @@ def grade_file(
     reward: Annotated[str, Option(help="Names, file.py:function or grader.json, separated by commas.")] = "",
     weights: Annotated[str, Option(help="One for each reward, separated by commas.")] = "",
     gate: Annotated[str, Option(help="A reward; the others count only where it is right.")] = "",
+    pass_threshold: Annotated[
+        float | None, Option(help="What the first reward pays a right answer; default: 1, or the grader's own.")
+    ] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Default: standard output.")] = None,
     force: Annotated[bool, Option("--force", help="Overwrite an existing file.")] = False,
     timeout: Annotated[float, Option(min=0.01, help="Seconds per answer.")] = 10.0,
@@ -47,7 +50,7 @@ def grade_file(
         from outdo.models.load import load_encoder
 
         encode = load_encoder(tokenizer)
-    options = command.Options(names, weights, gate, timeout, max_completion_length, encode)
+    options = command.Options(names, weights, gate, timeout, max_completion_length, encode, pass_threshold)
     raise Exit(command.grade_file(file, out, options, force))
 
 

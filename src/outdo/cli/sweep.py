@@ -119,7 +119,7 @@ def _show(drive: Drive, console: Console) -> None:
     console.print()
     console.print(table(settings, console.width, drive.sweep.columns))
     if len(varied) == 2 and all(set(varied) == s.keys.keys() for s in settings):
-        console.print(f"\nsuccess by {varied[0]} (down) and {varied[1]}", markup=False)
+        console.print(f"\n{settings[0].metric} by {varied[0]} (down) and {varied[1]}", markup=False)
         console.print(heat_map(settings, varied))
     for line in notes(settings):
         console.print(line, markup=False, soft_wrap=True)
@@ -134,7 +134,7 @@ def _picture(drive: Drive, path: Path) -> Path | None:
     from outdo.sweeps.draw import draw
 
     with suppress(RunError):
-        if any(s.success is not None for s in drive.settings):
+        if any(s.value is not None for s in drive.settings):
             return draw(drive.settings, drive.sweep.varied, drive.sweep.title, path)
     return None
 

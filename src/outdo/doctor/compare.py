@@ -1,4 +1,4 @@
-"""Runs side by side: the keys in which they differ, and whether their held-out success differs by more than noise.
+"""Runs side by side: the keys in which they differ, and whether their held-out success or reward differs beyond noise.
 
 Where there are several seeds, the seed is the unit, since answers of one run are not independent. An interval is never
 narrower than the held-out problems allow: three seeds may agree by chance.
@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outdo.doctor.run_row import RunRow, view_run_row
+from outdo.doctor.run_row import SPLIT_FIELDS, RunRow, view_run_row
+from outdo.doctor.split_results import problem_values
 from outdo.doctor.summary import RunSummary
-from outdo.metrics.estimate import Difference, mean_interval, paired_difference, t_interval
+from outdo.metrics.estimate import (
+    Difference,
+    mean_interval,
+    paired_difference,
+    paired_rewards,
+    reward_interval,
+    t_interval,
+)
+from outdo.metrics.headline import Metric, deciding_metric
 from outdo.runs.run_reader import RunReader
 from outdo.runs.values import PartialRecord, Record, json_safe
 
 IGNORED_KEYS = ("output_dir", "resume")  # differ between any two runs
+REWARD_KEYS = ("reward_funcs", "reward_weights", "reward_gate", "kl_in_reward", "dataset_name")  # a reward's scale
+NO_KL = "KL not measured"
+VALUES: dict[Metric, tuple[str, str, str]] = {  # of a run's row: the value and its interval
+    "success": ("success_rate", "low", "high"),
+    "reward": ("reward", "reward_low", "reward_high"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,18 +65,73 @@ def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:
     return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
 
 
-def against(side: Side, first: Side) -> Difference | None:
-    """The difference in held-out success; None where one has none, or they were evaluated on different problems."""
-    new, old = side.row, first.row
-    if new["success_rate"] is None or old["success_rate"] is None or new["split"] != old["split"]:
-        return None
-    if new["problems"] and old["problems"] and new["problems"] != old["problems"]:
-        return None
-    return between([new], [old])
+def split_names(sides: Sequence[Side]) -> list[str]:
+    """The splits that any of these runs was evaluated on after training."""
+    names = dict.fromkeys(name for side in sides for name in side.row["splits"])
+    return [name for name in names if any(_split(side, name)["success_rate"] is not None for side in sides)]
 
 
-def is_paired(side: Side, first: Side) -> bool:
-    return by_problem([side.row, first.row]) is not None
+def _split(side: Side, name: str) -> Mapping[str, Any]:
+    return side.row["splits"].get(name) or dict.fromkeys(SPLIT_FIELDS)
+
+
+def metric_of(sides: Sequence[Side]) -> Metric:
+    """The number that decides between these runs, by the first run's `eval_metric`."""
+    return metric_of_rows(str(sides[0].recipe.get("eval_metric") or "auto"), [side.row for side in sides])
+
+
+def metric_of_rows(eval_metric: str, rows: Iterable[Mapping[str, Any]]) -> Metric:
+    """The same of rows of runs, whose `reward_mean` is that of the training answers."""
+    known = [row for row in rows if row.get("success_rate") is not None]
+    values = [
+        {"success_rate": row["success_rate"], "reward_mean": row.get("reward")}
+        | {name: ends.get("value") for name, ends in (row.get("passes") or {}).items()}
+        for row in known
+    ]
+    return deciding_metric(eval_metric, values)
+
+
+def against(side: Side, first: Side, split: str = "", metric: Metric = "success") -> Difference | None:
+    """The difference in held-out success or mean reward, of the first split or another; None where one has none, or
+    they cannot be compared."""
+    new, old = ((_split(each, split) if split else each.row) for each in (side, first))
+    value = VALUES[metric][0]
+    if new[value] is None or old[value] is None or why_not(side, first, split, metric):
+        return None
+    return between([new], [old], metric=metric)
+
+
+def why_not(side: Side, first: Side, split: str = "", metric: Metric = "success") -> str:
+    """Why two runs that were both evaluated cannot be compared on a split; empty where they can."""
+    new, old = ((_split(each, split) if split else each.row) for each in (side, first))
+    if new["success_rate"] is None or old["success_rate"] is None:
+        return ""
+    if new["split"] != old["split"] or (new["problems"] and old["problems"] and new["problems"] != old["problems"]):
+        tasks = [str(each.recipe.get("dataset_name") or "") for each in (side, first)]
+        return f"different tasks ({tasks[0]}, {tasks[1]})" if tasks[0] != tasks[1] else "different problems"
+    return judged_apart([new, old], metric)
+
+
+def judged_apart(rows: Sequence[Mapping[str, Any]], metric: Metric = "success") -> str:
+    """Says that answers of these rows count as right by different rewards or thresholds; empty where they do not. Rows
+    of older versions do not say by which: they pass."""
+    judges = list(dict.fromkeys(str(row["judge"]) for row in rows if row.get("judge")))
+    if len(judges) > 1:
+        return f"different rewards ({', '.join(judges)})"
+    bars = list(dict.fromkeys(1.0 if row.get("pass_threshold") is None else row["pass_threshold"] for row in rows))
+    if metric == "success" and len(bars) > 1:
+        return f"different thresholds (pass_threshold {', '.join(f'{bar:g}' for bar in bars)})"
+    return ""
+
+
+def is_paired(side: Side, first: Side, split: str = "", metric: Metric = "success") -> bool:
+    rows = [_split(each, split) if split else each.row for each in (side, first)]
+    return by_problem(rows, metric) is not None
+
+
+def rewards_differ(sides: Sequence[Side]) -> bool:
+    """Whether the rewards that were trained on are not on one scale."""
+    return any(key in differing(sides) for key in REWARD_KEYS)
 
 
 def describe_sides(sides: Sequence[Side]) -> list[str]:
@@ -71,6 +141,8 @@ def describe_sides(sides: Sequence[Side]) -> list[str]:
         row = side.row
         notes = [row["why"]] if row["status"] in ("halted", "failed", "stopped") else []
         notes += [trouble for trouble in row["troubles"] if trouble != row["status"]]
+        notes += [split["fell"] for split in row["splits"].values() if split["fell"]]
+        notes += [NO_KL] if row["steps"] and row["kl_mean"] is None else []
         minor = [code for code in row["findings"] if not any(code in trouble for trouble in row["troubles"])]
         notes += [f"the doctor says {', '.join(minor)}"] if minor else []
         if notes:
@@ -78,24 +150,34 @@ def describe_sides(sides: Sequence[Side]) -> list[str]:
         if row["success_rate"] is None:
             lines.append(f"{side.name} has no held-out evaluation after training, so its success cannot be compared")
     for side in sides[1:]:
-        gap = against(side, sides[0])
-        if gap and not is_paired(side, sides[0]):
-            lines.append(f"{side.name}: the difference is not paired, because one run has no verdicts by problem")
-        elif gap is None and None not in (side.row["success_rate"], sides[0].row["success_rate"]):
-            lines.append(f"{side.name} and {sides[0].name} were evaluated on different problems: no comparison")
-    if len({side.recipe.get("seed") for side in sides}) == 1:
-        return lines
-    return [*lines, "the difference is between single runs: another seed may give another"]
+        for split in split_names([side, sides[0]]):
+            reason = why_not(side, sides[0], split)
+            if reason:
+                lines.append(f"{split} of {side.name} and of {sides[0].name}: not comparable, {reason}")
+            elif against(side, sides[0], split) and not is_paired(side, sides[0], split):
+                lines.append(f"{side.name}: the difference is not paired, because one run has no verdicts by problem")
+    if rewards_differ(sides):
+        lines.append("the runs were trained on different rewards: their training rewards are not comparable")
+    if len({side.recipe.get("seed") for side in sides}) > 1:
+        lines.append("the difference is between single runs: another seed may give another")
+    return list(dict.fromkeys(lines))
 
 
 def difference_rows(sides: Sequence[Side]) -> list[dict[str, Any]]:
-    """Each run's difference from the first, where they can be compared."""
-    first = sides[0]
+    """Each run's difference from the first, by split and measure, where they can be compared; the number that decides
+    comes first."""
+    first, decides = sides[0], metric_of(sides)
+    splits = split_names(sides)
+    partial = any(_split(side, split)["partial"] for side in sides for split in splits)
+    metrics: list[Metric] = sorted(VALUES if partial else ("success",), key=lambda metric: metric != decides)
     return [
-        {"run": side.name, "against": first.name, "difference": gap.value, "low": gap.low, "high": gap.high}
-        | {"noise": gap.is_noise, "paired": is_paired(side, first)}
+        {"run": side.name, "against": first.name, "split": split, "measure": metric}
+        | {"difference": gap.value, "low": gap.low, "high": gap.high}
+        | {"noise": gap.is_noise, "paired": is_paired(side, first, split, metric)}
         for side in sides[1:]
-        if (gap := against(side, first))
+        for split in splits
+        for metric in metrics
+        if (gap := against(side, first, split, metric))
     ]
 
 
@@ -116,38 +198,49 @@ def compare_runs(runs: Sequence[tuple[RunReader, RunSummary]]) -> Comparison:
     )
 
 
-def success_interval(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Over seeds; of one seed, over its problems."""
-    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)  # where verdicts are unknown
-    if shares := by_problem(rows):
-        low, high = mean_interval(shares)
+def value_interval(rows: Sequence[Mapping[str, Any]], metric: Metric = "success") -> tuple[float, float]:
+    """Of the mean of these runs: over seeds; of one seed, over its problems."""
+    value, below, above = VALUES[metric]
+    low, high = min(row[below] for row in rows), max(row[above] for row in rows)  # where problems are unknown
+    if values := by_problem(rows, metric):
+        low, high = (mean_interval if metric == "success" else reward_interval)(values)
     if len(rows) > 1:
-        down, up = t_interval([row["success_rate"] for row in rows])
+        down, up = t_interval([row[value] for row in rows])
         low, high = min(low, down), max(high, up)
-    return max(0.0, low), min(1.0, high)
+    return (max(0.0, low), min(1.0, high)) if metric == "success" else (low, high)
 
 
-def by_problem(rows: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """For each held-out problem, the share of these runs that solved it; None where their problems differ."""
+def by_problem(rows: Sequence[Mapping[str, Any]], metric: Metric = "success") -> list[float] | None:
+    """For each held-out problem, the share of these runs that solved it, or their mean reward; None where their
+    problems differ."""
     sets = {row.get("problems") for row in rows}
-    verdicts = [str(row.get("verdicts") or "") for row in rows]
-    are_known = len({len(v) for v in verdicts}) == 1 and all(v and set(v) <= set("01") for v in verdicts)
-    if len(sets) != 1 or None in sets or not are_known:
+    values = [problem_values(row, metric) for row in rows]
+    known = [each for each in values if each]
+    if len(sets) != 1 or None in sets or len(known) < len(rows) or len({len(each) for each in known}) != 1:
         return None
-    return [statistics.fmean(int(v) for v in each) for each in zip(*verdicts, strict=True)]
+    return [statistics.fmean(each) for each in zip(*known, strict=True)]
 
 
-def between(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], paired: bool = False) -> Difference:
-    """Mean success of `new` minus that of `old`, over problems and, where runs are `paired` by seed, over seeds."""
-    a, b = (statistics.fmean(row["success_rate"] for row in rows) for rows in (new, old))
-    shares = by_problem([*new, *old]) and (by_problem(new), by_problem(old))
+def between(
+    new: Sequence[Mapping[str, Any]],
+    old: Sequence[Mapping[str, Any]],
+    paired: bool = False,
+    metric: Metric = "success",
+) -> Difference:
+    """Mean success or reward of `new` minus that of `old`, over problems and, where runs are `paired` by seed, over
+    seeds."""
+    value = VALUES[metric][0]
+    a, b = (statistics.fmean(row[value] for row in rows) for rows in (new, old))
+    shares = by_problem([*new, *old], metric) and (by_problem(new, metric), by_problem(old, metric))
     if shares:
-        gap = paired_difference(shares[0] or [], shares[1] or [])
+        gap = (paired_difference if metric == "success" else paired_rewards)(shares[0] or [], shares[1] or [])
         low, high = gap.low, gap.high
     else:
-        (low_a, high_a), (low_b, high_b) = success_interval(new), success_interval(old)
+        (low_a, high_a), (low_b, high_b) = value_interval(new, metric), value_interval(old, metric)
         low, high = a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
     if paired and len(new) > 1:
-        down, up = t_interval([x["success_rate"] - y["success_rate"] for x, y in zip(new, old, strict=True)])
+        down, up = t_interval([x[value] - y[value] for x, y in zip(new, old, strict=True)])
         low, high = min(low, down), max(high, up)
-    return Difference(len(new), a - b, max(-1.0, low), min(1.0, high))
+    if metric == "success":
+        low, high = max(-1.0, low), min(1.0, high)
+    return Difference(len(new), a - b, low, high)

@@ -15,9 +15,10 @@ from outdo.doctor.finding import Finding
 from outdo.doctor.read import run_history
 from outdo.doctor.report import FindingRecord, findings_of
 from outdo.doctor.rules import diagnose
-from outdo.doctor.summary import RunSummary, first_and_last
+from outdo.doctor.split_results import Held, problem_values, splits_of
+from outdo.doctor.summary import RunSummary
 from outdo.errors import RunError
-from outdo.metrics.estimate import wilson
+from outdo.metrics.estimate import paired_difference
 from outdo.metrics.limits import KL_CRITICAL
 from outdo.runs import usage
 from outdo.runs.files import is_locked
@@ -27,7 +28,6 @@ from outdo.runs.manifest import Manifest, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_groups, read_metrics
 from outdo.runs.run_reader import RunReader
 from outdo.runs.table import column_sum
-from outdo.runs.values import as_float, as_int
 
 Outcome = Literal["waiting", "running", "done", "halted", "failed", "stopped"]
 RunRow = dict[str, Any]
@@ -37,6 +37,11 @@ TAIL = 5  # steps at either end of a run that a signal is the mean of
 SIGNALS = (
     *("reward_mean", "kl_mean", "entropy_mean", "group_diversity", "informative", "all_wrong", "len_mean"),
     *("truncated", "adv_std", "grad_norm", "clipfrac"),
+)
+SPLIT_FIELDS = (  # of a split, and of the first split in a run's row
+    *("split", "n", "success_rate", "low", "high", "before", "problems", "verdicts", "reward", "reward_low"),
+    *("reward_high", "reward_before", "sampled_reward", "rewards", "partial", "eval_entropy", "judge"),
+    *("pass_threshold", "fell", "evaluated_at"),
 )
 MAX_GROUPS = 4000  # read for the noise of advantages
 MAX_GROUP_BYTES = 48 << 20  # of these, in a viewer
@@ -102,8 +107,7 @@ def view_run_row(reader: RunReader, summary: RunSummary) -> tuple[RunRow, list[s
     }
     ended = _viewed_outcome(reader, summary)
     try:
-        evals = [row for row in reader.evals.all() if _is_valid(row)]
-        return _run_row(ended, **facts, evals=evals, recipe=reader.recipe), summary.trouble
+        return _run_row(ended, **facts, evals=reader.evals.all(), recipe=reader.recipe), summary.trouble
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         problem = f"its evaluations or its recipe are malformed ({error!r:.80}), and are ignored"
         return _run_row(ended, **facts, evals=[], recipe={}), [*summary.trouble, problem]
@@ -156,35 +160,40 @@ def _viewed_outcome(reader: RunReader, summary: RunSummary) -> RunRow:
 
 
 def held_out(evals: Sequence[JsonRow]) -> RunRow:
-    """The last evaluation after training started, of the first split; the tasks of a mixture are pooled."""
-    row: RunRow = dict.fromkeys(("split", "n", "success_rate", "low", "high", "before", "problems", "verdicts"))
-    if not evals:
-        return row | {"passes": {}}
-    split, first, last = first_and_last(evals)
-    row |= {"split": split, "before": _pooled(first), "passes": _passes(first, last)}
-    n = sum(e["n"] for e in last)
-    if n:
-        right = round(sum(e["success_rate"] * e["n"] for e in last))
-        row |= {"n": n, "success_rate": right / n, "evaluated_at": last[0]["step"]}
-        row["low"], row["high"] = wilson(right, n)
-        row["problems"] = " ".join(str(e.get("problems") or "") for e in last).strip() or None
-        row["verdicts"] = "".join(str(e.get("verdicts") or "") for e in last) or None
-    return row
+    """The last evaluation after training started: of the first split, and of each under `splits`."""
+    splits = {split: _split_row(*ends) for split, ends in splits_of(evals).items()}
+    first = next(iter(splits.values()), dict.fromkeys(SPLIT_FIELDS) | {"passes": {}})
+    return {**first, "splits": splits}
 
 
-def _pooled(evals: Sequence[Mapping[str, Any]]) -> float | None:
-    n = sum(e["n"] for e in evals)
-    return sum(e["success_rate"] * e["n"] for e in evals) / n if n else None
+def _split_row(before: Held | None, after: Held | None) -> RunRow:
+    """A split after training and before it. What was not measured is None."""
+    row: RunRow = dict.fromkeys(SPLIT_FIELDS) | {"passes": {}}
+    if before:
+        row |= {"split": before.split, "before": before.success, "reward_before": before.reward}
+    if after is None:
+        return row
+    old = before.passes if before else {}
+    for name, ends in after.passes.items():
+        earlier = {"before": old[name]["value"], "before_low": old[name]["low"]} if name in old else {}
+        row["passes"][name] = {**ends, **earlier}
+    row |= {"split": after.split, "n": after.n, "success_rate": after.success, "low": after.low, "high": after.high}
+    row |= {"problems": after.problems, "verdicts": after.verdicts, "evaluated_at": after.step}
+    row |= {"reward": after.reward, "reward_low": after.reward_low, "reward_high": after.reward_high}
+    row |= {"sampled_reward": after.sampled_reward, "eval_entropy": after.entropy, "partial": after.has_partial_credit}
+    row |= {"judge": after.judge, "pass_threshold": after.pass_threshold}
+    row["rewards"] = list(after.rewards) if after.rewards and after.has_partial_credit else None
+    return row | {"fell": _fall(before, after)}
 
 
-def _passes(first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]]) -> RunRow:
-    """pass@k after and before; of a mixture, of its first task."""
-    if not last:
-        return {}
-    names = [key for key in last[0] if re.fullmatch(r"pass@\d+", key)]
-    bounds = {k: {"low": last[0].get(f"{k}_low"), "high": last[0].get(f"{k}_high")} for k in names}
-    before = {k: {"before": first[0].get(k), "before_low": first[0].get(f"{k}_low")} if first else {} for k in names}
-    return {k: {"value": last[0][k], **bounds[k], **before[k]} for k in names}
+def _fall(before: Held | None, after: Held) -> str | None:
+    """Says that success is lower than before training, by more than noise, on the same problems."""
+    if before is None or before.problems != after.problems:
+        return None
+    old, new = (problem_values({"verdicts": held.verdicts}, "success") for held in (before, after))
+    if old is None or new is None or len(old) != len(new) or paired_difference(new, old).high >= 0:
+        return None
+    return f"{after.split} fell from {before.success:.2f} to {after.success:.2f}"
 
 
 def troubles(row: RunRow, steps: Sequence[Mapping[str, Any]], recipe: Mapping[str, Any]) -> list[str]:
@@ -218,11 +227,6 @@ def advantage_noise(rewards: Iterable[Sequence[float]]) -> float | None:
         errors = [np.var(group, ddof=1) / len(group) for group in rewards if len(group) > 1]
     finite = [float(error) for error in errors if np.isfinite(error)]
     return statistics.fmean(finite) ** 0.5 if finite else None
-
-
-def _is_valid(row: JsonRow) -> bool:
-    success, n, step = as_float(row.get("success_rate")), as_int(row.get("n")), as_int(row.get("step"))
-    return success is not None and 0 <= success <= 1 and n is not None and n > 0 and step is not None and "split" in row
 
 
 def mean_of(steps: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import Field
 
-from outdo.metrics.estimate import wilson
+from outdo.doctor.split_results import Held, splits_of
 from outdo.runs import manifest as manifests
 from outdo.runs import usage
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST
@@ -16,7 +17,7 @@ from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
 from outdo.runs.sparkline import sparkline
 from outdo.runs.table import Frame, column_sum
-from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_text
+from outdo.runs.values import PartialRecord, Record, as_dict, as_int, as_text
 
 Status = manifests.Status | Literal["lost", "unreadable"]
 
@@ -24,12 +25,23 @@ MAX_MARKS = 20
 
 
 class Success(Record):
-    """Held-out success with its 95% interval."""
+    """Held-out success of greedy answers with its 95% interval. `sampled` is that of sampled ones (pass@1), `reward`
+    the mean reward of greedy ones, where it says more than success."""
 
     split: str
     success: float
     low: float | None
     high: float | None
+    sampled: float | None = None
+    reward: float | None = None
+
+
+class SplitChange(Record):
+    """A split before the first step and at the end."""
+
+    split: str
+    before: Success | None
+    after: Success | None
 
 
 class Mark(Record):
@@ -54,8 +66,9 @@ class RunSummary(PartialRecord):
     model: str = ""
     steps: int = 0
     max_steps: int | None = None
-    before: Success | None = None
+    before: Success | None = None  # of the first split
     after: Success | None = None
+    splits: list[SplitChange] = Field(default_factory=list)  # every split
     spark: list[float | None]
     findings: list[Mark]
 
@@ -88,7 +101,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     recipe = as_dict(manifest.get("recipe"))
     planned = {"grpo": "max_steps", "sft": "sft_steps"}.get(kind, "")
     evals, findings = (RowFile(root, folder / name) for name in (EVALS, FINDINGS))
-    before, after = before_and_after(evals.all())
+    splits = split_changes(evals.all())
     steps, spark, unread = sparkline(root, folder, kind)
     return RunSummary(
         id=run_id,
@@ -102,8 +115,9 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
         model=_text(recipe.get("model_name_or_path"), None) or "",
         steps=steps,
         max_steps=as_int(recipe.get(planned)) or None,
-        before=before,
-        after=after,
+        before=splits[0].before if splits else None,
+        after=splits[0].after if splits else None,
+        splits=splits,
         spark=spark,
         findings=_marks(findings.all()),
         trouble=[*problems, *unread, *evals.problems(), *findings.problems()],
@@ -114,36 +128,20 @@ def _text(value: Any, max_chars: int | None = 100) -> str | None:
     return as_text(value, max_chars) if isinstance(value, str) else None
 
 
-def before_and_after(evals: Sequence[JsonRow]) -> tuple[Success | None, Success | None]:
-    """Held-out success at step 0 and at the last step, of the first split; the tasks of a mixture are pooled."""
-    rows = [row for row in evals if as_int(row.get("step")) is not None and isinstance(row.get("split"), str)]
-    if not rows:
-        return None, None
-    split, first, last = first_and_last(rows)
-    return _pooled(split, first), _pooled(split, last)
+def split_changes(evals: Sequence[JsonRow]) -> list[SplitChange]:
+    """Held-out success at step 0 and at the last step, of every split, the first split first."""
+    return [
+        SplitChange(split=split, before=_success(before), after=_success(after))
+        for split, (before, after) in splits_of(evals).items()
+    ]
 
 
-def first_and_last(evals: Sequence[JsonRow]) -> tuple[str, list[JsonRow], list[JsonRow]]:
-    """The first split, and its rows at step 0 and at the last step after it."""
-    split = str(evals[0]["split"]).partition("/")[0]
-    rows = [row for row in evals if str(row["split"]).partition("/")[0] == split]
-    last_step = max(row["step"] for row in rows)
-    first, last = ([row for row in rows if row["step"] == step] for step in (0, last_step))
-    return split, first, last if last_step > 0 else []
-
-
-def _pooled(split: str, rows: Sequence[JsonRow]) -> Success | None:
-    given = [(as_float(row.get("success_rate")), as_int(row.get("n"))) for row in rows]
-    rates = [(rate, n) for rate, n in given if rate is not None and 0 <= rate <= 1 and n]
-    if len(rows) == 1 and rates:
-        low, high = (as_float(rows[0].get(bound)) for bound in ("low", "high"))
-        return Success(split=split, success=rates[0][0], low=low, high=high)
-    n = sum(n for _, n in rates)
-    if n <= 0:
+def _success(held: Held | None) -> Success | None:
+    if held is None:
         return None
-    right = round(sum(rate * n for rate, n in rates))
-    low, high = wilson(right, n)
-    return Success(split=split, success=right / n, low=low, high=high)
+    reward = held.reward if held.has_partial_credit else None
+    ends = {"low": held.low, "high": held.high}
+    return Success(split=held.split, success=held.success, **ends, sampled=held.sampled, reward=reward)
 
 
 def _marks(rows: Sequence[JsonRow]) -> list[Mark]:

@@ -25,6 +25,7 @@ from outdo.types import SampleParams
 SETTINGS = {  # recipe key -> field of EvalSettings
     **{"eval_size": "size", "eval_samples": "samples", "eval_ks": "ks"},
     **{name: name for name in ("max_completion_length", "temperature", *LIMITS, "stop", "dtype", "device", "seed")},
+    "pass_threshold": "pass_threshold",
 }
 # The keys of a recipe that decide an evaluation.
 KEYS = (
@@ -65,6 +66,7 @@ def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
     plans: list[EvalPlan] = []
     for entry, name in zip(entries, names, strict=True):
         entry["reward_funcs"] = entry["reward_funcs"] or recipe.reward_funcs
+        entry["eval_fraction"] = entry["eval_fraction"] or recipe.eval_fraction
         own = [kind for kind, _, part in (split.partition("/") for split in splits) if part == (entry["name"] or name)]
         if name in TASKS and names.count(name) == 1 and "test" in own and not entry["system_prompt"]:
             built_in.append(entry)
@@ -88,7 +90,8 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
 
 def _settings(recipe: Recipe) -> EvalSettings:
     """How a run by this recipe samples the answers of its evaluations; all else is the default."""
-    copied = ("max_completion_length", "temperature", "stop", *(LIMITS if recipe.eval_sampling == "rollout" else ()))
+    copied = ("max_completion_length", "temperature", "stop", "pass_threshold")
+    copied += LIMITS if recipe.eval_sampling == "rollout" else ()
     return EvalSettings(**{name: _frozen(getattr(recipe, name)) for name in copied})
 
 
@@ -119,11 +122,42 @@ def _judge(rewards: Sequence[str]) -> str | None:
     return next(iter([*judges, *rewards]), None)
 
 
+def trained_tasks(recipe: Recipe) -> list[str]:
+    """The tasks of a recipe by name."""
+    entries = [Entry(**entry).dataset_name for entry in recipe.dataset_mixture]
+    return entries or [recipe.dataset_name]
+
+
+def plan_of_other_task(recipe: Recipe, tasks: Sequence[str], has_reward: bool) -> EvalPlan:
+    """How a run by this recipe would evaluate tasks that it was not trained on. Data has no verifier of its own, so the
+    run's reward judges it, unless another is named."""
+    is_data = any(task not in TASKS and is_source(task) for task in tasks)
+    reward = _judge(recipe.reward_funcs) if is_data and not has_reward else None
+    return EvalPlan(tasks=tuple(tasks), reward=reward, system_prompt=recipe.system_prompt, settings=_settings(recipe))
+
+
+def narrow_plans(plans: Sequence[EvalPlan], tasks: Sequence[str]) -> list[EvalPlan]:
+    """The plans that cover these tasks, for these tasks alone; all of them where no task is named."""
+    if not tasks:
+        return list(plans)
+    return [_narrowed(plan, tasks) for plan in plans if set(tasks) <= set(plan.tasks)] or list(plans)
+
+
+def _narrowed(plan: EvalPlan, tasks: Sequence[str]) -> EvalPlan:
+    others = set(plan.tasks) - set(tasks)
+    task_args = {key: value for key, value in plan.task_args.items() if key not in others}
+    return replace(plan, tasks=tuple(tasks), task_args=task_args)
+
+
+def split_tasks(names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+
+
 def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> EvalPlan:
     """The plan with those `keys` of the recipe in place of its own. Arguments of tasks are merged one by one."""
     tasks = plan.tasks
     if "dataset_name" in keys:
-        tasks = tuple(dict.fromkeys(name.strip() for name in recipe.dataset_name.split(",") if name.strip()))
+        tasks = split_tasks(recipe.dataset_name)
     if not tasks:
         raise RecipeError("--task is empty: name a task, or several separated by commas")
     given = {key: getattr(recipe, key) for key in SOURCE_KEYS if key in keys}

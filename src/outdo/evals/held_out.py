@@ -1,8 +1,9 @@
-"""Success on held-out problems: of one greedy answer each, with an interval, and pass@k of sampled answers."""
+"""Success and mean reward on held-out problems: of one greedy answer each, and of sampled ones; pass@k."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outdo.errors import BrokenGraders
-from outdo.metrics.estimate import mean_interval, pass_at_k, wilson
+from outdo.metrics.estimate import mean_interval, pass_at_k, reward_interval, wilson
+from outdo.metrics.headline import FIELDS, deciding_metric
+from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, grade_all
 from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.types import Group, Prompt, SampleParams, Sampler
@@ -30,6 +33,7 @@ class GradedAnswers:
 
     greedy: tuple[Group, ...]
     sampled: tuple[Group, ...] = ()
+    rewards: Rewards | None = None  # that graded them
 
     def success_by_problem(self) -> dict[str, float]:
         """1.0 where the greedy answer is right, else 0.0. Broken ones are left out."""
@@ -41,10 +45,31 @@ class GradedAnswers:
         counts = {group.prompt.id: _counts(group) for group in self.sampled}
         return {key: pass_at_k(judged, right, k) for key, (judged, right) in counts.items() if judged >= k}
 
+    def reward_by_problem(self) -> dict[str, float]:
+        """What the greedy answer was paid by the reward that decides success, before weights. Broken ones are left
+        out."""
+        return {group.prompt.id: scores[0] for group in self.greedy if (scores := self._scores(group))}
+
+    def sampled_reward_by_problem(self) -> dict[str, float]:
+        """The mean of the sampled answers."""
+        scores = {group.prompt.id: self._scores(group) for group in self.sampled}
+        return {key: math.fsum(each) / len(each) for key, each in scores.items() if each}
+
+    @property
+    def max_reward(self) -> float | None:
+        return max((score for group in (*self.greedy, *self.sampled) for score in self._scores(group)), default=None)
+
+    def _scores(self, group: Group) -> list[float]:
+        """Of the answers that could be judged."""
+        truth = self.rewards.of(group.prompt).truth if self.rewards else ""
+        scores = [grade.parts.get(truth, grade.reward) for grade in group.grades if grade.verdict != "broken"]
+        return [score for score in scores if score is not None]
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`success_rate` is of greedy answers, one for each problem; pass@k is of sampled ones."""
+    """`success_rate` and `reward_mean` are of greedy answers, one for each problem; pass@k and `sampled_reward_mean` of
+    sampled ones. Rewards are those of the reward that decides success, before weights."""
 
     split: str
     n: int  # problems that could be judged
@@ -63,6 +88,17 @@ class Evaluation:
     top_k: int = 0
     min_p: float = 0.0
     answers: tuple[HeldOutAnswer, ...] = field(default=(), repr=False, compare=False)  # of a run, which keeps them
+    reward_mean: float | None = None  # None: not measured, as in older versions
+    reward_low: float | None = None
+    reward_high: float | None = None
+    sampled_reward_mean: float | None = None
+    sampled_reward_low: float | None = None
+    sampled_reward_high: float | None = None
+    max_reward: float | None = None  # of all answers
+    rewards: tuple[float | None, ...] = ()  # of the greedy answers, as verdicts; empty: they are the verdicts
+    entropy_mean: float | None = None  # of the sampled answers, as training measures it: the mean of -log p, in nats
+    judge: str = ""  # the reward that decides success
+    pass_threshold: float | None = None  # a reward from which an answer is right; None: the judge's own verdict
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Evaluation:
@@ -71,6 +107,7 @@ class Evaluation:
         ends = {k: (row[f"pass@{k}_low"], row[f"pass@{k}_high"]) for k in passes if f"pass@{k}_low" in row}
         required = {name: row[name] for name in ("split", "n", "success_rate", "low", "high", "temperature", "broken")}
         optional = {name: row[name] for name in OPTIONAL if name in row}
+        optional |= {"rewards": tuple(row.get("rewards") or ())}
         return cls(**required, **optional, pass_at=passes, pass_interval=ends)
 
     @property
@@ -80,13 +117,37 @@ class Evaluation:
         listed = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count)
         return f"{listed} answers could not be judged and are left out" if listed else ""
 
-    def row(self, step: int | None = None) -> dict[str, float | int | str]:
+    @property
+    def has_partial_credit(self) -> bool:
+        """Whether the mean reward says more than success does."""
+        pairs = (self.reward_mean, self.success_rate), (self.sampled_reward_mean, self.pass_at.get(1))
+        return any(a is not None and b is not None and abs(a - b) > 1e-5 for a, b in pairs)
+
+    @property
+    def reward_interval(self) -> tuple[float, float, float] | None:
+        """The mean reward of greedy answers with its interval; None where it was not measured."""
+        ends = self.reward_mean, self.reward_low, self.reward_high
+        return None if None in ends else ends  # type: ignore[return-value]
+
+    @property
+    def sampled_reward_interval(self) -> tuple[float, float, float] | None:
+        ends = self.sampled_reward_mean, self.sampled_reward_low, self.sampled_reward_high
+        return None if None in ends else ends  # type: ignore[return-value]
+
+    @property
+    def threshold(self) -> float:
+        return 1.0 if self.pass_threshold is None else self.pass_threshold
+
+    def row(self, step: int | None = None) -> dict[str, Any]:
         """As a run's folder stores it; without a step where it belongs to no run."""
-        shares = {"success_rate": self.success_rate, "low": self.low, "high": self.high}
+        shares: dict[str, float] = {"success_rate": self.success_rate, "low": self.low, "high": self.high}
         for k, value in self.pass_at.items():
             shares[f"pass@{k}"] = value
             if k in self.pass_interval:
                 shares[f"pass@{k}_low"], shares[f"pass@{k}_high"] = self.pass_interval[k]
+        measured = {name: getattr(self, name) for name in MEASURED}
+        shares |= {name: value for name, value in measured.items() if value is not None}
+        by_problem = {"rewards": list(self.rewards)} if self.rewards else {}
         return {
             **({} if step is None else {"step": step}),
             "split": self.split,
@@ -94,15 +155,32 @@ class Evaluation:
             **{key: round(value, 6) for key, value in shares.items()},
             "temperature": self.temperature,
             **_limits(self),
+            **({"judge": self.judge} if self.judge else {}),
+            **({} if self.pass_threshold is None else {"pass_threshold": self.pass_threshold}),
             "broken": self.broken,
             "broken_sampled": self.broken_sampled,
             **({"too_long": self.too_long} if self.too_long else {}),
-            **({} if step is None else {"problems": self.problems, "verdicts": self.verdicts}),
+            **({} if step is None else {"problems": self.problems, "verdicts": self.verdicts, **by_problem}),
         }
 
 
 LIMITS = ("top_p", "top_k", "min_p")  # in a row only where they limit the samples
-OPTIONAL = ("problems", "verdicts", "broken_sampled", "too_long", *LIMITS)
+_BOUNDS = ("mean", "low", "high")
+MEASURED = (  # numbers that rows of older versions lack
+    *(f"{name}_{end}" for name in ("reward", "sampled_reward") for end in _BOUNDS),
+    *("max_reward", "entropy_mean"),
+)
+OPTIONAL = ("problems", "verdicts", "broken_sampled", "too_long", "judge", "pass_threshold", *MEASURED, *LIMITS)
+
+
+def headline(evaluation: Evaluation, recipe: Recipe, others: Iterable[Evaluation] = ()) -> float:
+    """The number that decides between evaluations: success, or the mean reward, by the recipe's `eval_metric`.
+
+    `others` are the evaluations that it is compared with. Under `auto` they decide too: all are ranked by one number.
+    """
+    metric = deciding_metric(recipe.eval_metric, [one.row() for one in (evaluation, *others)])
+    value = getattr(evaluation, FIELDS[metric])
+    return evaluation.success_rate if value is None else float(value)
 
 
 def _limits(params: Any) -> dict[str, float | int]:
@@ -162,7 +240,7 @@ def sample_and_grade(
         return tuple(groups)
 
     greedy = graded(1, SampleParams(params.max_completion_length, temperature=0.0, stop=params.stop))
-    return GradedAnswers(greedy, graded(samples, params) if samples else ())
+    return GradedAnswers(greedy, graded(samples, params) if samples else (), rewards)
 
 
 def summarize(
@@ -187,7 +265,30 @@ def summarize(
         *_by_problem(answers.greedy),
         broken_sampled=sum(len(group.grades) - _counts(group)[0] for group in answers.sampled),
         **limits,
+        **_reward_numbers(answers),
     )
+
+
+def _reward_numbers(answers: GradedAnswers) -> dict[str, Any]:
+    """The fields about rewards, and the entropy."""
+    greedy, sampled = answers.reward_by_problem(), answers.sampled_reward_by_problem()
+    numbers: dict[str, Any] = {"max_reward": answers.max_reward}
+    for name, values in (("reward", list(greedy.values())), ("sampled_reward", list(sampled.values()))):
+        if values:
+            ends = math.fsum(values) / len(values), *reward_interval(values)
+            numbers |= {f"{name}_{end}": value for end, value in zip(_BOUNDS, ends, strict=True)}
+    if greedy != answers.success_by_problem():
+        ids = sorted(group.prompt.id for group in answers.greedy)
+        numbers["rewards"] = tuple(round(greedy[key], 6) if key in greedy else None for key in ids)
+    trajectories = [trajectory for group in answers.sampled for trajectory in group.trajectories]
+    logprobs = [logprob for trajectory in trajectories for logprob in trajectory.logprobs]
+    if logprobs:
+        numbers["entropy_mean"] = 0.0 - math.fsum(logprobs) / len(logprobs)
+    if answers.rewards and answers.greedy:
+        rewards = answers.rewards.of(answers.greedy[0].prompt)
+        truth = rewards.part(rewards.truth)
+        numbers |= {"judge": truth.source or truth.name, "pass_threshold": rewards.pass_threshold}
+    return numbers
 
 
 def problems_of(ids: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outdo.evals.held_out import Evaluation, GradedAnswers
-from outdo.metrics.estimate import Difference, format_share, paired_difference
+from outdo.metrics.estimate import Difference, format_share, paired_difference, paired_rewards
 from outdo.runs.layout import MODEL
 from outdo.types import Group
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from outdo.evals.retention import Retention
 
 MAX_NAME_CHARS = 24  # of a model in a table
+ENTROPY = "entropy"
+REWARDS = ("reward", "sampled reward")  # measures that have no range of their own
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,21 @@ class EvalResult:
 
 
 def compare(new: EvalResult, old: EvalResult) -> dict[str, Difference]:
-    """The difference in `success` and each shared `pass@k`, on the problems that could be judged for both models."""
+    """The difference in `success`, each shared `pass@k` and, with partial credit, the mean reward, on the problems that
+    could be judged for both models."""
     pairs = {"success": (new.answers.success_by_problem(), old.answers.success_by_problem())}
     for k in sorted(new.evaluation.pass_at.keys() & old.evaluation.pass_at.keys()):
         pairs[f"pass@{k}"] = new.answers.pass_by_problem(k), old.answers.pass_by_problem(k)
+    if new.evaluation.has_partial_credit or old.evaluation.has_partial_credit:
+        pairs["reward"] = new.answers.reward_by_problem(), old.answers.reward_by_problem()
+        sampled = new.answers.sampled_reward_by_problem(), old.answers.sampled_reward_by_problem()
+        pairs["sampled reward"] = sampled
     differences = {}
     for name, (ours, theirs) in pairs.items():
         shared = [key for key in ours if key in theirs]
         if shared:
-            differences[name] = paired_difference([ours[key] for key in shared], [theirs[key] for key in shared])
+            how = paired_rewards if name in REWARDS else paired_difference
+            differences[name] = how([ours[key] for key in shared], [theirs[key] for key in shared])
     return differences
 
 
@@ -103,11 +111,11 @@ def _cut(text: str) -> str:
 
 def table(results: Sequence[EvalResult], names: Mapping[str, str]) -> Table:
     """One task and split, a line per model."""
-    ks = sorted({k for r in results for k in r.evaluation.pass_at})
-    out = _table("model", "success [95%]", *(f"pass@{k} [95%]" for k in ks))
-    for r in results:
-        cells = _cells(r)
-        out.add_row(Text(names[r.model]), *(cells.get(name, "–") for name in ("success", *(f"pass@{k}" for k in ks))))
+    shown = [_cells(r, _has_partial_credit(results)) for r in results]
+    columns = list(dict.fromkeys(name for cells in shown for name in cells))
+    out = _table("model", *(name if name == ENTROPY else f"{name} [95%]" for name in columns))
+    for r, cells in zip(results, shown, strict=True):
+        out.add_row(Text(names[r.model]), *(cells.get(name, "–") for name in columns))
     return out
 
 
@@ -115,15 +123,22 @@ def narrow_table(results: Sequence[EvalResult], names: Mapping[str, str]) -> Tab
     """The same for a narrow terminal, a line per number."""
     out = _table("model", "", "share [95%]")
     for r in results:
-        for i, (name, cell) in enumerate(_cells(r).items()):
+        for i, (name, cell) in enumerate(_cells(r, _has_partial_credit(results)).items()):
             out.add_row(Text("" if i else names[r.model]), name, cell)
     return out
 
 
-def _cells(r: EvalResult) -> dict[str, str]:
+def _has_partial_credit(results: Sequence[EvalResult]) -> bool:
+    return any(r.evaluation.has_partial_credit for r in results)
+
+
+def _cells(r: EvalResult, with_rewards: bool) -> dict[str, str]:
     e = r.evaluation
-    passes = {f"pass@{k}": format_interval(value, *e.pass_interval[k]) for k, value in sorted(e.pass_at.items())}
-    return {"success": format_interval(e.success_rate, e.low, e.high), **passes}
+    cells = {"success": format_interval(e.success_rate, e.low, e.high)}
+    cells |= {f"pass@{k}": format_interval(value, *e.pass_interval[k]) for k, value in sorted(e.pass_at.items())}
+    means = zip(REWARDS, (e.reward_interval, e.sampled_reward_interval), strict=True)
+    cells |= {name: format_interval(*ends) for name, ends in means if ends and with_rewards}
+    return cells | ({} if e.entropy_mean is None else {ENTROPY: f"{e.entropy_mean:.3f}"})
 
 
 def differences(results: Sequence[EvalResult], names: Mapping[str, str]) -> Table:

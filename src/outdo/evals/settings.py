@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -32,6 +33,7 @@ class EvalSettings:
     top_k: int = 0
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
+    pass_threshold: float | None = None  # a reward from which an answer is right; None: 1, or the grader's own verdict
     dtype: str = "float32"
     device: str = "auto"
     seed: int = 0
@@ -41,6 +43,9 @@ class EvalSettings:
             for name in names:
                 if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
                     raise RecipeError(f"{name}={value!r:.80}: expected {expected}")
+        bar = self.pass_threshold
+        if bar is not None and (isinstance(bar, bool) or not isinstance(bar, Real) or not math.isfinite(bar)):
+            raise RecipeError(f"pass_threshold={bar!r:.80}: expected a number, or nothing")
         if not all(isinstance(k, Integral) for k in self.ks) or not all(isinstance(text, str) for text in self.stop):
             raise RecipeError(f"ks={self.ks}, stop={self.stop}: expected integers, and strings")
         if self.size < 0 or self.samples < 0:

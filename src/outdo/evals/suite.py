@@ -64,7 +64,9 @@ def evaluate_model(
     limit = min(settings.max_completion_length, policy.context // 2)
     params, results = settings.params(limit), []
     for part in suite:
-        rewards = find_rewards([part.reward], [], part.reward, limit, part.functions)
+        rewards = find_rewards(
+            [part.reward], [], part.reward, limit, part.functions, pass_threshold=settings.pass_threshold
+        )
         prompts = _fitting(policy, part, limit)
         with progress(f"{model} on {part.task} {part.split}", len(prompts) * (1 + settings.samples)) as advance:
             answers = sample_and_grade(prompts, sampler, rewards, params, settings.samples, settings.seed, advance)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Z = 1.96
+Interval = Callable[[Sequence[float], float], tuple[float, float]]  # of a mean, from a value for each problem
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -37,6 +38,11 @@ def wilson(successes: int, n: int, z: float = Z) -> tuple[float, float]:
     return _score(successes / n, n, z)
 
 
+def share_interval(share: float, n: int, z: float = Z) -> tuple[float, float]:
+    """Wilson's interval of a share that n problems may not be able to have, such as 0.5 of 7."""
+    return _score(share, n, z)
+
+
 def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     """For the mean of values in [0, 1], one for each problem, such as its pass@k.
 
@@ -48,6 +54,32 @@ def mean_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
     n, mean = len(values), math.fsum(values) / len(values)
     flip_variance, variance = mean * (1.0 - mean), math.fsum((value - mean) ** 2 for value in values) / n
     return _score(mean, n * min(MAX_FLIPS, flip_variance / variance) if variance > 0.0 else n, z)
+
+
+def reward_interval(values: Sequence[float], z: float = Z) -> tuple[float, float]:
+    """For the mean of rewards, one for each problem: `mean_interval` on the scale of the rewards. Of rewards of 0 and 1
+    it is Wilson's; it never leaves the range of what was paid, or 0 to 1 where that is wider.
+
+    Where all are equal, as many problems as Wilson allows may be paid the least or the most of that range instead.
+    """
+    low, width = _scale(values)
+    if len(set(values)) == 1:
+        unseen = wilson(0, len(values), z)[1]
+        return values[0] - unseen * (values[0] - low), values[0] + unseen * (low + width - values[0])
+    down, up = mean_interval([_scaled(value, low, width) for value in values], z)
+    return low + width * down, low + width * up
+
+
+def _scale(values: Sequence[float]) -> tuple[float, float]:
+    """The least of the range and its width: 0 to 1, or further where a value lies outside."""
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError(f"an interval of {len(values)} rewards: needs at least one, all of them finite")
+    low = min(0.0, *values)
+    return low, max(1.0, *values) - low
+
+
+def _scaled(value: float, low: float, width: float) -> float:
+    return min(1.0, max(0.0, (value - low) / width))
 
 
 MAX_FLIPS = 1000.0  # that one problem counts for: beyond it the interval has no width to three decimals
@@ -96,14 +128,16 @@ class Difference:
         return self.low <= 0.0 <= self.high
 
 
-def paired_difference(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
+def paired_difference(
+    new: Sequence[float], old: Sequence[float], z: float = Z, interval: Interval = mean_interval
+) -> Difference:
     """Mean of `new` minus mean of `old`, values in [0, 1] paired by problem.
 
     Newcombe's square-and-add interval (1998, method 10): the two means' own intervals, corrected for their
     correlation. For values of 0 and 1 it is his; for pass@k it uses `mean_interval`.
     """
     n, a, b = len(new), math.fsum(new) / len(new), math.fsum(old) / len(old)
-    (low_a, high_a), (low_b, high_b) = mean_interval(new, z), mean_interval(old, z)
+    (low_a, high_a), (low_b, high_b) = interval(new, z), interval(old, z)
     covariance = math.fsum((x - a) * (y - b) for x, y in zip(new, old, strict=True)) / n
     covariance = max(0.0, covariance - 0.5 / n) if covariance > 0 else covariance
     spread = math.sqrt(math.fsum((x - a) ** 2 for x in new) * math.fsum((y - b) ** 2 for y in old)) / n
@@ -121,6 +155,11 @@ def mcnemar(gained: int, lost: int) -> float:
         return math.erfc(max(0, abs(gained - lost) - 1) / math.sqrt(2 * n))
     tail = sum(math.comb(n, i) for i in range(min(gained, lost) + 1))
     return min(1.0, 2 * tail / 2**n)
+
+
+def paired_rewards(new: Sequence[float], old: Sequence[float], z: float = Z) -> Difference:
+    """`paired_difference` of rewards, which may lie outside of 0 to 1."""
+    return paired_difference(new, old, z, reward_interval)
 
 
 def ratio_difference(sums: Sequence[float], counts: Sequence[int], z: float = Z) -> Difference:

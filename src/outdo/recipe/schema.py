@@ -58,7 +58,8 @@ class Recipe(BaseModel):
     columns: dict[str, str] = {}  # our column name: the data's name; columns.prompt=question columns.answer=solution
     dataset_config: str | None = None  # configuration of a hub data set that has several
     dataset_train_split: str = "train"
-    dataset_test_split: str = "test"  # held out; if the data has no such split, 10% of the training rows are
+    dataset_test_split: str = "test"  # held out; if the data has no such split, eval_fraction of the training rows is
+    eval_fraction: float = Field(0.1, gt=0, lt=1)  # of the rows is held out if the data has no test split
     dataset_mixture: list[dict[str, Any]] = []  # several tasks by weight: [{dataset_name: …, weight: 2}, …]
     system_prompt: str | None = None  # added to every prompt that has no system message
     max_prompt_length: int | None = Field(None, ge=1)  # tokens; longer prompts, and any past the context, are skipped
@@ -66,6 +67,7 @@ class Recipe(BaseModel):
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one per reward function; empty: all 1
     reward_gate: str = ""  # name of a reward: the others pay only if its verdict is right
+    pass_threshold: float | None = None  # reward from which an answer is a success; null: 1, or a grader.json's own
     audit_reward: str = ""  # strict reward, logged as audit_reward_mean, never trained on; reveals reward hacking
     reward_timeout: float = Field(10.0, gt=0)  # seconds for one answer, or for one call of your own function
     reward_audit: bool = True  # test the rewards before training and refuse one that can be fooled
@@ -154,6 +156,7 @@ class Recipe(BaseModel):
     eval_samples: int = Field(10, ge=0)  # answers per problem, for pass@1 and pass@k; 0: greedy only
     eval_ks: list[int] = []  # k of pass@k; empty: 1, and 8 or 10, or eval_samples if that is less
     eval_sampling: Literal["temperature", "rollout"] = "temperature"  # of pass@k; rollout: also top_p, top_k and min_p
+    eval_metric: Literal["auto", "success", "reward"] = "auto"  # which decides; auto: reward if no answer succeeds
     eval_split: list[str] = []  # splits evaluated before, during and after; empty: test and ood, if the task has them
     final_eval_split: list[str] = []  # splits evaluated only after the last step, not used to choose settings
     # --- the run

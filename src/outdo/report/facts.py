@@ -100,4 +100,9 @@ def _over_stages(summary: RunSummary, stages: Sequence[RunSummary]) -> RunSummar
     before = next((stage.before for stage in stages if stage.before), None)
     after = next((stage.after for stage in reversed(stages) if stage.after), None)
     steps = sum(stage.steps for stage in stages)
-    return summary.model_copy(update={"before": before, "after": after, "steps": steps, "max_steps": None})
+    changes = [change for stage in stages for change in stage.splits]
+    firsts = {change.split: change.before for change in reversed(changes) if change.before}
+    lasts = {change.split: change for change in changes if change.after}
+    splits = [last.model_copy(update={"before": firsts.get(split)}) for split, last in lasts.items()]
+    ends = {"before": before, "after": after, "splits": splits}
+    return summary.model_copy(update={**ends, "steps": steps, "max_steps": None})

@@ -54,7 +54,7 @@ def _tiles(facts: RunFacts) -> Raw:
     page, summary, seconds = facts.page, facts.page.summary, sentences.duration(facts.page)
     ends = {"success before": summary.before, "success after": summary.after}
     tiles = [
-        *((name, f"{at.success:.3f}", sentences.format_ends(at.low, at.high)) for name, at in ends.items() if at),
+        *((name, f"{at.success:.3f}", sentences.format_tile(at)) for name, at in ends.items() if at),
         ("steps", f"{summary.steps:,}", f"of {summary.max_steps:,}" if summary.max_steps else ""),
         ("time", sentences.format_duration(seconds), "") if seconds else None,
         ("tokens", f"{page.tokens:,}", f"{page.answers:,} answers") if page.tokens else None,
@@ -93,19 +93,29 @@ def evaluation(facts: RunFacts) -> Raw | None:
     if not rows:
         return None
     ks = sorted({int(key[5:]) for row in rows for key in row if re.fullmatch(r"pass@\d{1,6}", key)})
-    titles = ["held out", "step", "problems", "success [95%]", *(f"pass@{k} [95%]" for k in ks)]
+    partial = any(_has_partial_credit(row) for row in rows)
+    rewards = ["reward [95%]", "sampled reward [95%]"] if partial else []
+    titles = ["held out", "step", "problems", "success [95%]", *(f"pass@{k} [95%]" for k in ks), *rewards]
     splits = list(dict.fromkeys(row["split"] for row in rows))
     rows.sort(key=lambda row: (splits.index(row["split"]), row["step"]))
     steps = {split: [row["step"] for row in rows if row["split"] == split] for split in splits}
     ends = [row for row in rows if row["step"] in (min(steps[row["split"]]), max(steps[row["split"]]))]
-    shown, full = (table(titles, [_eval_cells(row, ks) for row in each]) for each in (ends, rows[:MAX_EVALS]))
+    shown, full = (table(titles, [_eval_cells(row, ks, partial) for row in each]) for each in (ends, rows[:MAX_EVALS]))
     folded = el("details", el("summary", f"all {len(rows)} evaluations"), full) if len(ends) < len(rows) else None
     note = "Problems that are not in training. Success is of one greedy answer to each; pass@k is of sampled answers."
+    note += " Rewards are those of the reward that decides success." if partial else ""
     return section("Evaluation", shown, folded, el("p", note, class_="dim"), id_="evaluation")
 
 
-def _eval_cells(row: JsonRow, ks: Sequence[int]) -> list[Any]:
+def _has_partial_credit(row: JsonRow) -> bool:
+    reward, success = as_float(row.get("reward_mean")), as_float(row.get("success_rate"))
+    return reward is not None and success is not None and abs(reward - success) > 1e-5
+
+
+def _eval_cells(row: JsonRow, ks: Sequence[int], partial: bool) -> list[Any]:
     names = [("success_rate", "low", "high"), *((f"pass@{k}", f"pass@{k}_low", f"pass@{k}_high") for k in ks)]
+    for name in ("reward", "sampled_reward") if partial else ():
+        names.append((f"{name}_mean", f"{name}_low", f"{name}_high"))
     cells = [_interval(*(as_float(row.get(name)) for name in each)) for each in names]
     return [row["split"], row["step"], as_int(row.get("n")) or "–", *cells]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib import resources
 from typing import Any
@@ -26,7 +26,7 @@ def describe_result(facts: RunFacts) -> str:
 def _change(facts: RunFacts) -> str:
     before, after = facts.page.summary.before, facts.page.summary.after
     if before and after:
-        return f"Held-out success ({after.split}) {_moved(before, after)}."
+        return " ".join([f"Held-out success ({after.split}) {_moved(before, after)}.", *_beside(facts)])
     if before:
         rate = f"{format_rate(before)} before the first step"
         return f"Held-out success ({before.split}) was {rate}; it was not measured again."
@@ -40,6 +40,18 @@ def _change(facts: RunFacts) -> str:
         if len(values) > 1:
             return f"{title} went from {values[0]:.3g} to {values[-1]:.3g}."
     return ""
+
+
+def _beside(facts: RunFacts) -> Iterator[str]:
+    """Sampled success, the mean reward where it says more, and the other splits."""
+    before, after = facts.page.summary.before, facts.page.summary.after
+    for name, field in (("Sampled success (pass@1)", "sampled"), ("The mean reward", "reward")):
+        ends = [getattr(each, field) for each in (before, after)]
+        if None not in ends:
+            yield f"{name} went from {ends[0]:.3f} to {ends[1]:.3f}."
+    for change in facts.page.summary.splits[1:]:
+        if change.before and change.after:
+            yield f"Success on {change.split} {_moved(change.before, change.after)}."
 
 
 def _moved(before: Success, after: Success) -> str:
@@ -56,6 +68,13 @@ def _moved(before: Success, after: Success) -> str:
 
 def format_ends(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
+
+
+def format_tile(rate: Success) -> str:
+    """The interval, and what stands beside greedy success."""
+    beside = {"sampled": rate.sampled, "reward": rate.reward}
+    parts = [f"{name} {value:.3f}" for name, value in beside.items() if value is not None]
+    return ", ".join(filter(None, [format_ends(rate.low, rate.high), *parts]))
 
 
 def format_rate(rate: Success) -> str:

@@ -97,4 +97,5 @@ def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str
 def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
     names = list(funcs or task.rewards)
     limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout, recipe.audit_reward
-    return find_rewards(names, weights if funcs else (), truth_of(task, names, own), *limits)
+    truth = truth_of(task, names, own)
+    return find_rewards(names, weights if funcs else (), truth, *limits, recipe.pass_threshold)

@@ -35,6 +35,7 @@ class Options:
     timeout: float = 10.0
     max_completion_length: int = 0
     encode: Encoder | None = None
+    pass_threshold: float | None = None  # of the first reward, which decides what is right
 
 
 def validate(path: str) -> None:
@@ -87,7 +88,10 @@ def _rewards(options: Options) -> Rewards:
     if weights and len(weights) != len(options.names):
         raise GraderError(f"--weights has {len(weights)} numbers and --reward {len(options.names)} names: one each")
     truth, limit = options.names[0], options.max_completion_length
-    return find_rewards(options.names, weights, truth, limit, gate=options.gate, timeout=options.timeout)
+    bar = options.pass_threshold
+    return find_rewards(
+        options.names, weights, truth, limit, gate=options.gate, timeout=options.timeout, pass_threshold=bar
+    )
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 TIMEOUT = 10.0  # seconds
+ROUNDING = 1e-9  # below pass_threshold that still passes
 Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
@@ -54,6 +55,7 @@ class Rewards:
     gate: str = ""  # the others count only where this one is right
     timeout: float = TIMEOUT  # seconds for one answer, or one call of a user's function
     audit: str = ""  # this one is only logged: it adds nothing to the reward, and may break
+    pass_threshold: float | None = None  # an answer that the truth pays this is right; None: the truth's own verdict
     by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: the rewards of each of its tasks
 
     def of(self, prompt: Prompt) -> Rewards:
@@ -78,6 +80,7 @@ def find_rewards(
     gate: str = "",
     timeout: float = TIMEOUT,
     audit: str = "",
+    pass_threshold: float | None = None,
 ) -> Rewards:
     """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. Raises GraderError."""
     if audit and _short(audit) in map(_short, names):
@@ -94,7 +97,8 @@ def find_rewards(
             raise GraderError(f"{extra} has the name of another reward of this run, {other}: give it another name")
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
-    return Rewards(tuple(parts), _short(truth), max_completion_length, _short(gate), timeout, _short(audit))
+    settings = _short(truth), max_completion_length, _short(gate), timeout, _short(audit)
+    return Rewards(tuple(parts), *settings, pass_threshold)
 
 
 def _short(name: str) -> str:
@@ -145,12 +149,20 @@ def grade_all(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None
 def grade(group: Group, rewards: Rewards) -> Group:
     """The same group with its grades."""
     rewards = rewards.of(group.prompt)
-    truth = _judge(rewards.part(rewards.truth), group, rewards, None)
+    truth = [_decided(one, rewards.pass_threshold) for one in _judge(rewards.part(rewards.truth), group, rewards, None)]
     verdicts = [grade.verdict if grade else "broken" for grade in truth]
     per_part = [
         truth if part.name == rewards.truth else _judge(part, group, rewards, verdicts) for part in rewards.parts
     ]
     return replace(group, grades=tuple(_combine(rewards, judged) for judged in zip(*per_part, strict=True)))
+
+
+def _decided(grade: Grade | None, threshold: float | None) -> Grade | None:
+    """With the verdict by the threshold. This is the one place where success is decided by a number of the user's."""
+    if grade is None or grade.reward is None or threshold is None:
+        return grade
+    is_right = grade.reward >= threshold - ROUNDING
+    return replace(grade, verdict="right" if is_right else "wrong", reason="" if is_right else grade.reason)
 
 
 def halt_if_broken(groups: Sequence[Group], limit: float) -> None:

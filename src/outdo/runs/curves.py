@@ -44,6 +44,9 @@ class EvalRecord(Record):
     low: float | None
     high: float | None
     pass_at: dict[str, float]
+    reward: float | None = None  # the mean of greedy answers, with its interval
+    reward_low: float | None = None
+    reward_high: float | None = None
 
 
 def load_curves(
@@ -102,6 +105,9 @@ def eval_records(rows: Sequence[JsonRow]) -> list[EvalRecord]:
                 for key in row
                 if key.startswith("pass@") and key[5:].isdecimal() and (value := as_float(row[key])) is not None
             },
+            reward=as_float(row.get("reward_mean")),
+            reward_low=as_float(row.get("reward_low")),
+            reward_high=as_float(row.get("reward_high")),
         )
         for row in rows
         if (step := as_int(row.get("step"))) is not None and isinstance(row.get("split"), str)

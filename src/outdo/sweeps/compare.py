@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from outdo.doctor.compare import Side, against, difference_rows, differing
-from outdo.doctor.run_row import RunRow, read_run_row
+from outdo.doctor.compare import (
+    VALUES,
+    Side,
+    against,
+    difference_rows,
+    differing,
+    metric_of,
+    rewards_differ,
+    split_names,
+    why_not,
+)
+from outdo.doctor.run_row import read_run_row
 from outdo.errors import RecipeError, RunError
 from outdo.evals.report import describe_difference, format_difference
 from outdo.metrics.estimate import format_share
+from outdo.metrics.headline import Metric
 from outdo.runs.manifest import read_manifest
 from outdo.sweeps.grid import SWEEP_FILE, format_value
 from outdo.sweeps.report import NONE, number
 
+APART = "not comparable"
 TABLE_ROWS = {  # signal -> title and format
-    "reward_mean": ("reward", "{:.3f}"),
+    "reward_mean": ("training reward", "{:.3f}"),
     "kl_mean": ("KL", "{:.4f}"),
     "entropy_mean": ("entropy", "{:.3f}"),
     "group_diversity": ("diversity", "{:.2f}"),
@@ -66,7 +78,9 @@ def tables(sides: Sequence[Side], width: int) -> Iterator[Table]:
 
 
 def _labels(sides: Sequence[Side]) -> list[str]:
-    return [*differing(sides), *(title for title, _ in TABLE_ROWS.values()), "success [95%]"]
+    splits = [f"{split} success [95%]" for split in split_names(sides)[1:]]
+    apart = [f"{TABLE_ROWS['reward_mean'][0]} ({APART})"] if rewards_differ(sides) else []
+    return [*differing(sides), *(title for title, _ in TABLE_ROWS.values()), "success [95%]", *splits, *apart]
 
 
 def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Side]) -> Table:
@@ -78,29 +92,47 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
     for key, values in keys.items():
         table.add_row(Text(key), *(Text(format_value(values[i]), overflow="fold") for i in indices))
     table.add_row("status", *(str(side.row["status"]) for side in shown))
-    table.add_row(Text("success [95%]"), *(Text(_success(side.row)) for side in shown))
-    table.add_row("  before", *(format_share(side.row["before"]) for side in shown))
-    gaps = [against(side, shown[0]) for side in shown[1:]]
-    table.add_row("  difference", "", *(Text(NONE if gap is None else format_difference(gap)) for gap in gaps))
-    table.add_row("", "", *(NONE if gap is None else describe_difference(gap) for gap in gaps))
-    for k in sorted({k for side in shown for k in side.row["passes"]}, key=lambda k: int(k[5:])):
-        table.add_row(k, *(format_share(side.row["passes"].get(k, {}).get("value")) for side in shown))
+    for index, split in enumerate(split_names(sides) or [""]):
+        _add_split(table, shown, split, f"{split} " if index else "")
     for name, (title, how) in TABLE_ROWS.items():
         if name == "price" and all(side.row[name] is None for side in sides):
             continue
-        table.add_row(title, *(number(side.row[name], how) for side in shown))
+        apart = name == "reward_mean" and rewards_differ(shown)
+        table.add_row(f"{title} ({APART})" if apart else title, *(number(side.row[name], how) for side in shown))
     return table
 
 
-def _success(row: RunRow) -> str:
-    if row["success_rate"] is None:
+def _add_split(table: Table, shown: Sequence[Side], split: str, prefix: str) -> None:
+    """A split's success, sampled success and, with partial credit, reward, each against the first run. The first split
+    has no prefix."""
+    rows = [side.row["splits"].get(split) or {"passes": {}} for side in shown]
+    measures: list[Metric] = ["success", *(["reward"] if any(row.get("partial") for row in rows) else [])]
+    for metric in measures:
+        before = "before" if metric == "success" else "reward_before"
+        table.add_row(Text(f"{prefix}{metric} [95%]"), *(Text(_interval(row, metric)) for row in rows))
+        table.add_row("  before", *(format_share(row.get(before)) for row in rows))
+        gaps = [against(side, shown[0], split, metric) for side in shown[1:]]
+        whys = [APART if why_not(side, shown[0], split, metric) else NONE for side in shown[1:]]
+        values = zip(gaps, whys, strict=True)
+        table.add_row(
+            "  difference", "", *(Text(why if gap is None else format_difference(gap)) for gap, why in values)
+        )
+        table.add_row("", "", *("" if gap is None else describe_difference(gap) for gap in gaps))
+    for k in sorted({k for row in rows for k in row["passes"]}, key=lambda k: int(k[5:])):
+        table.add_row(f"{prefix}{k}", *(format_share(row["passes"].get(k, {}).get("value")) for row in rows))
+
+
+def _interval(row: Mapping[str, Any], metric: Metric) -> str:
+    value, low, high = (row.get(name) for name in VALUES[metric])
+    if value is None or low is None or high is None:
         return NONE
-    return f"{format_share(row['success_rate'])} [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"{format_share(value)} [{low:.3f}, {high:.3f}]"
 
 
 def as_json(sides: Sequence[Side]) -> dict[str, Any]:
     return {
         "differing": {key: dict(zip([s.name for s in sides], v, strict=True)) for key, v in differing(sides).items()},
         "runs": [{"run": side.name, **side.row} for side in sides],
+        "decides": metric_of(sides),
         "differences": difference_rows(sides),
     }

@@ -67,7 +67,7 @@ class Drive:
 
     @property
     def settings(self) -> list[Setting]:
-        return settings_of(list(self.rows.values()))
+        return settings_of(list(self.rows.values()), self.sweep.cells[0].recipe.eval_metric)
 
     @property
     def choice(self) -> Choice:
@@ -215,10 +215,16 @@ def describe_cell(row: dict[str, Any]) -> str:
     """A cell in one line."""
     signals = {
         "success_rate": "success {success_rate:.3f} [{low:.2f}, {high:.2f}]",
+        "sampled": "sampled {sampled:.3f}",
+        "reward": "reward {reward:.3f} [{reward_low:.2f}, {reward_high:.2f}]",
         "kl_mean": "KL {kl_mean:.3f}",
         "wall_seconds": "{wall_seconds:.0f} s",
     }
-    known = [form.format_map(row) for name, form in signals.items() if row.get(name) is not None]
+    values = {**row, "sampled": (row.get("passes") or {}).get("pass@1", {}).get("value")}
+    values |= {} if row.get("partial") else {"reward": None}
+    known = [form.format_map(values) for name, form in signals.items() if values.get(name) is not None]
+    others = list((row.get("splits") or {}).items())[1:]
+    known[1:1] = [f"{name} {split['success_rate']:.3f}" for name, split in others if split["success_rate"] is not None]
     parts = [row["name"], row["status"], *known]
     if row["status"] != "done" and row["why"]:
         parts.append(" ".join(str(row["why"]).split()))

@@ -9,8 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from outdo.doctor.compare import NO_KL, judged_apart
 from outdo.evals.report import describe_difference, format_difference
-from outdo.sweeps.analysis import Setting, difference
+from outdo.metrics.headline import Metric
+from outdo.sweeps.analysis import Setting, difference, has_partial_credit, other_splits
 from outdo.sweeps.choice import Choice
 from outdo.sweeps.grid import Sweep, format_value
 
@@ -45,10 +47,12 @@ EXTRA_COLUMNS = {  # signals that `sweep.columns` may name, beside those that ar
 }
 
 
-def success(s: Setting) -> str:
-    if s.success is None:
-        return NONE
-    return f"{s.success:.3f} [{s.low:.2f}, {s.high:.2f}]"
+def _interval(metric: Metric, split: str, title: str, rank: int) -> Column:
+    def text(s: Setting) -> str:
+        ends = s.interval(metric, split)
+        return "{:.3f} [{:.2f}, {:.2f}]".format(*ends) if ends else NONE
+
+    return Column(title, text, rank)
 
 
 def _seeds(s: Setting) -> str:
@@ -60,13 +64,17 @@ def _seeds(s: Setting) -> str:
 def columns_of(settings: Sequence[Setting], extra: Sequence[str] = ()) -> list[Column]:
     """The columns that are not empty in this sweep."""
     k = next((s.pass_name for s in settings if s.pass_name), "")
+    partial, splits = has_partial_credit(settings), other_splits(settings)
     columns = [
         Column("setting", lambda s: s.name, 0),
-        Column("success [95%]", success, 0),
+        _interval("success", "", "success [95%]", 0),
+        *([_interval("reward", "", "reward [95%]", 0)] if partial else []),
         *([Column("seeds", _seeds, 6)] if any(len(s.rows) > 1 for s in settings) else []),
         Column("gain", lambda s: number(s.gain, "{:+.2f}"), 5),
-        *([_signal("pass@1", "pass@1", "{:.2f}", 6)] if k else []),
+        *([_signal("pass@1", "pass@1", "{:.2f}", 2)] if k else []),
         *([_signal(k, k, "{:.2f}", 4)] if k and k != "pass@1" else []),
+        *(_interval("success", split, f"{split} [95%]", 3) for split in splits),
+        *(_interval("reward", split, f"{split} reward [95%]", 3) for split in splits if partial),
         _signal("kl_mean", "KL", "{:.3f}", 1),
         _signal("entropy_mean", "entropy", "{:.3f}", 2),
         _signal("group_diversity", "diverse", "{:.2f}", 3),
@@ -103,7 +111,9 @@ def _failures(s: Setting) -> list[str]:
     whys = [str(row["why"]) for row in s.rows if row["status"] in ("halted", "failed") and row["why"]]
     codes = list(dict.fromkeys(code for row in s.rows for code in row.get("findings") or ()))
     minor = [code for code in codes if not any(code in trouble for trouble in s.troubles)]
-    return [*s.troubles, *list(dict.fromkeys(whys))[:1], *([f"the doctor says {', '.join(minor)}"] if minor else [])]
+    doctor = [f"the doctor says {', '.join(minor)}"] if minor else []
+    unknown = [] if s.has_kl or not s.evaluated else [NO_KL]
+    return [*s.troubles, *s.falls, *unknown, *list(dict.fromkeys(whys))[:1], *doctor]
 
 
 def plane(
@@ -117,13 +127,13 @@ def plane(
 
 
 def heat_map(settings: Sequence[Setting], varied: Sequence[str]) -> Table:
-    """Success by two keys, darker where higher; `!` marks signals that are not sane."""
+    """What decides by two keys, darker where higher; `!` marks signals that are not sane."""
     down, across, cells = plane(settings, varied)
     out = Table(box=None, header_style="dim", padding=(0, 1))
     out.add_column("", no_wrap=True)
     for value in across:
         out.add_column(Text(format_value(value)), justify="right", no_wrap=True)
-    values = [s.success for s in settings if s.success is not None]
+    values = [s.value for s in settings if s.value is not None]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     for value, line in zip(down, cells, strict=True):
         out.add_row(Text(format_value(value)), *(Text(_heat_cell(s, low, high)) for s in line))
@@ -131,10 +141,10 @@ def heat_map(settings: Sequence[Setting], varied: Sequence[str]) -> Table:
 
 
 def _heat_cell(s: Setting | None, low: float, high: float) -> str:
-    if s is None or s.success is None:
+    if s is None or s.value is None:
         return s.rows[0]["status"] if s else NONE
-    shade = SHADES[round((s.success - low) / (high - low) * (len(SHADES) - 1))] if high > low else SHADES[2]
-    return f"{shade * 2} {s.success:.3f}{'' if s.is_sane else '!'}"
+    shade = SHADES[round((s.value - low) / (high - low) * (len(SHADES) - 1))] if high > low else SHADES[2]
+    return f"{shade * 2} {s.value:.3f}{'' if s.is_sane else '!'}"
 
 
 def page(
@@ -142,7 +152,7 @@ def page(
 ) -> str:
     """The results as Markdown; each setting is also compared with the default, where there is one."""
     columns = columns_of(settings, sweep.columns)
-    base = next((s for s in settings if s.name == sweep.default and s.success is not None), None)
+    base = next((s for s in settings if s.name == sweep.default and s.value is not None), None)
     if base:
         columns.insert(2, Column(f"against {base.name}", lambda s: _against(s, base), 0))
     lines = [f"# {sweep.title}", "", *([sweep.about, ""] if sweep.about else [])]
@@ -157,8 +167,10 @@ def page(
 
 
 def _against(s: Setting, base: Setting) -> str:
-    if s is base or s.success is None:
+    if s is base or s.value is None:
         return NONE
+    if judged_apart([*s.evaluated, *base.evaluated], s.metric):
+        return "not comparable"
     gap = difference(s, base)
     return f"{format_difference(gap)}, {describe_difference(gap)}"
 

@@ -1,8 +1,8 @@
 """Prompts of a data set: each row has `prompt` (text) or `messages`, and may have `answer`, `completion` and more.
 
 `columns` maps our names to the data's. A row has a demonstration if it has a `completion`, a `solution`, or messages
-that end with an assistant turn. The data's own test split is held out; if it has none, one row in ten is, by the hash
-of its prompt. All other columns are passed to the rewards by name.
+that end with an assistant turn. The data's own test split is held out; if it has none, one row in ten is
+(`eval_fraction`), by the hash of its prompt. All other columns are passed to the rewards by name.
 """
 
 from __future__ import annotations
@@ -87,13 +87,19 @@ def _split_by_row(rows: Sequence[Labelled], source: Source) -> dict[str, list[Pr
     named = {source.train_split: "train", source.test_split: "test"}
     out: dict[str, list[Prompt]] = {"train": [], "test": []}
     for prompt, own in rows:
-        split = named.get(own, own) if own else "train" if belongs(_prompt_key(prompt.messages), "train") else "test"
-        out.setdefault(split, []).append(prompt)
+        out.setdefault(named.get(own, own) if own else _split_of(prompt, source), []).append(prompt)
     return out
 
 
+def _split_of(prompt: Prompt, source: Source) -> str:
+    share = source.eval_fraction
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise TaskError(f"eval_fraction={share!r:.60}: expected a share of the rows, more than 0 and less than 1")
+    return "train" if belongs(_prompt_key(prompt.messages), "train", share) else "test"
+
+
 def _split_by_name(rows: Mapping[str, list[Prompt]], source: Source) -> dict[str, list[Prompt]]:
-    """The data's own splits under our names; if it has no test split, 10% of its training rows are held out."""
+    """The data's own splits under our names; if it has no test split, a share of its training rows is."""
     required = {"dataset_train_split": source.train_split}
     if source.test_split != "test":
         required["dataset_test_split"] = source.test_split
@@ -105,7 +111,8 @@ def _split_by_name(rows: Mapping[str, list[Prompt]], source: Source) -> dict[str
     train = rows[source.train_split]
     if source.test_split in rows:
         return {"train": train, "test": rows[source.test_split], **rest}
-    by_hash = {split: [p for p in train if belongs(_prompt_key(p.messages), split)] for split in ("train", "test")}
+    splits = [_split_of(prompt, source) for prompt in train]
+    by_hash = {name: [p for p, own in zip(train, splits, strict=True) if own == name] for name in ("train", "test")}
     return by_hash | rest
 
 

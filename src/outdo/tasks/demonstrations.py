@@ -98,7 +98,7 @@ def _source_task(recipe: Recipe, task: Task) -> Task:
     """The task that has the demonstrations: other data, or the task itself."""
     if not recipe.sft_dataset_name:
         return task
-    source = Source(recipe.sft_dataset_name, columns=dict(recipe.sft_columns))
+    source = Source(recipe.sft_dataset_name, columns=dict(recipe.sft_columns), eval_fraction=recipe.eval_fraction)
     return find_task(recipe.sft_dataset_name, recipe.sft_task_args, source=source)
 
 

@@ -17,7 +17,7 @@ from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import refuse_curriculum_args
-from outdo.tasks.sources import Source
+from outdo.tasks.sources import SOURCE_KEYS, Source
 from outdo.tasks.task import Part, Task, endless_prompts, find_task
 from outdo.types import PART, Prompt
 
@@ -35,6 +35,7 @@ class Entry(BaseModel):
     dataset_config: str | None = None
     dataset_train_split: str = "train"
     dataset_test_split: str = "test"
+    eval_fraction: float | None = Field(None, gt=0, lt=1)  # default: the recipe's
     system_prompt: str | None = None  # default: the recipe's
     reward_funcs: list[str] = []
     reward_weights: list[float] = []
@@ -99,6 +100,7 @@ def _part(entry: Mapping[str, Any], number: int, recipe: Recipe) -> Part:
         raise RecipeError("\n".join(_describe_error(e, number) for e in error.errors())) from None
     if keys.reward_weights and len(keys.reward_weights) != len(keys.reward_funcs):
         raise RecipeError(f"dataset_mixture, entry {number}: give one weight per reward function")
+    keys = keys.model_copy(update={"eval_fraction": keys.eval_fraction or recipe.eval_fraction})
     task = _find_task(keys, keys.dataset_name, recipe.system_prompt)
     rewards = tuple(keys.reward_funcs), tuple(keys.reward_weights)
     return Part(keys.name or keys.dataset_name, task, keys.weight, *rewards)
@@ -111,5 +113,5 @@ def _describe_error(error: Any, number: int) -> str:
 
 
 def _find_task(keys: Recipe | Entry, name: str, system_prompt: str | None = None) -> Task:
-    source = Source(name, keys.dataset_config, keys.dataset_train_split, keys.dataset_test_split, dict(keys.columns))
+    source = Source(name, **{field: getattr(keys, key) for key, field in SOURCE_KEYS.items()})
     return find_task(name, keys.task_args, keys.system_prompt or system_prompt, source)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from outdo.errors import TaskError, no_such_file
 from outdo.parallel.host import hub_answers
+from outdo.tasks.splits import HELD_OUT
 
 UNSPLIT = ""  # name of the only split of a source without splits
 INSTALL = "pip install 'outdo[data]'"
@@ -36,10 +37,13 @@ class Source:
     train_split: str = "train"
     test_split: str = "test"
     columns: dict[str, str] = field(default_factory=dict)  # our name: the data's name
+    eval_fraction: float = HELD_OUT  # of the rows is held out where the data has no test split
 
 
 # The recipe's names of these fields.
-SOURCE_KEYS = {f"dataset_{name}": name for name in ("config", "train_split", "test_split")} | {"columns": "columns"}
+SOURCE_KEYS = {f"dataset_{name}": name for name in ("config", "train_split", "test_split")} | {
+    name: name for name in ("columns", "eval_fraction")
+}
 
 
 def is_source(name: str) -> bool:

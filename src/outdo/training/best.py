@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outdo.errors import RecipeError
+from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.recipe.schema import Recipe
 
-DECIDING = "success_rate"  # the field of an evaluation that decides, unless metric_for_best_model names another
-NAMES = {"success": "success_rate", "accuracy": "success_rate"}  # other names of fields
+NAMES = {"success": "success_rate", "accuracy": "success_rate", "reward": "reward_mean"}  # other names of fields
 NO_METRICS = ("step", "split", "n", "problems", "verdicts")
 
 
@@ -30,10 +30,10 @@ class Best:
         return f"{when}, with {self.metric} {self.value:.3f}"
 
 
-def deciding_number(row: Mapping[str, Any], metric: str | None = None) -> tuple[str, float]:
+def deciding_number(row: Mapping[str, Any], metric: str) -> tuple[str, float]:
     """The number of an evaluation's row that decides which checkpoint is the best, with its name. `metric` may have
     the prefix eval_, as other trainers write it. Raises RecipeError where evaluations do not measure it."""
-    wanted = (metric or DECIDING).removeprefix("eval_")
+    wanted = metric.removeprefix("eval_")
     name = NAMES.get(wanted, wanted)
     value = row.get(name)
     if name in NO_METRICS or isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -48,10 +48,11 @@ def best_of(
     """The evaluated step with the best number, of those that were `saved`; of equal ones the last. `kind` is the split
     that decides; a mixture has one for each of its tasks, and the mean over them decides."""
     values: dict[int, list[float]] = {}
-    name = DECIDING
-    for row in rows:
-        if (saved is None or row["step"] in saved) and row["split"].partition("/")[0] == kind:
-            name, value = deciding_number(row, recipe.metric_for_best_model)
+    own = [row for row in rows if row["split"].partition("/")[0] == kind]
+    name = recipe.metric_for_best_model or FIELDS[deciding_metric(recipe.eval_metric, own)]
+    for row in own:
+        if saved is None or row["step"] in saved:
+            name, value = deciding_number(row, name)
             values.setdefault(row["step"], []).append(value)
     means = {step: sum(each) / len(each) for step, each in values.items()}
     sign = -1.0 if recipe.greater_is_better is False else 1.0

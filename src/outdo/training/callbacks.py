@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outdo.errors import OutdoError, RecipeError
+from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.metrics.measure import Metrics
 from outdo.recipe import plugins
 from outdo.types import Group
@@ -73,11 +74,13 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends a run, as done, when held-out success has not improved by more than `threshold` for `patience`
-    evaluations."""
+    """Ends a run, as done, when held-out success (or the mean reward, by `eval_metric`) has not improved by more than
+    `threshold` for `patience` evaluations."""
 
     def __init__(self, patience: int = 3, threshold: float = 0.0) -> None:
-        self.patience, self.threshold, self.best, self.since = patience, threshold, -1.0, 0
+        self.patience, self.threshold = patience, threshold
+        self.best: float | None = None
+        self.metric, self.since = "success", 0  # what `best` is of, and the evaluations since
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> Callback:
@@ -87,23 +90,29 @@ class EarlyStopping(Callback):
 
     def on_start(self, run: TrainingRun[Any]) -> None:
         if not run.done:
-            self.best, self.since = -1.0, 0  # another stage had a task of its own
+            self.best, self.since = None, 0  # another stage had a task of its own
 
     def state(self) -> dict[str, Any]:
-        return {"best": self.best, "since": self.since}
+        return {"best": self.best, "since": self.since, "metric": self.metric}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.best, self.since = float(state["best"]), int(state["since"])
+        self.best, self.since = state["best"], int(state["since"])
+        self.metric = state.get("metric", "success")
 
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
         if not evaluations or not step or step >= run.total:
             return
-        success = evaluations[0].success_rate
-        is_better = success > self.best + (self.threshold if self.best >= 0 else 0.0)
-        self.best, self.since = (success, 0) if is_better else (self.best, self.since + 1)
+        first, had_success = evaluations[0], self.best is not None and self.metric == "success" and self.best > 0
+        metric = "success" if had_success else deciding_metric(run.recipe.eval_metric, [first.row()])
+        if metric != self.metric:  # the first right answer: from now on success decides
+            self.best, self.since, self.metric = None, 0, metric
+        value = getattr(first, FIELDS[metric])
+        is_better = self.best is None or value > self.best + self.threshold
+        self.best, self.since = (value, 0) if is_better else (self.best, self.since + 1)
         if self.since >= self.patience:
+            name = "success" if metric == "success" else "mean reward"
             best = f"best {self.best:.3f}"
-            run.finish_early(f"held-out success has not improved for {self.patience} evaluations ({best})")
+            run.finish_early(f"held-out {name} has not improved for {self.patience} evaluations ({best})")
 
 
 CALLBACKS: dict[str, type[Callback]] = {"early_stopping": EarlyStopping}

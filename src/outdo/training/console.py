@@ -125,27 +125,33 @@ def print_whole(console: Console, table: Table) -> None:
 
 
 def summary(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Table:
-    """Held-out success before and after, with intervals. What was looked at only afterwards has no before."""
+    """Held-out success before and after, with intervals; with partial credit, also the mean reward of greedy answers.
+    What was looked at only afterwards has no before."""
     had = {old.split: old for old in before}
     ks = sorted({k for new in after for k in new.pass_at})
-    table = Table("held out", "before [95%]", "after [95%]", *(f"pass@{k}" for k in ks), box=None, padding=(0, 1))
+    rewards = ["reward [95%]"] if any(one.has_partial_credit for one in (*before, *after)) else []
+    columns = ["before [95%]", "after [95%]", *(f"pass@{k}" for k in ks), *rewards]
+    table = Table("held out", *columns, box=None, padding=(0, 1))
     for new in after:
         old = had.get(new.split)
-        passes = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
-        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *passes)
+        cells = [_change(old.pass_at.get(k) if old else None, new.pass_at.get(k)) for k in ks]
+        cells += [f"{reward(old)} → {reward(new)}" if old else reward(new)] if rewards else []
+        table.add_row(f"{new.split} ({new.n})", interval(old), interval(new), *cells)
     return table
 
 
 def stages_table(stages: Sequence[StageResult]) -> Table:
     """A row per stage and split, with the stage's task."""
-    table = Table("stage", "task", "held out", "before [95%]", "after [95%]", box=None, padding=(0, 1))
+    table = Table("stage", "task", "held out", "before [95%]", "after [95%]", "pass@1", box=None, padding=(0, 1))
     for stage in stages:
         name, task, before = stage.name, stage.recipe.dataset_name, {one.split: one for one in stage.before}
         for one in stage.after:
-            table.add_row(name, task, f"{one.split} ({one.n})", interval(before.get(one.split)), interval(one))
+            old = before.get(one.split)
+            sampled = _change(old.pass_at.get(1) if old else None, one.pass_at.get(1))
+            table.add_row(name, task, f"{one.split} ({one.n})", interval(old), interval(one), sampled)
             name = task = ""
         if not stage.after:
-            table.add_row(name, task, "–", "–", "–")
+            table.add_row(name, task, *"––––")
     return table
 
 
@@ -155,6 +161,12 @@ def _change(old: float | None, new: float | None) -> str:
 
 def interval(e: Evaluation | None) -> str:
     return f"{format_share(e.success_rate)} [{e.low:.2f}, {e.high:.2f}]" if e else "–"
+
+
+def reward(e: Evaluation | None) -> str:
+    """The mean reward of greedy answers."""
+    ends = e.reward_interval if e else None
+    return "–" if ends is None else "{:.3f} [{:.2f}, {:.2f}]".format(*ends)
 
 
 def _progress(name: str, step: int, total: int, pace: _Pace, more: str = "") -> Table:

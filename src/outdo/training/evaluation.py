@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from outdo.evals.from_recipe import eval_params
 from outdo.evals.held_out import Evaluation, evaluate_prompts, problems_of
+from outdo.evals.remarks import few_problems, unreachable_success
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
 from outdo.runs.held_out import HeldOutAnswer, read_answers
@@ -26,10 +27,24 @@ class Evaluator:
         self, recipe: Recipe, task: Task, rewards: Rewards | None, writer: RunWriter, prior: PriorEvals | None
     ) -> None:
         self.recipe, self.rewards, self.writer, self.prior = recipe, rewards, writer, prior
+        self._warned: set[str] = set()
+        self.unreachable: set[str] = set()  # splits where no answer can succeed
         regular = eval_splits(recipe, task) if rewards else []
         final = [split for split in recipe.final_eval_split if split not in regular] if rewards else []
         self.splits = {split: held_out(task, split, recipe.eval_size) for split in regular}
         self.final_splits = {split: held_out(task, split, recipe.eval_size) for split in final}
+
+    def warnings(self, evaluations: Sequence[Evaluation]) -> list[str]:
+        """What a reader should know of these splits, once: too few problems, and success that no answer can reach."""
+        new = [one for one in evaluations if one.split not in self._warned]
+        self._warned |= {one.split for one in new}
+        splits = self.splits | self.final_splits
+        lines = [few_problems(new)]
+        for one in new if self.rewards else ():
+            if line := unreachable_success(one, self.rewards, splits.get(one.split, ())):
+                self.unreachable.add(one.split)
+                lines.append(line)
+        return list(dict.fromkeys(filter(None, lines)))
 
     def recorded(self, step: int) -> list[Evaluation]:
         """What was measured at that step before the run was resumed."""

@@ -107,6 +107,8 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
 def _report_difficulty(run: Run, before: Evaluation) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
     passes, rewards = before.pass_at, run.context.rewards
+    if before.split in run.evaluator.unreachable:
+        return  # success says nothing of how hard the task is
     k, chance = max(passes, default=1), passes.get(1, before.success_rate)
     partial = dense_rewards(rewards, chance > 0.5) if rewards else []
     for line in describe_difficulty(chance, k, passes.get(k, chance), run.recipe.num_generations, partial):

@@ -38,7 +38,7 @@ ANSWERS_PER_CALL = 8192  # of the sampler
 DECIDING_KEYS = (
     *("model_name_or_path", "dtype", "dataset_name", "dataset_mixture", "task_args", "columns", "system_prompt"),
     *("max_prompt_length", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop"),
-    *("reward_funcs", "harvest_size"),
+    *("reward_funcs", "pass_threshold", "harvest_size"),
 )
 
 

@@ -22,7 +22,7 @@ from outdo.runs import checkpoint
 from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
 from outdo.training.callbacks import Callback, notify
-from outdo.training.console import interval
+from outdo.training.console import interval, reward
 from outdo.training.trackers import Trackers
 from outdo.types import Group
 
@@ -156,8 +156,11 @@ class Console(Callback):
         for one in evaluations:
             passes = "".join(f"  pass@{k} {value:.3f}" for k, value in one.pass_at.items())
             passes += describe_limits(one) if passes else ""
+            passes += f"  reward {reward(one)}" if one.has_partial_credit else ""
             unjudged = f"  {one.unjudged}" if one.unjudged else ""
             run.reporter.note(f"  {one.split}: success {interval(one)}{passes}{unjudged}")
+        for line in run.evaluator.warnings(evaluations):
+            run.reporter.note(f"  {line}")
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         run.reporter.note(finding_line(finding))

@@ -50,6 +50,7 @@ TASK_KEYS = ("dataset_name", "task_args", "columns")  # mean the same everywhere
 MEASURING_KEYS = (
     *("dtype", "device", "load_in_4bit", "sampler", "seed", "max_completion_length", "temperature", "stop"),
     *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
+    *("eval_fraction", "pass_threshold"),
     *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks", "eval_sampling"),
     *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout"),
 )

@@ -3,6 +3,7 @@ import { chart } from "./chart.js";
 import { bandsOf, evalPoints, lineOf, marksOf, named } from "./data.js";
 import { h, state } from "./dom.js";
 import { GLYPHS } from "./draw.js";
+import { share } from "./format.js";
 import { withCode, visible } from "./text.js";
 
 const SECTIONS = [
@@ -155,6 +156,10 @@ function withPasses(run, split) {
   const [first, last] = [rows[0], rows[rows.length - 1]].map((row) => row?.pass_at ?? {});
   const parts = Object.keys(last).sort((a, b) => a - b).map((k) => rows.length > 1 && k in first
     ? `pass@${k} ${first[k].toFixed(2)} → ${last[k].toFixed(2)}` : `pass@${k} ${last[k].toFixed(2)}`);
+  const [before, after] = [rows[0], rows[rows.length - 1]].map((row) => row?.reward);
+  if (typeof after === "number" && rows.some((row) => Math.abs(row.reward - row.success) > 1e-5)) {
+    parts.push(rows.length > 1 ? `reward ${share(before)} → ${share(after)}` : `reward ${share(after)}`);
+  }
   return [split, ...parts].join(", ");
 }
 

@@ -13,7 +13,7 @@ import { visible } from "./text.js";
 const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group_diversity", "len_mean"];
 
 const FIGURES = [
-  ["reward_mean", "reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"], ["group_diversity", "diversity"],
+  ["reward_mean", "training reward"], ["kl_mean", "KL"], ["entropy_mean", "entropy"], ["group_diversity", "diversity"],
   ["informative", "informative"], ["len_mean", "length"], ["truncated", "truncated"], ["adv_noise", "advantage noise"],
   ["steps", "steps"], ["seconds", "seconds"],
   ["device_seconds", "device-seconds"], ["price", "price"], ["tokens_per_s", "tokens/s"],
@@ -91,16 +91,38 @@ function figureRows(comparison) {
   const each = (call) => comparison.rows.map(call);
   return [
     ["status", each((row) => row.status)],
-    ["held-out success [95%]", each((row) => `${share(row.success_rate)} ${interval(row.low, row.high)}`)],
-    ["before", each((row) => share(row.before))],
-    ["difference from the first", each((row, i) => (i ? difference(comparison, row.run) : ""))],
+    ...splitRows(comparison, each),
     ...FIGURES.filter(has).map(([name, title]) => [title, each((row) => short(row[name]))]),
     ["findings", each((row) => (row.findings ?? []).join(", ") || "none")],
   ];
 }
 
-function difference(comparison, run) {
-  const gap = comparison.differences.find((each) => each.run === run);
+/** Success, sampled success and, with partial credit, reward of every split. */
+function splitRows(comparison, each) {
+  const splits = [...new Set(comparison.rows.flatMap((row) => Object.keys(row.splits ?? {})))];
+  return splits.flatMap((split) => {
+    const of = (row) => row.splits?.[split] ?? {};
+    const against = (measure) =>
+      ["difference from the first", each((row, i) => (i ? difference(comparison, row.run, split, measure) : ""))];
+    const rewards = comparison.rows.some((row) => of(row).partial);
+    return [
+      [`${split}: success [95%]`, each((row) =>
+        `${share(of(row).success_rate)} ${interval(of(row).low, of(row).high)}`)],
+      ["before", each((row) => share(of(row).before))],
+      against("success"),
+      [`${split}: sampled success`, each((row) => share(of(row).passes?.["pass@1"]?.value))],
+      ...(rewards ? [
+        [`${split}: reward [95%]`, each((row) =>
+          `${share(of(row).reward)} ${interval(of(row).reward_low, of(row).reward_high)}`)],
+        against("reward"),
+      ] : []),
+    ];
+  });
+}
+
+function difference(comparison, run, split, measure) {
+  const gap = comparison.differences.find((each) =>
+    each.run === run && each.split === split && each.measure === measure);
   if (!gap) return "–";
   const [value, low, high] = [gap.difference, gap.low, gap.high].map((each) => signed(each, 3));
   return `${value} [${low}, ${high}]${gap.noise ? ", within noise" : ""}`;

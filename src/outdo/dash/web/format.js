@@ -20,6 +20,19 @@ export function interval(low, high) {
   return typeof low === "number" && typeof high === "number" ? `[${low.toFixed(2)}, ${high.toFixed(2)}]` : "";
 }
 
+/** Beside greedy success: that of sampled answers, and the mean reward where it says more. */
+export function beside(held) {
+  const parts = [["sampled", held?.sampled], ["reward", held?.reward]];
+  return parts.filter(([, value]) => typeof value === "number").map(([name, value]) => `${name} ${share(value)}`)
+    .join(", ");
+}
+
+/** The splits beside the first, before and after: "ood 0.400 → 0.200". */
+export function otherSplits(summary) {
+  return (summary.splits ?? []).slice(1).map(({ split, before, after }) =>
+    `${split} ${before ? `${share(before.success)} → ` : ""}${share(after?.success)}`);
+}
+
 /** @param {number|null|undefined} count */
 export function count(count) {
   if (typeof count !== "number") return "–";

@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { isFailure } from "./data.js";
-import { clock, count, interval, parsed, share, short, when } from "./format.js";
+import { beside, clock, count, interval, otherSplits, parsed, share, short, when } from "./format.js";
 import { to } from "./route.js";
 import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
@@ -64,7 +64,9 @@ function facts(summary, about) {
   return [
     steps,
     (before || after) && fact(`Held-out success${after ? ` (${visible(after.split)})` : ""}`,
-      `${share(before?.success)} → ${share(after?.success)}`, after && `95% ${interval(after.low, after.high)}`),
+      `${share(before?.success)} → ${share(after?.success)}`,
+      after && [`95% ${interval(after.low, after.high)}`, beside(after)].filter(Boolean).join(", ")),
+    otherSplits(summary).length > 0 && fact("Other splits", visible(otherSplits(summary).join(", "))),
     last !== undefined && fact(summary.kind === "sft" ? "Latest loss" : "Latest reward", share(last)),
     about.tokens > 0 && fact("Tokens", count(about.tokens)),
     fact("Time", clock(elapsed(summary, about)), `since ${when(summary.started)}`),

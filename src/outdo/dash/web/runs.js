@@ -1,7 +1,7 @@
 // All runs with their status and results, and a selection of several.
 import { get } from "./api.js";
 import { h, select, state, svg } from "./dom.js";
-import { interval, parsed, SEVERITY, share, STATUS, when } from "./format.js";
+import { beside, interval, otherSplits, parsed, SEVERITY, share, STATUS, when } from "./format.js";
 import { note, to } from "./route.js";
 import { visible } from "./text.js";
 
@@ -152,7 +152,9 @@ function rowOf(run, seen, draw) {
     h("td.reward", {}, sparkline(run.spark)),
     h("td.before", {}, share(run.before?.success)),
     h("td.after", {}, h("b", {}, share(run.after?.success)),
-      run.after && h("small.dim", {}, interval(run.after.low, run.after.high))),
+      run.after && h("small.dim", {}, interval(run.after.low, run.after.high)),
+      run.after && h("small.dim", {}, beside(run.after)),
+      otherSplits(run).map((text) => h("small.dim", {}, visible(text)))),
     h("td.findings", {}, failures(run).map((finding) => h(`a.tag.${finding.severity}`,
       { href: to("findings", { run: run.id }) }, SEVERITY[finding.severity], " ", visible(finding.code))),
       run.trouble.length > 0 &&

@@ -8,7 +8,8 @@ import { statusMark } from "./runs.js";
 import { visible } from "./text.js";
 
 const FIGURES = [
-  ["success_rate", "success"], ["before", "before"], ["reward_mean", "reward"], ["kl_mean", "KL"],
+  ["success_rate", "success"], ["before", "before"], ["sampled", "sampled success"],
+  ["held_reward", "held-out reward"], ["reward_mean", "training reward"], ["kl_mean", "KL"],
   ["entropy_mean", "entropy"], ["group_diversity", "diversity"], ["informative", "informative"], ["len_mean", "length"],
   ["tokens_per_s", "tokens/s"], ["seconds", "seconds"],
 ];
@@ -37,13 +38,15 @@ export async function open(scope) {
 }
 
 function parts(found, seen, draw) {
-  const rows = found.rows ?? [];
+  const rows = (found.rows ?? []).map(flat);
   const head = h("div.headline", {}, h("h1", {}, visible(found.title || found.id)),
     h("span.dim", {}, `${found.done} of ${found.cells} cells done`), h("span.dim.root", {}, visible(found.id)));
   if (!rows.length) return [head, state("No finished cells yet", "Each cell appears when it ends.")];
   const settings = settingsOf(rows);
   const keys = variedKeys(rows, found.keys);
-  const figures = FIGURES.filter(([name]) => rows.some((row) => typeof row[name] === "number"));
+  const others = [...new Set(rows.flatMap((row) => Object.keys(row.splits ?? {}).slice(1)))];
+  const known = [...FIGURES, ...others.map((split) => [`split ${split}`, split])];
+  const figures = known.filter(([name]) => rows.some((row) => typeof row[name] === "number"));
   const chooser = select("Figure", figures, seen.figure, (figure) => {
     seen.figure = figure;
     note({ figure });
@@ -61,6 +64,14 @@ function pick(found) {
 }
 
 /** Keys with more than one value among the cells, except the seed. */
+/** With sampled success, the reward where it says more than success, and the success of the other splits. */
+function flat(row) {
+  const others = Object.entries(row.splits ?? {}).slice(1);
+  const splits = others.map(([name, split]) => [`split ${name}`, split.success_rate]);
+  return { ...row, sampled: row.passes?.["pass@1"]?.value ?? null, held_reward: row.partial ? row.reward : null,
+    ...Object.fromEntries(splits) };
+}
+
 function variedKeys(rows, given) {
   const names = given?.length ? given : [...new Set(rows.flatMap((row) => Object.keys(row.keys ?? {})))];
   return names.filter((key) => key !== "seed" && new Set(rows.map((row) => typed(row.keys?.[key]))).size > 1);
