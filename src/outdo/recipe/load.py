@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from outdo.errors import RecipeError, did_you_mean
+from outdo.recipe.batches import fitting_batch, refuse_batches
 from outdo.recipe.foreign import INSTEAD, SYNONYMS, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
@@ -39,6 +40,8 @@ def load_recipe(
     else:
         base = {}  # the default's learning rates suit only the tiny model
     merged = _merge(base, over)
+    own = {**(base if path is not None or base_of is not None else {}), **over}
+    merged |= fitting_batch(merged, own, notify)
     if merged.get("dataset_mixture"):
         _refuse_beside_mixture(over, where)
         if path is not None and not over.get("dataset_mixture"):
@@ -100,20 +103,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     """Combinations of values that the types allow and no run can have."""
     _refuse_duplicate_settings(r)
     _refuse_adapter_settings(r)
-    batch = r.answers_per_step
-    if batch % r.num_generations:
-        fits = [n for n in range(2, batch + 1) if batch % n == 0]
-        below = [n for n in fits if n < r.num_generations][-1:]
-        above = [n for n in fits if n > r.num_generations][:1]
-        use = " or ".join(map(str, below + above)) or "a larger batch"
-        raise RecipeError(
-            f"num_generations={r.num_generations} does not divide the batch of {batch} answers: use {use}"
-        )
-    if batch % r.answers_per_update:
-        raise RecipeError(
-            f"a step of {batch} answers cannot be split into updates of {r.answers_per_update} "
-            "(per_device_train_batch_size x gradient_accumulation_steps): make one a multiple of the other"
-        )
+    refuse_batches(r)
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
         counts = f"{len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}"
         raise RecipeError(f"reward_weights has {counts}: give one weight per reward function")
