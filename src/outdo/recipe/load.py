@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.batches import fitting_batch, refuse_batches
-from outdo.recipe.foreign import INSTEAD, SYNONYMS, translate_keys
+from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
 
@@ -34,7 +34,8 @@ def load_recipe(
     if base_of is not None:
         base = _canonical(base_of, "the recipe", notify)
     elif path is not None:
-        base = _canonical(read_yaml(Path(path)), str(path), notify)
+        file = read_yaml(Path(path))
+        base = _canonical(file, str(path), notify)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text())
     else:
@@ -54,6 +55,8 @@ def load_recipe(
     except ValidationError as error:
         raise RecipeError("\n".join(_describe_error(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
+    if path is not None and is_foreign(file, Recipe.model_fields) and (other := their_defaults(merged)):
+        notify(f"{path}: not set in it, and another default in TRL: {other.format(**recipe.model_dump())}")
     return recipe
 
 
@@ -68,10 +71,13 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         merged.pop("max_steps", None)  # likewise
     if isinstance(over.get("stages"), Mapping):
         merged["stages"] = _override_stages(base.get("stages", []), over["stages"])
+    same_easier = (
+        same_task and over.get("curriculum_dataset_name", easier := base.get("curriculum_dataset_name")) == easier
+    )
     for name in ("task_args", "curriculum_args", "columns"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
-            merged[name] = {**old, **new} if same_task else new
+            merged[name] = {**old, **new} if (same_easier if name == "curriculum_args" else same_task) else new
     return merged
 
 
@@ -116,9 +122,14 @@ def _refuse_contradictions(r: Recipe) -> None:
         raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
     if r.curriculum_steps and r.dataset_mixture:
         raise RecipeError("curriculum_steps needs a single task, and dataset_mixture has several: remove one of them")
-    if r.curriculum_steps and not r.curriculum_args:
+    if r.curriculum_steps and not r.curriculum_args and not r.curriculum_dataset_name:
         raise RecipeError(
-            "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
+            "curriculum_steps needs an easier task: its arguments, such as curriculum_args.digits=1, or another task, "
+            "such as curriculum_dataset_name=easy.jsonl"
+        )
+    if r.curriculum_dataset_name and not r.curriculum_steps:
+        raise RecipeError(
+            f"curriculum_dataset_name={r.curriculum_dataset_name} needs curriculum_steps, the most steps on it: 50"
         )
 
 

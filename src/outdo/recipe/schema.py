@@ -97,6 +97,8 @@ class Recipe(BaseModel):
     loss_type: str = "grpo"
     advantage_estimator: str = "grpo"
     scale_rewards: Literal["group", "batch", "none"] = "group"  # standard deviation that advantages are divided by
+    adv_std: Literal["population", "sample"] = "population"  # its estimate: over n, or over n - 1 as in TRL
+    adv_eps: float = Field(1e-4, ge=0)  # added to that standard deviation
     epsilon: float = Field(0.2, gt=0, le=10)  # the ratio is clipped below 1 - epsilon …
     epsilon_high: float | None = Field(None, gt=0, le=10)  # … and above 1 + this; default: epsilon. cispo: its cap
     beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0 needs no reference model
@@ -142,10 +144,12 @@ class Recipe(BaseModel):
     # --- the curriculum: an easier task first, or the most informative prompts
     curriculum_steps: int = Field(0, ge=0)  # steps on the easier task, at most
     curriculum_args: dict[str, Any] = {}  # task_args of the easier task
+    curriculum_dataset_name: str | None = None  # the easier task; default: dataset_name, with curriculum_args
     curriculum_informative: float = Field(0.0, ge=0, le=1)  # leave it once fewer than this share of groups have spread
     curriculum_pass_rate: bool = False  # prefer prompts whose pass rate is neither 0 nor 1
     # --- evaluation, on held-out problems
-    eval_steps: int = Field(0, ge=0)  # evaluate every so many steps; 0: only before and after training
+    eval_steps: int = Field(0, ge=0)  # evaluate every so many steps; 0: only before and after training …
+    eval_epochs: float = Field(0.0, ge=0)  # … or every so many passes over the training prompts of a finite data set
     eval_size: int = Field(200, ge=0)  # problems per split; 0: all
     eval_samples: int = Field(10, ge=0)  # answers per problem, for pass@1 and pass@k; 0: greedy only
     eval_ks: list[int] = []  # k of pass@k; empty: 1, and 8 or 10, or eval_samples if that is less

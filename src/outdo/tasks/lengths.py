@@ -19,15 +19,23 @@ Measure = Callable[[Sequence[Prompt]], list[int]]  # prompts to their numbers of
 
 
 def epochs_to_steps(recipe: Recipe, task: Task) -> Recipe:
-    """The recipe with `max_steps` computed from `num_train_epochs`, if only that is given. Raises TaskError."""
-    epochs = recipe.num_train_epochs
-    if epochs is None or "max_steps" in recipe.model_fields_set:
-        return recipe
-    if not task.finite:
-        raise TaskError(f"num_train_epochs={epochs:g}: {task.name} generates prompts endlessly: set max_steps instead")
-    num_prompts = len({prompt.id for prompt in task.prompts("train", 0)})
-    steps = math.ceil(epochs * num_prompts / recipe.prompts_per_step)
-    return recipe.model_copy(update={"max_steps": max(1, steps)})
+    """The recipe with its epochs as steps: `max_steps` from `num_train_epochs`, if only that is given, and `eval_steps`
+    from `eval_epochs`. Raises TaskError."""
+    given = {
+        "max_steps": ("num_train_epochs", recipe.num_train_epochs),
+        "eval_steps": ("eval_epochs", recipe.eval_epochs),
+    }
+    if "max_steps" in recipe.model_fields_set:
+        del given["max_steps"]
+    steps = {}
+    for key, (name, epochs) in given.items():
+        if not epochs:
+            continue
+        if not task.finite:
+            raise TaskError(f"{name}={epochs:g}: {task.name} generates prompts endlessly: set {key} instead")
+        num_prompts = len({prompt.id for prompt in task.prompts("train", 0)})
+        steps[key] = max(1, math.ceil(epochs * num_prompts / recipe.prompts_per_step))
+    return recipe.model_copy(update=steps) if steps else recipe
 
 
 def fit_to_context(recipe: Recipe, task: Task, context: int, measure: Measure, notify: Callable[[str], None]) -> Task:
@@ -47,6 +55,9 @@ def fit_to_context(recipe: Recipe, task: Task, context: int, measure: Measure, n
             return replace(part, task=fits)
 
         return mix([fitted(part) for part in task.parts])
+    if task.easier:
+        easier = fit_to_context(recipe, task.easier, context, measure, lambda line: notify(f"curriculum: {line}"))
+        task = replace(task, easier=easier)
     if not task.finite and recipe.max_prompt_length is None:
         return task
     return drop_long_prompts(task, measure, min(room, recipe.max_prompt_length or room), notify)

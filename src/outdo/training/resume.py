@@ -26,7 +26,7 @@ from outdo.training.run import ResumePoint
 # Keys that may change in the middle of a run: they decide what is measured and kept, not what is learnt.
 FREE = {
     *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
-    *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
+    *("eval_epochs", "eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
     *("kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
     *("report_to", "run_name", "project"),
 }
