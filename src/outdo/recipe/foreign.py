@@ -38,6 +38,12 @@ SYNONYMS = {
     "micro_batch_size": "per_device_train_batch_size",
     "num_epochs": "num_train_epochs",
     "stop_strings": "stop",
+    "use_lora": "use_peft",
+    "num_steps": "max_steps",
+    "grad_clip": "max_grad_norm",
+    "clip_grad_norm": "max_grad_norm",
+    "kl_beta": "beta",
+    "max_gen_length": "max_completion_length",
 }
 
 _CODE_KEYS = ["code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider"]

@@ -1,4 +1,4 @@
-"""Keys of other trainers that express one of our keys in another form: each function yields our keys and their values."""
+"""Keys of other trainers that express our keys in another form: each function yields our keys and their values."""
 
 from __future__ import annotations
 

@@ -157,14 +157,14 @@ class Recipe(BaseModel):
     eval_split: list[str] = []  # splits evaluated before, during and after; empty: test and ood, if the task has them
     final_eval_split: list[str] = []  # splits evaluated only after the last step, not used to choose settings
     # --- the run
-    output_dir: str | None = None  # default: runs/TASK-DATE-TIME
+    output_dir: str | None = None  # default: runs/RUN_NAME, or runs/TASK-DATE-TIME
     save_steps: int = Field(25, ge=0)  # save a checkpoint every so many steps; 0: only when the run is stopped
     save_total_limit: int = Field(2, ge=1)  # newest checkpoints to keep, in addition to the best evaluated one
     log_tokens: int = Field(1, ge=0)  # groups per step whose tokens, log-probabilities and ratios are logged
     resume: Literal["never", "auto"] = "never"  # auto: resume an unfinished run of the same recipe, if one exists
     report_to: list[str] = []  # trackers (docs/trackers.md); all: those that are installed
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
-    run_name: str | None = None  # name of the run in trackers; default: its folder's name
+    run_name: str | None = None  # name of the run's folder in runs/ and of the run in trackers
     project: str | None = None  # project in trackers; default: the tracker's own environment variable, else outdo
     doctor: Literal["quiet", "note", "halt"] = "note"  # report findings as they arise; halt: also stop, with exit 3
     seed: int = Field(0, ge=0)

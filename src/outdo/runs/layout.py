@@ -12,6 +12,7 @@ halted-step-N.jsonl   the answers of a step whose update failed
 demonstrations.jsonl  what a harvest kept
 reference/      the weights that KL is measured from
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
+config.json, …  links to the files of model/, so that transformers loads the run's folder too
 report.html     the run as one page
 """
 

@@ -125,15 +125,13 @@ def with_easier(recipe: Recipe, task: Task) -> Task:
             raise TaskError(f"curriculum_args: {error}") from None
         return task
     try:
-        easier = find_task(
-            name, recipe.curriculum_args, recipe.system_prompt, Source(name, columns=dict(recipe.columns))
-        )
+        source = Source(name, columns=dict(recipe.columns))
+        easier = find_task(name, recipe.curriculum_args, recipe.system_prompt, source)
     except TaskError as error:
         raise TaskError(f"curriculum_dataset_name: {error}") from None
-    if not recipe.reward_funcs and easier.rewards[:1] != task.rewards[:1]:
-        theirs, ours = ((one.rewards or ("none",))[0] for one in (easier, task))
+    if easier.rewards and not recipe.reward_funcs and easier.rewards[:1] != task.rewards[:1]:
         raise RecipeError(
-            f"curriculum_dataset_name={name}: its verifier is {theirs}, and that of {task.name} is {ours}: set "
-            "reward_funcs to rewards that can judge both"
+            f"curriculum_dataset_name={name}: its verifier is {easier.rewards[0]}, and that of {task.name} is "
+            f"{task.rewards[0] if task.rewards else 'not set'}: set reward_funcs to rewards that can judge both"
         )
     return replace(task, easier=easier)

@@ -21,15 +21,10 @@ Measure = Callable[[Sequence[Prompt]], list[int]]  # prompts to their numbers of
 def epochs_to_steps(recipe: Recipe, task: Task) -> Recipe:
     """The recipe with its epochs as steps: `max_steps` from `num_train_epochs`, if only that is given, and `eval_steps`
     from `eval_epochs`. Raises TaskError."""
-    given = {
-        "max_steps": ("num_train_epochs", recipe.num_train_epochs),
-        "eval_steps": ("eval_epochs", recipe.eval_epochs),
-    }
-    if "max_steps" in recipe.model_fields_set:
-        del given["max_steps"]
     steps = {}
-    for key, (name, epochs) in given.items():
-        if not epochs:
+    for key, name in (("max_steps", "num_train_epochs"), ("eval_steps", "eval_epochs")):
+        epochs = getattr(recipe, name)
+        if not epochs or (key == "max_steps" and key in recipe.model_fields_set):
             continue
         if not task.finite:
             raise TaskError(f"{name}={epochs:g}: {task.name} generates prompts endlessly: set {key} instead")

@@ -73,7 +73,8 @@ def run_harvest(context: RunContext) -> Result:
         writer = RunWriter.reopen(context.resume, "harvest", context.manifest)
         writer.update_manifest(status="running", why="")
     else:
-        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{context.task.name}")
+        unnamed = default_folder(f"harvest-{context.task.name}", recipe.run_name)
+        folder = Path(recipe.output_dir) if recipe.output_dir else unnamed
         writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
     with writer.until_done():
         tally = harvest_to(context, writer.demonstrations)

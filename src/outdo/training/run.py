@@ -250,6 +250,7 @@ class TrainingRun(Generic[L]):
     def _save_model(self) -> None:
         try:
             write_folder(self.writer.model_folder, lambda folder: save_policy(self.policy, folder))
+            self.writer.link_model()
             if self.policy.adapter:
                 write_folder(self.writer.adapter_folder, lambda folder: save_adapter(self.policy, folder))
         except (OSError, SafetensorError) as error:

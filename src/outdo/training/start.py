@@ -74,7 +74,7 @@ def _start(context: RunContext) -> Opened:
         reporter.note(overlap.describe())
     demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
-    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
+    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name, recipe.run_name)
     policy = policy_for(recipe, folder=folder)
     task = without_long_prompts(recipe, task, policy, reporter.note)
     facts = {
