@@ -21,6 +21,10 @@ class OutdoError(Exception):
     exit_status = 1
 
 
+class OutdoWarning(UserWarning):
+    """Something that the user should know of. A command prints it as one line."""
+
+
 class InputError(OutdoError, ValueError):
     """Something that was given cannot be used."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from outdo.errors import did_you_mean, no_such_file
 
-ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # to a function, by group
+ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json, .csv or .parquet, "}  # to a function, by group
 
 
 def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -94,7 +95,8 @@ def _lengths(prompts: Sequence[Prompt], measure: Measure, limit: int) -> list[in
 
 
 def _texts(prompt: Prompt) -> tuple[str, ...]:
-    return tuple(message["content"] for message in prompt.messages)
+    tools = (json.dumps(prompt.meta["tools"]),) if prompt.meta.get("tools") else ()
+    return (*(message["content"] for message in prompt.messages), *tools)
 
 
 class _LengthFilter:
