@@ -11,10 +11,15 @@ import yaml
 from pydantic import ValidationError
 
 from outdo.errors import RecipeError, did_you_mean
+from outdo.recipe import plugins
 from outdo.recipe.batches import fitting_batch, refuse_batches
 from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
+
+# Keys that may name a function, `file.py:function` or `module:function`.
+CODE_KEYS = ("reward_funcs", "reward_gate", "audit_reward", "dataset_name", "sft_dataset_name", "callbacks")
+CODE_KEYS += ("curriculum_dataset_name",)
 
 
 def load_recipe(
@@ -35,7 +40,7 @@ def load_recipe(
         base = _canonical(base_of, "the recipe", notify)
     elif path is not None:
         file = read_yaml(Path(path))
-        base = _canonical(file, str(path), notify)
+        base = beside_recipe(_canonical(file, str(path), notify), Path(path).parent)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text())
     else:
@@ -58,6 +63,23 @@ def load_recipe(
     if path is not None and is_foreign(file, Recipe.model_fields) and (other := their_defaults(merged)):
         notify(f"{path}: not set in it, and another default in TRL: {other.format(**recipe.model_dump())}")
     return recipe
+
+
+def beside_recipe(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys with functions that are not in the working folder but beside the recipe named by their files."""
+
+    def found(value: Any) -> Any:
+        if isinstance(value, list):
+            return [found(one) for one in value]
+        if not isinstance(value, str) or plugins.local_name(value) or Path(value.rpartition(":")[0]).is_absolute():
+            return value
+        return plugins.local_name(value, folder) or value
+
+    named = {key: found(keys[key]) for key in CODE_KEYS if key in keys}
+    entries = keys.get("dataset_mixture")
+    if isinstance(entries, list) and all(isinstance(entry, Mapping) for entry in entries):
+        named["dataset_mixture"] = [beside_recipe(entry, folder) for entry in entries]
+    return {**keys, **named}
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

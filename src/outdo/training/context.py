@@ -19,6 +19,7 @@ from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, refuse_no_task
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
 from outdo.training.console import make_reporter
+from outdo.training.tiny import refuse_on_tiny
 from outdo.types import Reporter
 
 Kind = Literal["grpo", "sft", "harvest", "stages"]
@@ -140,6 +141,7 @@ def make_context(
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
     built, rewards = build_task(kind, resolved, task, objects)
+    refuse_on_tiny(resolved, built)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one) for one in callbacks or () if not isinstance(one, str)]
     return RunContext(
