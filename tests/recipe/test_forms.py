@@ -40,7 +40,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # a file's keys -> what the messa
     ({"num_generations": 8, "per_device_train_batch_size": 1}, "set per_device_train_batch_size=8"),
     ({"num_generations": 8, "generation_batch_size": 12}, "set generation_batch_size=16"),
     ({"generation_batch_size": 48, "per_device_train_batch_size": 32}, "set generation_batch_size=64"),
-    ({"per_device_train_batch_size": 8, "steps_per_generation": 3, "gradient_accumulation_steps": 2}, "steps_per_generation=4"),
+    (
+        {"per_device_train_batch_size": 8, "steps_per_generation": 3, "gradient_accumulation_steps": 2},
+        "steps_per_generation=4",
+    ),
     ({"optim": "adafactor"}, "adamw_torch"),
     ({"eval_strategy": "steps"}, "eval_steps"),
     ({"eval_strategy": "often"}, "no, steps, epoch"),
@@ -68,7 +71,11 @@ WORDS = [  # of `outdo train` -> the recipe and its keys
     ("--no_use_peft a.yaml", "a.yaml", {"use_peft": False}),
     ("--max_steps -1 --task_args.digits 3", None, {"max_steps": -1, "task_args": {"digits": 3}}),
     ("--report_to none", None, {"report_to": "none"}),
-    ("--attn_implementation sdpa --use_vllm --seed 1", None, {"attn_implementation": "sdpa", "use_vllm": True, "seed": 1}),
+    (
+        "--attn_implementation sdpa --use_vllm --seed 1",
+        None,
+        {"attn_implementation": "sdpa", "use_vllm": True, "seed": 1},
+    ),
 ]
 # Files as people have them, in their trainers' layouts -> what the recipe has, or the refusal names.
 FILES = {
@@ -209,7 +216,9 @@ def test_keys_as_options(line: str, path: str | None, keys: dict[str, Any]) -> N
     assert _words(line) == (path, keys)
 
 
-@pytest.mark.parametrize(("line", "named"), [("--dry_run", "--dry-run"), ("--rezume a", "--resume"), ("a.yaml b", "'b'")])
+@pytest.mark.parametrize(
+    ("line", "named"), [("--dry_run", "--dry-run"), ("--rezume a", "--resume"), ("a.yaml b", "'b'")]
+)
 def test_refused_words(line: str, named: str) -> None:
     with pytest.raises(RecipeError) as caught:
         _words(line)
