@@ -10,6 +10,7 @@ from typing import Literal, get_args, get_origin
 from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
+from outdo.recipe.reward_names import ALIASES
 from outdo.recipe.schema import REGISTRIES, Recipe, registered_names
 from outdo.rewards.registry import GRADERS
 
@@ -86,7 +87,7 @@ def other_trainers() -> list[str]:
     """Other trainers' keys: translated, ignored or refused."""
     lines = ["", "## Files of other trainers", "", OTHER_TRAINERS, "", "| other name | here |", "| --- | --- |"]
     lines += [f"| `{other}` | `{key}` |" for other, key in foreign.SYNONYMS.items()]
-    lines += [f"| the reward `{other}` | `{name}` |" for other, name in foreign.REWARDS.items()]
+    lines += [f"| the reward `{other}` | `{name}` |" for other, name in ALIASES.items()]
     lines += ["", "Ignored, because they do not affect training here:", "", "| key | reason |", "| --- | --- |"]
     ignored = {**foreign.IGNORED, **{f"{prefix}…": why for prefix, why in foreign.IGNORED_PREFIXES.items()}}
     lines += [f"| `{key}` | {why} |" for key, why in sorted(ignored.items())]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+ALIKE, NEARLY_EQUAL = 0.6, 0.9  # difflib's ratio of two names, or parts of names, that are spelled alike
+_PARTS = re.compile(r"[^A-Za-z0-9]+")
 LONGEST = 50  # letters of a name that is worth a guess
 MOST_FILES = 10_000  # of a folder that are looked through for one
 
@@ -16,6 +19,10 @@ class OutdoError(Exception):
     """Something the user should read. Never shown with a traceback."""
 
     exit_status = 1
+
+
+class OutdoWarning(UserWarning):
+    """Something that the user should know of. A command prints it as one line."""
 
 
 class InputError(OutdoError, ValueError):
@@ -79,16 +86,35 @@ class PlaceError(RunError):
 
 def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean {!r}?") -> str:
     """The known name that was probably meant, in that form; nothing where none is near. Nearest is one that begins
-    with the word, then one that has it for a part, one that is spelled alike, and one that the word begins with."""
+    with the word, then one that has it for a part, one that is spelled alike, and one that the word begins with.
+    A name that shares only a common part with it (`world_size`, `eval_size`) is not near."""
     text, names = str(word), sorted(known, key=len)
     if len(text) > LONGEST:
         return ""
     longer = len(text) > 2
     begun = [name for name in names if longer and name.startswith(text)]
     parts = [name for name in names if longer and f"_{text}" in name]
-    alike = difflib.get_close_matches(text, names, n=1)
-    near = begun or parts or alike or [name for name in reversed(names) if len(name) > 1 and text.startswith(name)]
+    alike = [name for name in difflib.get_close_matches(text, names, n=3, cutoff=ALIKE) if _is_near(text, name)]
+    extended = [name for name in reversed(names) if _extends(text, name)]
+    near = begun or parts or alike or extended
     return form.format(near[0]) if near else ""
+
+
+def _is_near(text: str, name: str) -> bool:
+    """Whether each part of a name is spelled like one of the other's: a typo changes letters, not words."""
+    if difflib.SequenceMatcher(None, text, name).ratio() >= NEARLY_EQUAL:
+        return True
+    parts = [part for part in _PARTS.split(name) if part]
+    return all(
+        difflib.get_close_matches(part, parts, n=1, cutoff=ALIKE) or any(map(part.startswith, parts))
+        for part in _PARTS.split(text)
+        if part
+    )
+
+
+def _extends(text: str, name: str) -> bool:
+    """Whether the text is the name with something after it: a number, a plural, another part."""
+    return len(name) > 1 and text.startswith(name) and (text[len(name) :][:1] in "s_-./ " or text[len(name)].isdigit())
 
 
 def no_such_file(path: Path) -> str:

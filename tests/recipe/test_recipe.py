@@ -14,6 +14,7 @@ from outdo.recipe import foreign
 from outdo.recipe.foreign import INSTEAD, SYNONYMS
 from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
+from outdo.recipe.reward_names import ALIASES, canonical_reward
 from outdo.recipe.schema import REGISTRIES, Recipe, registered_names
 from outdo.rewards.registry import GRADERS
 from outdo.training.stages import read_stages
@@ -90,7 +91,8 @@ def test_synonyms(other: str, canonical: str) -> None:
     value = {"num_generations": 4, "dataset_name": "countdown", "model_name_or_path": "tiny", "dtype": "float32"}.get(
         canonical
     )
-    value = value or {"advantage_estimator": "rloo"}.get(canonical) or 1
+    value = value or {"advantage_estimator": "rloo", "stop": ["#"], "lora_target_modules": ["q_proj"]}.get(canonical)
+    value = value or {"per_device_train_batch_size": 8, "use_peft": True}.get(canonical) or 1
     recipe = load_recipe(None, {other: value}, notices.append)
     assert getattr(recipe, canonical) == value
     assert notices == [f"command line: {other} is {canonical} here"]
@@ -134,8 +136,9 @@ def test_ignored_keys() -> None:
     keys = dict.fromkeys([*foreign.IGNORED, *(f"{prefix}x" for prefix in foreign.IGNORED_PREFIXES)], True)
     notices: list[str] = []
     assert load_recipe(None, keys, notices.append) == load_recipe()
-    (line,) = notices
-    assert line.startswith("command line: ignored, because ") and all(key in line for key in keys)
+    reasons = {key: line for line in notices for key in line.partition(": ")[2].partition(" ignored, ")[0].split(", ")}
+    for key in keys:
+        assert reasons[key].partition(", because ")[2], key
     assert not foreign.IGNORED.keys() & Recipe.model_fields.keys()
 
 
@@ -193,7 +196,8 @@ def test_refused_forms() -> None:
 
 
 def test_reward_synonyms() -> None:
-    assert foreign.REWARDS.keys().isdisjoint(GRADERS) and set(foreign.REWARDS.values()) <= GRADERS.keys()
+    assert ALIASES.keys().isdisjoint(GRADERS) and set(ALIASES.values()) <= GRADERS.keys()
+    assert canonical_reward("trl.rewards.accuracy_reward") == "math" and canonical_reward("a.b.c") == "a.b:c"
 
 
 def test_epochs_override_steps() -> None:
@@ -259,7 +263,8 @@ def test_default_names_load_no_registry() -> None:
 
 def test_group_size_must_divide_batch() -> None:
     message = refused("num_generations=12", "per_device_train_batch_size=64")
-    assert "num_generations=12" in message and "64 answers" in message and "use 8 or 16" in message
+    assert "num_generations=12" in message and "64 answers" in message and "per_device_train_batch_size=72" in message
+    assert "num_generations=8 or 16" in message
 
 
 def test_contradictions() -> None:

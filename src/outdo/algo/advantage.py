@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,12 +58,22 @@ def reinforce_pp_advantages(
     return _as_given(_scaled(centred_1N, r_PG, judged_PG, earned, True, correction, eps), rewards)
 
 
-# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned); only grpo uses the scale.
-ESTIMATORS: dict[str, Callable[..., Tensor]] = {
-    "grpo": lambda r, size, scale="group", earned=None: group_advantages(r, size, scale, earned=earned),
-    "rloo": lambda r, size, scale="", earned=None: rloo_advantages(r, size),
-    "reinforce_plus_plus": lambda r, size, scale="", earned=None: reinforce_pp_advantages(r, size, earned=earned),
-}
+def _grpo(r: Rewards, size: int, scale: str = "group", earned: Rewards | None = None, **divisor: Any) -> Tensor:
+    return group_advantages(r, size, scale, earned=earned, **divisor)
+
+
+def _rloo(r: Rewards, size: int, scale: str = "", earned: Rewards | None = None, **divisor: Any) -> Tensor:
+    return rloo_advantages(r, size)
+
+
+def _reinforce_pp(r: Rewards, size: int, scale: str = "", earned: Rewards | None = None, **divisor: Any) -> Tensor:
+    return reinforce_pp_advantages(r, size, earned=earned, **divisor)
+
+
+# Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned), and the divisor's eps and
+# correction by name; only grpo uses the scale.
+ESTIMATORS: dict[str, Callable[..., Tensor]] = {"grpo": _grpo, "rloo": _rloo, "reinforce_plus_plus": _reinforce_pp}
+CORRECTIONS = {"population": 0, "sample": 1}  # recipe key `adv_std`
 
 
 def _as_groups(rewards: Rewards, group_size: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from outdo.algo.advantage import ESTIMATORS
+from outdo.algo.advantage import CORRECTIONS, ESTIMATORS
 from outdo.types import Batch, Group, Sample, Trajectory
 
 
@@ -16,9 +16,11 @@ def with_advantages(
     estimator: str = "grpo",
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
+    eps: float = 1e-4,
+    std: str = "population",
 ) -> list[Group]:
     """The same groups with their advantages. `penalties`, one per answer, are subtracted from the rewards first; the
-    divisor is the spread of the rewards alone.
+    divisor is the spread of the rewards alone: their `std`, population or sample, plus `eps`.
 
     An answer with a non-finite penalty gets the advantage NaN, so that its update is skipped.
     """
@@ -30,7 +32,9 @@ def with_advantages(
     flat = [penalty for group_penalties in penalties or () for penalty in group_penalties] or [0.0] * len(rewards)
     penalised = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
     group_size = sizes.pop()
-    advantages = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None).tolist()
+    divisor = {"eps": eps, "correction": CORRECTIONS[std]}
+    estimated = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None, **divisor)
+    advantages = estimated.tolist()
     advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
     values = iter(advantages)
     return [replace(group, advantages=tuple(islice(values, group_size))) for group in groups]

@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import select
 import sys
+import warnings
 from contextlib import suppress
+from typing import Any
 
 STOPPED = 130  # by Ctrl-C
 READER_GONE = 141  # as of a command that SIGPIPE ends
+_format_other = warnings.formatwarning
 
 try:
     # importing registers the commands
     from outdo.cli import chat, dash, doctor, drill, evaluate, export, grade, harvest, push, report, sweep  # noqa: F401
     from outdo.cli import train as _train  # noqa: F401
     from outdo.cli.app import app
-    from outdo.errors import OutdoError
+    from outdo.errors import OutdoError, OutdoWarning
     from outdo.parallel.host import share_cores
 except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)
@@ -28,6 +31,7 @@ except KeyboardInterrupt:  # before anything started
 def main() -> None:
     """The `outdo` command. Errors are printed as a sentence; OUTDO_DEBUG=1 shows the traceback."""
     share_cores()
+    warnings.formatwarning = _format_warning
     status = _run()
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed at the start
@@ -39,6 +43,11 @@ def main() -> None:
     if status in (STOPPED, 143, READER_GONE):  # does not wait for threads that still grade
         os._exit(status)
     sys.exit(status)
+
+
+def _format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    own = isinstance(message, OutdoWarning)
+    return f"outdo: {message}\n" if own else _format_other(message, category, *where)
 
 
 def _run() -> int:

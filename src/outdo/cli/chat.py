@@ -6,7 +6,8 @@ import secrets
 import select
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -38,6 +39,7 @@ def chat(
         str | None, Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
     ] = None,
     system: Annotated[str | None, Option(help="A system prompt.")] = None,
+    tools: Annotated[Path | None, Option(help="A JSON list of functions that the model may call.")] = None,
     temperature: Annotated[float, Option(min=0.0, help="0: greedy.")] = 0.7,
     top_p: Annotated[float, Option(min=0.0, max=1.0, help="Nucleus sampling; 1: all tokens.")] = 1.0,
     max_completion_length: Annotated[int, Option(min=1, help="The most tokens of an answer.")] = 512,
@@ -74,12 +76,22 @@ def chat(
     except ValueError as error:
         raise RecipeError(str(error)) from None
     text = _single_prompt(prompt)
+    functions = _functions(tools) if tools else ()
     policy = load_policy(model, **model_options)
-    talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed)
+    talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed, functions)
     if text is not None:
         reply = _answer(talk, text)
         raise Exit(130 if reply.finish == "interrupted" else 0)
     _converse(talk, model)
+
+
+def _functions(path: Path) -> list[Any]:
+    from outdo.tasks.files import read_json
+
+    tools = read_json(path)
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise RecipeError(f"--tools {path}: must be a list of JSON schemas, one for each function")
+    return tools
 
 
 def _single_prompt(prompt: str | None) -> str | None:

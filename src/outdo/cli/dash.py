@@ -19,7 +19,9 @@ TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # that needs no escape in an addr
 
 @app.command()
 def dash(
-    runs: Annotated[Path, Argument(metavar="[RUNS]", help="A folder of runs, or one run.")] = Path("runs"),
+    runs: Annotated[Path, Argument(metavar="[RUNS]", help="A folder of runs, or one run, also by its name.")] = Path(
+        "runs"
+    ),
     port: Annotated[int, Option(min=0, max=65535, help="Port; the next free one if it is taken. 0: any.")] = 8787,
     host: Annotated[str, Option(help="Address to listen on; one that is not local gets a token.")] = "127.0.0.1",
     token: Annotated[str | None, Option(help="Require this token; default: a random one where needed.")] = None,
@@ -35,6 +37,7 @@ def dash(
       outdo dash --host 0.0.0.0
     """
     from outdo.dash.serve import bind, follow_parent, inherit, require, serve
+    from outdo.runs.find import try_find_run
 
     require()
     if token is not None and not TOKEN.fullmatch(token):
@@ -42,7 +45,10 @@ def dash(
     if parent is not None:
         follow_parent(parent)
     elif not runs.is_dir():
-        raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
+        found = try_find_run(runs)
+        if found is None:
+            raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
+        runs = found
     bound = bind(host, port, token) if descriptor is None else inherit(descriptor)
     if descriptor is None and port not in (0, bound.port):
         print(f"port {port} is taken", file=sys.stderr)

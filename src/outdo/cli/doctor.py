@@ -18,7 +18,7 @@ STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
 @app.command()
 def doctor(
-    target: Annotated[Path | None, Argument(metavar="RUN|FILE", help="A run's folder, or metrics.")] = None,
+    target: Annotated[Path | None, Argument(metavar="RUN|FILE", help="A run's folder or name, or metrics.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
     system: Annotated[bool, Option("--system", help="Check this machine instead.")] = False,
     treat: Annotated[
@@ -52,9 +52,10 @@ def doctor(
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
+    from outdo.runs.find import try_find_run
     from outdo.runs.reader import describe_skipped
 
-    history = read_history(target)
+    history = read_history(try_find_run(target) or target)
     findings = diagnose(history)
     if history.skipped:
         print(describe_skipped(history.skipped), file=sys.stderr)
@@ -73,11 +74,12 @@ def doctor(
 def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal responded."""
     from outdo.cli.train import exit_on_signal
+    from outdo.runs.find import find_run
     from outdo.training.console import PlainLines
     from outdo.training.treat import treat
 
     with exit_on_signal():
-        done = treat(run, PlainLines(out), steps, into)
+        done = treat(find_run(run), PlainLines(out), steps, into)
     if as_json:
         print(json.dumps(done.row(), indent=2))
         return done.answered

@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from outdo.cli.app import app
+from outdo.cli.keys import name_model
 
 
 @app.command()
@@ -26,5 +27,5 @@ def export(
     """
     from outdo.models.export import export_model
 
-    for path in export_model(model, out, gguf, dtype):
+    for path in export_model(name_model(model), out, gguf, dtype):
         print(path)

@@ -28,11 +28,24 @@ def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[st
         is_ours = key.partition(".")[0] in Recipe.model_fields
         is_key = is_ours or (re.fullmatch(r"[\w.]+", key) and not Path(word).exists())
         (pairs if equals and is_key else models).append(word)
+    models = [name_model(word) for word in models]
     if not models:
         raise RecipeError("name a model: a folder, a hub name, or a run")
     if most and len(models) > most:
         raise RecipeError(f"expected one model, and key=value words: {', '.join(models)}")
     return models, pairs
+
+
+def name_model(word: str) -> str:
+    """The model, or the run in runs/ whose name begins with the word. Names on the hub have a slash."""
+    if "/" in word or word in ("tiny", "smollm2") or word.endswith(".gguf") or Path(word).exists():
+        return word
+    from outdo.runs.find import try_find_run
+
+    found = try_find_run(word)
+    if found is not None and found.name != word:
+        print(f"{word} is {found}", file=sys.stderr)
+    return word if found is None else str(found)
 
 
 def given_options(context: Context) -> dict[str, Any]:

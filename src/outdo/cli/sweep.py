@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from outdo.cli.app import OptionalCount, app
-from outdo.cli.train import exit_on_signal, split_words
+from outdo.cli.train import exit_on_signal
+from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.parallel.ranks import refuse_several_processes
 from outdo.runs.outputs import refuse_folder
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from outdo.sweeps.grid import Cell, Sweep
 
 
-@app.command()
+@app.command(context_settings=ANY_KEY)
 def sweep(
+    command: Context,
     words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=a,b,c …]")] = None,
+    config: Annotated[
+        str | None, Option("--config", metavar="RECIPE.yaml", help="The recipe, as TRL's option.")
+    ] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder; default: runs/sweep-NAME.")] = None,
     parallel: Annotated[int, Option(min=1, help="Cells that run at once and share the cores.")] = 1,
     only: Annotated[list[str] | None, Option(help="Run only this setting or cell; repeatable.")] = None,
@@ -51,7 +56,7 @@ def sweep(
     from outdo.sweeps.grid import read_sweep
 
     refuse_several_processes()
-    path, pairs = split_words(words or [])
+    path, pairs = split_words(as_words(command, words, config))
     console = Console(highlight=False, stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)
     if report:

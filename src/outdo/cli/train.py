@@ -11,38 +11,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
-from typer import Argument, Exit, Option
+from typer import Argument, Context, Exit, Option
 
 from outdo.cli.app import app
+from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError
 
 if TYPE_CHECKING:
     from outdo.training.context import Kind, Result, RunContext
 
 
-@app.command()
+@app.command(context_settings=ANY_KEY)
 def train(
+    command: Context,
     words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
+    config: Annotated[
+        str | None, Option("--config", metavar="RECIPE.yaml", help="The recipe, as TRL's option.")
+    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Print the plan and exit.")] = False,
     check: Annotated[bool, Option("--preflight", help="With --dry-run: also load the model and try it.")] = False,
-    resume: Annotated[Path | None, Option("--resume", help="Resume this run with its own recipe.")] = None,
+    resume: Annotated[
+        str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
+    ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
     dash: Annotated[bool, Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
 
-    Every key, with its default, is in docs/recipes.md; a recipe is a YAML file of them.
+    Every key, with its default, is in docs/recipes.md; a recipe is a YAML file of them. A key may also be written as
+    an option: --learning_rate 1e-5.
 
     \b
       outdo train
       outdo train recipes/arithmetic.yaml max_steps=300 learning_rate=1e-4
       outdo train --dry-run num_generations=16
+      outdo train --config recipe.yaml --learning_rate 1e-5 --reward_funcs numeric format
       outdo train --resume runs/NAME
     """
     if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
     out = Console(highlight=False)
-    context = make_context(words, None, resume, force, out)
+    context = make_context(as_words(command, words, config), None, resume, force, out)
     if dry_run:
         from outdo.training.dry_run import describe_run, preflight
 
@@ -52,15 +61,21 @@ def train(
         return
     from outdo.training.launch import launch
 
-    with exit_on_signal(), _dashboard(dash, resume or context.recipe.output_dir, out):
+    with exit_on_signal(), _dashboard(dash, context.resume or context.recipe.output_dir, out):
         result = launch(context)
     _report(result, out)
 
 
-@app.command()
+@app.command(context_settings=ANY_KEY)
 def sft(
+    command: Context,
     words: Annotated[list[str] | None, Argument(metavar="[RECIPE.yaml] [key=value …]")] = None,
-    resume: Annotated[Path | None, Option("--resume", help="Resume this run with its own recipe.")] = None,
+    config: Annotated[
+        str | None, Option("--config", metavar="RECIPE.yaml", help="The recipe, as TRL's option.")
+    ] = None,
+    resume: Annotated[
+        str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
+    ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
 ) -> None:
     """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
@@ -79,7 +94,7 @@ def sft(
     from outdo.training.launch import launch
 
     out = Console(highlight=False)
-    context = make_context(words, "sft", resume, force, out)
+    context = make_context(as_words(command, words, config), "sft", resume, force, out)
     with exit_on_signal():
         result = launch(context)
     out.print()
@@ -88,14 +103,17 @@ def sft(
     if losses := held_out_losses(result.folder):
         first, last = losses[min(losses)], losses[max(losses)]
         out.print(f"held-out loss  {first:.4f} → {last:.4f}", markup=False)
-    out.print(f"\nmodel     {result.model}\nnumbers   {row_path(result.folder, 'sft')}", markup=False, soft_wrap=True)
+    out.print(f"\nmodel     {result.model}", markup=False, soft_wrap=True)
+    _print_load(result, out)
+    out.print(f"numbers   {row_path(result.folder, 'sft')}", markup=False, soft_wrap=True)
 
 
 def make_context(
-    words: list[str] | None, kind: Kind | None, resume: Path | None, force: bool, out: Console
+    words: list[str] | None, kind: Kind | None, resume: str | None, force: bool, out: Console
 ) -> RunContext:
     """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
     from outdo.recipe.parse import parse_overrides
+    from outdo.runs.find import find_run
     from outdo.training import context
     from outdo.training.console import make_reporter
     from outdo.training.stages import prefixed
@@ -105,7 +123,8 @@ def make_context(
         raise RecipeError(f"--resume uses the run's own recipe: leave {path} out, or give keys")
     keys = parse_overrides(pairs)
     keys = prefixed("sft", keys) if kind == "sft" else keys
-    given: dict[str, Any] = {"resume": resume, "force": force, "reporter": make_reporter(out), "where": "command line"}
+    folder = find_run(resume) if resume else None
+    given: dict[str, Any] = {"resume": folder, "force": force, "reporter": make_reporter(out), "where": "command line"}
     return context.make_context(path, kind=kind, **given, overrides=keys)
 
 
@@ -126,6 +145,7 @@ def _report(result: Result, out: Console) -> None:
         out.print(line if index else f"\n{line}", markup=False, soft_wrap=True)
     best = f" (the best: {result.best.describe()})" if result.best else ""
     out.print(f"\nmodel     {result.model}{best}", markup=False, soft_wrap=True)
+    _print_load(result, out)
     out.print(f"cost      {describe_cost(read_cost(result.folder))}", markup=False, soft_wrap=True)
     files = (row_path(result.folder, "grpo"), row_path(result.folder, "sft"))
     numbers = result.folder if result.stages else next(filter(Path.exists, files), files[0])
@@ -140,6 +160,12 @@ def _report(result: Result, out: Console) -> None:
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
+def _print_load(result: Result, out: Console) -> None:
+    """How transformers loads it: by the run's folder, which has links to the model's files."""
+    folder = result.folder if (result.folder / "config.json").exists() else result.model
+    out.print(f'load      AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True)
+
+
 def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
     """A server beside the run that shows the runs it is among."""
     if not wanted:
@@ -149,13 +175,6 @@ def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> Abstrac
     run = Path(folder) if folder else Path("runs") / "new"
     root = run.parent if run.resolve().parent.name == "runs" else run
     return serve_beside(root, partial(out.print, markup=False, soft_wrap=True))
-
-
-def split_words(words: list[str]) -> tuple[str | None, list[str]]:
-    """The recipe, if the first word is one, and the key=value pairs."""
-    if words and "=" not in words[0]:
-        return words[0], words[1:]
-    return None, words
 
 
 @contextmanager

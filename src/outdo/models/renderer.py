@@ -5,15 +5,18 @@ Padding is never a token that ends an answer: whoever reads the model's folder l
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from outdo.errors import ModelError, TaskError
+from outdo.errors import ModelError, OutdoWarning, TaskError
 from outdo.types import Prompt
 
+TOOLS = "tools"  # the column with the functions that a model may call
+NO_TOOLS = "the data has `tools`, and the model's chat template has no place for them: the model does not see them"
 _MARK = "outdo"  # an answer that no template has a rule for
 
 
@@ -97,13 +100,22 @@ def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
 
 def _text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
     messages = [dict(m) for m in prompt.messages]
+    tools = prompt.meta.get(TOOLS) or None
+    if tools and not takes_tools(tokenizer):
+        warnings.warn(NO_TOOLS, OutdoWarning, stacklevel=2)
     if not tokenizer.chat_template:
         return "\n".join(m["content"] for m in messages)
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is untrusted code, in a sandbox: it may raise anything
         message = f"{type(error).__name__}: {error}"
         raise ModelError(f"the model's chat template fails on prompt {prompt.id!r:.60}: {message:.300}") from error
+
+
+def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template shows tools to the model."""
+    template = tokenizer.chat_template
+    return "tools" in (" ".join(map(str, template.values())) if isinstance(template, dict) else str(template or ""))
 
 
 def ending_ids(name: str, tokenizer: PreTrainedTokenizerBase, generation: Any) -> tuple[int, ...]:

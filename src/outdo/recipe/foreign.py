@@ -1,15 +1,17 @@
 """Keys of other trainers (TRL, transformers, open-r1), so that their GRPO configs run unchanged.
 
-Some mean the same as one of our keys (`SYNONYMS`, `FORMS`); some do not affect training (`IGNORED`). Others are
-refused, with what to use instead: always (`INSTEAD`), or unless the value is the one that holds here anyway (`ONLY`).
+Some mean the same as one of our keys (`SYNONYMS`, and `FORMS` in forms.py); some do not affect training (`IGNORED`).
+Others are refused, with what to use instead: always (`INSTEAD`), or unless the value is the one that holds here anyway
+(`ONLY`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from outdo.errors import RecipeError
+from outdo.recipe.forms import FORMS, format_value, number
 
 # Other common names for our keys.
 SYNONYMS = {
@@ -28,73 +30,89 @@ SYNONYMS = {
     "torch_dtype": "dtype",
     "steps": "max_steps",
     "vllm_importance_sampling_cap": "importance_sampling_cap",
-}
-
-# Rewards of open-r1 and TRL: our name for the same reward.
-REWARDS = {
-    "accuracy": "math",
-    "accuracy_reward": "math",
-    "repetition_penalty": "repetition",
-    "soft_overlong_punishment": "overlong",
-    "get_soft_overlong_punishment": "overlong",
+    "max_tokens": "max_completion_length",
+    "target_modules": "lora_target_modules",
+    "lora_rank": "lora_r",
+    "random_state": "seed",
+    "base_model": "model_name_or_path",
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_epochs": "num_train_epochs",
+    "stop_strings": "stop",
+    "use_lora": "use_peft",
+    "num_steps": "max_steps",
+    "grad_clip": "max_grad_norm",
+    "clip_grad_norm": "max_grad_norm",
+    "kl_beta": "beta",
+    "max_gen_length": "max_completion_length",
 }
 
 _CODE_KEYS = ["code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider"]
 _CODE_KEYS += ["morph_router_url", "parallel_code_exec_per_proc"]
-# Keys that do not affect training here, and why.
-IGNORED = {
-    "attn_implementation": "all models share one attention, which is checked against their own",
-    "auto_find_batch_size": "micro-batches are sized to fit in memory",
-    "average_tokens_across_devices": "denominators count all tokens",
-    "benchmarks": "use `outdo eval`",
-    "cache_implementation": "the sampler has its own KV cache",
-    "cast_lm_head_to_fp32": "logits are always float32",
-    "do_eval": "evaluation runs before and after training, and every eval_steps",
-    "enable_jit_checkpoint": "a run that is stopped always saves a checkpoint",
-    "env": "set environment variables before the command",
-    "eval_on_start": "evaluation always runs before training",
-    "full_determinism": "a seed always gives the same run",
-    "include_tokens_per_second": "tokens per second are always logged",
-    "hub_always_push": "the model is uploaded once, when the run is done",
-    "hub_strategy": "the model is uploaded once, when the run is done",
-    "num_completions_to_print": "every answer is saved in the run folder",
-    "num_generations_eval": "use eval_samples",
-    "overwrite_output_dir": "a folder that holds a run is never overwritten",
-    "pad_to_multiple_of": "batches are packed, not padded",
-    "per_device_eval_batch_size": "the sampler sets its own batch size",
-    "remove_unused_columns": "rewards get every column that they name",
-    "save_only_model": "a checkpoint always has the state needed to resume",
-    "save_safetensors": "checkpoints are always safetensors",
-    "use_transformers_paged": "the sampler has its own paged cache",
-    "use_vllm": "the sampler shares the learner's weights, so no separate engine is needed",
-    **dict.fromkeys(("use_liger_kernel", "use_liger_loss"), "the loss never holds all logits in memory"),
-    **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), "the reference is always the starting model"),
-    **dict.fromkeys(_CODE_KEYS, "code runs in the sandbox"),
-}
-_INTERNAL = "internal to another trainer"
-IGNORED |= dict.fromkeys(
-    (
-        *("accelerator_config", "batch_eval_metrics", "bf16_full_eval", "bnb_4bit_quant_storage"),
-        *("data_seed", "dataset_num_proc", "dataset_streaming", "debug", "deepspeed", "disable_dropout"),
-        *("disable_tqdm", "do_predict", "do_train", "ds3_gather_for_generation", "eval_accumulation_steps"),
-        *("eval_delay", "eval_do_concat_batches", "eval_use_gather_object", "fp16_full_eval"),
-        *(
-            "gradient_checkpointing_kwargs",
-            "gradient_checkpointing_use_reentrant",
-        ),
-        *("group_by_length", "half_precision_backend", "ignore_bias_buffers", "ignore_data_skip"),
-        *("include_for_metrics", "include_num_input_tokens_seen", "jit_mode_eval", "label_names"),
-        *("length_column_name", "liger_kernel_config", "local_rank", "mp_parameters"),
-        *("overwrite_hub_revision", "parallelism_config", "past_index", "prediction_loss_only", "ray_scope"),
-        *("restore_callback_states_from_checkpoint", "sapo_temperature_neg", "sapo_temperature_pos"),
-        *("save_on_each_node", "skip_memory_metrics", "streaming", "tags", "tf32", "torch_empty_cache_steps"),
-        *("torchdynamo", "train_sampling_strategy", "use_bnb_nested_quant", "use_cache", "use_flash_attention_2"),
-        *("use_ipex", "use_mps_device"),
+# Keys that are ignored, by the reason. The reason is printed, and is true whatever the value is.
+_REASONS: dict[str, tuple[str, ...]] = {
+    "all models share one attention, which is checked against their own": (
+        *("attn_implementation", "use_flash_attention_2"),
     ),
-    _INTERNAL,
-)
+    "micro-batches are sized to fit in memory": ("auto_find_batch_size", "torch_empty_cache_steps"),
+    "denominators count all tokens": ("average_tokens_across_devices",),
+    "models are compared by `outdo eval`": ("benchmarks",),
+    "the sampler has its own paged KV cache": ("cache_implementation", "use_transformers_paged", "use_cache"),
+    "logits are always float32": ("cast_lm_head_to_fp32",),
+    "evaluation runs before and after training, and every eval_steps": ("do_eval", "eval_delay", "eval_on_start"),
+    "`outdo train` trains, and `outdo eval` evaluates": ("do_train", "do_predict"),
+    "evaluation measures the success of sampled answers, in the model's dtype and batches of its own size": (
+        *("batch_eval_metrics", "bf16_full_eval", "fp16_full_eval", "eval_accumulation_steps", "include_for_metrics"),
+        *("eval_do_concat_batches", "eval_use_gather_object", "jit_mode_eval", "label_names", "past_index"),
+        *("per_device_eval_batch_size", "prediction_loss_only"),
+    ),
+    "the number of answers per problem is eval_samples": ("num_generations_eval",),
+    "a run that is stopped always saves a checkpoint": ("enable_jit_checkpoint",),
+    "environment variables are set before the command": ("env",),
+    "a seed always gives the same run": ("full_determinism",),
+    "one seed decides the weights, the prompts and the samples: set seed": ("data_seed",),
+    "tokens and seconds are always logged": (
+        *("include_num_input_tokens_seen", "include_tokens_per_second", "skip_memory_metrics"),
+    ),
+    "every answer is saved in the run folder": ("log_completions", "num_completions_to_print", "log_unique_prompts"),
+    "TensorBoard's files are in the run folder": ("logging_dir",),
+    "a folder that holds a run is never overwritten: set another output_dir": ("overwrite_output_dir",),
+    "batches are packed, not padded or grouped by length": (
+        *("group_by_length", "length_column_name", "pad_to_multiple_of", "pad_token"),
+    ),
+    "prompts are always shuffled by the seed": ("train_sampling_strategy",),
+    "rewards get every column that they name": ("remove_unused_columns",),
+    "a checkpoint always has the state needed to resume, as safetensors": (
+        *("save_only_model", "save_safetensors", "restore_callback_states_from_checkpoint", "save_on_each_node"),
+    ),
+    "a resumed run continues with the prompts that come next": ("ignore_data_skip",),
+    "the sampler shares the learner's weights, so no separate engine is needed": (
+        *("use_vllm", "fast_inference", "gpu_memory_utilization", "max_lora_rank", "ds3_gather_for_generation"),
+    ),
+    "the loss never holds all logits in memory": (
+        *("use_liger_kernel", "use_liger_loss", "liger_kernel_config", "unsloth_num_chunks"),
+    ),
+    "the reference is always the starting model": ("ref_model_mixup_alpha", "ref_model_sync_steps"),
+    "code runs in the sandbox": tuple(_CODE_KEYS),
+    "training runs in one process on one device": (
+        *("accelerator_config", "deepspeed", "ignore_bias_buffers", "local_rank", "mp_parameters", "ray_scope"),
+        *("parallelism_config", "use_ipex", "use_mps_device"),
+    ),
+    "the data is read into memory before training": ("dataset_num_proc", "dataset_streaming", "streaming"),
+    "gradient_checkpointing recomputes whole layers": (
+        *("gradient_checkpointing_kwargs", "gradient_checkpointing_use_reentrant"),
+    ),
+    "dtype alone decides the precision": ("half_precision_backend", "tf32", "bnb_4bit_quant_storage"),
+    "load_in_4bit stores the scales unquantized": ("use_bnb_nested_quant",),
+    "they are parameters of loss_type=sapo, which is not supported": ("sapo_temperature_neg", "sapo_temperature_pos"),
+    "progress is a live table in a terminal, and lines elsewhere": ("disable_tqdm", "debug"),
+    "no model card is written": ("tags", "model_card"),
+}
+IGNORED = {key: reason for reason, keys in _REASONS.items() for key in keys}
 IGNORED_PREFIXES = {
-    **dict.fromkeys(("dataloader_", "ddp_", "fsdp", "torch_compile", "tpu_"), _INTERNAL),
+    "dataloader_": "the data is in memory, and needs no loader",
+    **dict.fromkeys(("ddp_", "fsdp", "tpu_"), "training runs in one process on one device"),
+    **dict.fromkeys(("torch_compile", "torchdynamo"), "the layers have kernels of their own"),
+    **dict.fromkeys(("hub_", "overwrite_hub_"), "the model is uploaded once, when the run is done"),
     **dict.fromkeys(("log_", "logging_"), "every step is logged"),
     "trackio_": "trackio reads its own environment variables: TRACKIO_SPACE_ID",
     "vllm_": "the sampler shares the learner's weights",
@@ -115,8 +133,9 @@ ONLY: dict[str, tuple[Any, str]] = {
     "cosine_min_value_correct": (0.5, _COSINE),
     "cosine_min_value_wrong": (-1.0, _COSINE),
     "cosine_max_len": (None, "`cosine` counts tokens up to max_completion_length"),
+    "disable_dropout": (False, "set the dropout in the model's config.json to 0"),
     "delta": (None, "epsilon_high bounds the ratio from above"),
-    "fp16": (False, "use dtype=bfloat16 or float32"),
+    "fp16": (False, "use bf16=true (dtype=bfloat16) or float32"),
     "generation_kwargs": ({}, "use the keys temperature, top_p, top_k, min_p and stop"),
     "hub_token": (None, _TOKEN),
     "push_to_hub_token": (None, _TOKEN),
@@ -170,6 +189,14 @@ INSTEAD = {
     "test_split_size": "without a test split, 10% of the rows are held out",
     "batch_size": "use generation_batch_size (answers per step), or per_device_train_batch_size x "
     "gradient_accumulation_steps (answers per update)",
+    **dict.fromkeys(
+        ("world_size", "num_gpus", "n_gpus", "num_processes", "num_machines", "nproc_per_node", "tensor_parallel_size"),
+        "training runs in one process on one device; device=cuda:1 chooses it",
+    ),
+    **dict.fromkeys(
+        ("model_args", "training_args", "training", "train", "grpo", "grpo_config", "peft_config", "lora_config"),
+        "a recipe is flat: write the keys of this part at the top level, without its name",
+    ),
     "epochs": "use max_steps for the length of the run, num_iterations for the passes over each step's answers",
     "reward_model_name_or_path": "a reward is a function: reward_funcs=path/to/file.py:function",
     "reward_model_path": "a reward is a function: reward_funcs=path/to/file.py:function",
@@ -177,8 +204,10 @@ INSTEAD = {
 
 # Our keys that other trainers allow to be null, meaning their default.
 _NULL_IS_DEFAULT = {"eval_steps", "lora_target_modules", "max_completion_length", "max_grad_norm", "min_p"}
-_NULL_IS_DEFAULT |= {"num_generations", "optim", "reward_funcs", "reward_weights", "top_k"}
+_NULL_IS_DEFAULT |= {"num_generations", "optim", "reward_funcs", "reward_weights", "top_k", "stop"}
 _NULL_IS_DEFAULT |= {"eval_strategy", "save_strategy", "load_best_model_at_end", "push_to_hub"}
+# Keys of ours with another default in TRL, which a file of TRL's that leaves them out means.
+THEIR_DEFAULTS = {"loss_type": "dapo", "lr_scheduler_type": "linear", "adv_std": "sample"}
 
 
 def translate_keys(
@@ -186,151 +215,57 @@ def translate_keys(
 ) -> dict[str, Any]:
     """The recipe in our forms, without ignored keys; synonyms and unknown keys stay. Raises RecipeError."""
     out: dict[str, Any] = {}
-    ignored: list[str] = []
+    ignored: dict[str, list[str]] = {}  # by reason
     unset = [key for key, value in data.items() if value is None and SYNONYMS.get(key, key) in _NULL_IS_DEFAULT]
     data = {key: value for key, value in data.items() if key not in unset}
+    forms = [key for key in data if key in FORMS]
     for key, value in data.items():
-        if key in FORMS:
+        if key in forms:
             continue
         if key in our_keys or key in SYNONYMS:
             out[key] = value
-        elif key in ONLY:
-            _refuse_other_value(key, value, data, where)
-            ignored.append(key)
-        elif key in IGNORED or key.startswith(tuple(IGNORED_PREFIXES)):
-            ignored.append(key)
+        elif reason := _why_ignored(key, value, data, where):
+            ignored.setdefault(reason, []).append(key)
         else:
             out[key] = value
-    for key in (key for key in data if key in FORMS):
+    for key in forms:
         for name, value in FORMS[key](data[key], data, where):
-            if name != key or _format_value(value) != _format_value(data[key]):
-                notify(f"{where}: {key}={_format_value(data[key])} is {name}={_format_value(value)} here")
+            if name != key or format_value(value) != format_value(data[key]):
+                notify(f"{where}: {key}={format_value(data[key])} is {name}={format_value(value)} here")
             out[name] = value
-    if ignored:
-        notify(f"{where}: ignored, because they change nothing here (docs/recipes.md): {', '.join(ignored)}")
+    for reason, keys in ignored.items():
+        notify(f"{where}: {', '.join(keys)} ignored, because {reason}")
     return out
 
 
-def _refuse_other_value(key: str, value: Any, data: Mapping[str, Any], where: str) -> None:
-    only, instead = ONLY[key]
-    unused = key in REWARD_PARAMETERS and REWARD_PARAMETERS[key] not in str(data.get("reward_funcs"))
-    if value is not None and _number(value) != only and not unused:
-        shown = "…" if key.endswith("_token") else _format_value(value)  # a secret is not printed
-        raise RecipeError(f"{where}: {key}={shown} is not supported: {instead}")
+def is_foreign(data: Mapping[str, Any], our_keys: Mapping[str, Any]) -> bool:
+    """Whether a recipe has keys that only other trainers have."""
+    return any(
+        key not in our_keys and (key in FORMS or key in ONLY or _is_ignored(key)) for key in map(str, data.keys())
+    )
 
 
-def _number(value: Any) -> Any:
-    """The number in a text: YAML reads 1e-8, without a point, as text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+def their_defaults(data: Mapping[str, Any]) -> str:
+    """What a file of another trainer's gets where it leaves out a key whose default is another there."""
+    lacking = {key: theirs for key, theirs in THEIR_DEFAULTS.items() if key not in data}
+    return ", ".join(f"{key}={{{key}}} (TRL: {theirs})" for key, theirs in lacking.items())
 
 
-def _format_value(value: Any) -> str:
-    """As typed on the command line."""
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _is_ignored(key: str) -> bool:
+    return key in IGNORED or key.startswith(tuple(IGNORED_PREFIXES))
 
 
-# --- keys that express one of our keys in another form: each function yields our keys with their values
-
-Items = Iterator[tuple[str, Any]]
-Form = Callable[[Any, Mapping[str, Any], str], Items]
-
-
-def _same(key: str, *unset: Any) -> Form:
-    """Our key with the same value, unless it is one that means unset."""
-    return lambda value, data, where: iter([(key, value)] if value not in unset else [])
-
-
-def _constant(key: str, ours: Any, *values: Any) -> Form:
-    """Our key with a fixed value, if theirs is one of `values`."""
-    return lambda value, data, where: iter([(key, ours)] if value in values else [])
-
-
-def _bf16(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if value is True and data.get("dtype", data.get("torch_dtype")) in (None, "auto"):
-        yield "dtype", "bfloat16"
-
-
-def _resume(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if isinstance(value, str):
-        raise RecipeError(f"{where}: resume_from_checkpoint={value}: resume a run with: outdo train --resume FOLDER")
-    if value:
-        yield "resume", "auto"
-
-
-def _schedule(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    given = dict(value) if isinstance(value, Mapping) else {} if value in (None, "") else {"?": value}
-    if "min_lr" in given:
-        rate, min_lr = _number(data.get("learning_rate", data.get("lr"))), _number(given.pop("min_lr"))
-        if not isinstance(rate, (int, float)) or not isinstance(min_lr, (int, float)) or not rate:
-            raise RecipeError(f"{where}: lr_scheduler_kwargs.min_lr needs learning_rate too; or give min_lr_rate")
-        given["min_lr_rate"] = round(min_lr / rate, 9)
-    if set(given) - {"min_lr_rate"}:
-        raise RecipeError(f"{where}: lr_scheduler_kwargs={given}: only min_lr_rate and min_lr are supported")
-    yield from given.items()
-
-
-def _warmup(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    is_ratio = isinstance(value, float) and 0 < value < 1  # as in transformers 5
-    yield "warmup_ratio" if is_ratio else "warmup_steps", value
-
-
-def _prompt_column(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if value not in (None, "prompt"):
-        columns = data.get("columns")
-        yield "columns", {"prompt": value, **(columns if isinstance(columns, Mapping) else {})}
-
-
-def _callbacks(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    """open-r1 names callbacks of its own, which upload to the hub."""
-    names = [value] if isinstance(value, str) else value
-    yield "callbacks", [one for one in names if one != "push_to_hub_revision"] if isinstance(names, list) else names
-
-
-def _rewards(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-    if isinstance(names, list):
-        names = [_reward(name) if isinstance(name, str) else name for name in names]
-    yield "reward_funcs", names
-
-
-def _reward(name: str) -> str:
-    """Our name for it. A function in a package is `package.module.function` in TRL, `package.module:function` here."""
-    module, _, function = name.rpartition(".")
-    is_dotted = all(part.isidentifier() for part in name.split(".")) and module and function not in ("py", "json")
-    return f"{module}:{function}" if is_dotted else REWARDS.get(name, name)
-
-
-def _mixture(value: Any, data: Mapping[str, Any], where: str) -> Items:
-    if isinstance(value, Mapping):
-        raise RecipeError(
-            f"{where}: dataset_mixture is a list here, and weights set how often each task is drawn: "
-            "[{dataset_name: arithmetic, weight: 2}, {dataset_name: problems.jsonl}]"
-        )
-    yield "dataset_mixture", value
-
-
-FORMS: dict[str, Form] = {
-    "bf16": _bf16,
-    "dtype": _same("dtype", None, "auto"),
-    "torch_dtype": _same("torch_dtype", None, "auto"),
-    "max_steps": _same("max_steps", -1),  # transformers: num_train_epochs sets the length
-    "evaluation_strategy": _same("eval_strategy", None),
-    "push_to_hub_model_id": _same("hub_model_id", None),
-    "push_to_hub_revision": _constant("push_to_hub", True, True),  # of open-r1
-    "use_cpu": _constant("device", "cpu", True),
-    "no_cuda": _constant("device", "cpu", True),
-    "resume_from_checkpoint": _resume,
-    "lr_scheduler_kwargs": _schedule,
-    "warmup_steps": _warmup,
-    "dataset_prompt_column": _prompt_column,
-    "reward_funcs": _rewards,
-    "wandb_project": _same("project", None),
-    "callbacks": _callbacks,
-    "dataset_mixture": _mixture,
-    "vllm_importance_sampling_correction": _constant("importance_sampling", "never", False),
-}
+def _why_ignored(key: str, value: Any, data: Mapping[str, Any], where: str) -> str:
+    """The reason; empty where the key is not ignored. Raises RecipeError where its value is not the supported one."""
+    if key in ONLY:
+        only, hint = ONLY[key]
+        unused = REWARD_PARAMETERS.get(key)
+        if unused and unused not in str(data.get("reward_funcs")):
+            return f"the reward {unused} is not used"
+        if value is not None and number(value) != only:
+            shown = "…" if key.endswith("_token") else format_value(value)  # a secret is not printed
+            raise RecipeError(f"{where}: {key}={shown} is not supported: {hint}")
+        return "this is what holds here anyway"
+    if key in IGNORED:
+        return IGNORED[key]
+    return next((why for prefix, why in IGNORED_PREFIXES.items() if key.startswith(prefix)), "")

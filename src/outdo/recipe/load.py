@@ -11,9 +11,15 @@ import yaml
 from pydantic import ValidationError
 
 from outdo.errors import RecipeError, did_you_mean
-from outdo.recipe.foreign import INSTEAD, SYNONYMS, translate_keys
+from outdo.recipe import plugins
+from outdo.recipe.batches import fitting_batch, refuse_batches
+from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
+
+# Keys that may name a function, `file.py:function` or `module:function`.
+CODE_KEYS = ("reward_funcs", "reward_gate", "audit_reward", "dataset_name", "sft_dataset_name", "callbacks")
+CODE_KEYS += ("curriculum_dataset_name",)
 
 
 def load_recipe(
@@ -33,12 +39,15 @@ def load_recipe(
     if base_of is not None:
         base = _canonical(base_of, "the recipe", notify)
     elif path is not None:
-        base = _canonical(read_yaml(Path(path)), str(path), notify)
+        file = read_yaml(Path(path))
+        base = beside_recipe(_canonical(file, str(path), notify), Path(path).parent)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text())
     else:
         base = {}  # the default's learning rates suit only the tiny model
     merged = _merge(base, over)
+    own = {**(base if path is not None or base_of is not None else {}), **over}
+    merged |= fitting_batch(merged, own, notify)
     if merged.get("dataset_mixture"):
         _refuse_beside_mixture(over, where)
         if path is not None and not over.get("dataset_mixture"):
@@ -51,7 +60,26 @@ def load_recipe(
     except ValidationError as error:
         raise RecipeError("\n".join(_describe_error(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
+    if path is not None and is_foreign(file, Recipe.model_fields) and (other := their_defaults(merged)):
+        notify(f"{path}: not set in it, and another default in TRL: {other.format(**recipe.model_dump())}")
     return recipe
+
+
+def beside_recipe(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The keys with functions that are not in the working folder but beside the recipe named by their files."""
+
+    def found(value: Any) -> Any:
+        if isinstance(value, list):
+            return [found(one) for one in value]
+        if not isinstance(value, str) or plugins.local_name(value) or Path(value.rpartition(":")[0]).is_absolute():
+            return value
+        return plugins.local_name(value, folder) or value
+
+    named = {key: found(keys[key]) for key in CODE_KEYS if key in keys}
+    entries = keys.get("dataset_mixture")
+    if isinstance(entries, list) and all(isinstance(entry, Mapping) for entry in entries):
+        named["dataset_mixture"] = [beside_recipe(entry, folder) for entry in entries]
+    return {**keys, **named}
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,10 +93,13 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         merged.pop("max_steps", None)  # likewise
     if isinstance(over.get("stages"), Mapping):
         merged["stages"] = _override_stages(base.get("stages", []), over["stages"])
+    same_easier = (
+        same_task and over.get("curriculum_dataset_name", easier := base.get("curriculum_dataset_name")) == easier
+    )
     for name in ("task_args", "curriculum_args", "columns"):
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
-            merged[name] = {**old, **new} if same_task else new
+            merged[name] = {**old, **new} if (same_easier if name == "curriculum_args" else same_task) else new
     return merged
 
 
@@ -101,20 +132,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     _refuse_duplicate_settings(r)
     _refuse_adapter_settings(r)
     _refuse_no_evaluation(r)
-    batch = r.answers_per_step
-    if batch % r.num_generations:
-        fits = [n for n in range(2, batch + 1) if batch % n == 0]
-        below = [n for n in fits if n < r.num_generations][-1:]
-        above = [n for n in fits if n > r.num_generations][:1]
-        use = " or ".join(map(str, below + above)) or "a larger batch"
-        raise RecipeError(
-            f"num_generations={r.num_generations} does not divide the batch of {batch} answers: use {use}"
-        )
-    if batch % r.answers_per_update:
-        raise RecipeError(
-            f"a step of {batch} answers cannot be split into updates of {r.answers_per_update} "
-            "(per_device_train_batch_size x gradient_accumulation_steps): make one a multiple of the other"
-        )
+    refuse_batches(r)
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
         counts = f"{len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}"
         raise RecipeError(f"reward_weights has {counts}: give one weight per reward function")
@@ -129,9 +147,14 @@ def _refuse_contradictions(r: Recipe) -> None:
         raise RecipeError(f"eval_ks={r.eval_ks}: pass@k needs k from 1 to eval_samples={r.eval_samples}")
     if r.curriculum_steps and r.dataset_mixture:
         raise RecipeError("curriculum_steps needs a single task, and dataset_mixture has several: remove one of them")
-    if r.curriculum_steps and not r.curriculum_args:
+    if r.curriculum_steps and not r.curriculum_args and not r.curriculum_dataset_name:
         raise RecipeError(
-            "curriculum_steps needs curriculum_args, the arguments of the easier task: curriculum_args.digits=1"
+            "curriculum_steps needs an easier task: its arguments, such as curriculum_args.digits=1, or another task, "
+            "such as curriculum_dataset_name=easy.jsonl"
+        )
+    if r.curriculum_dataset_name and not r.curriculum_steps:
+        raise RecipeError(
+            f"curriculum_dataset_name={r.curriculum_dataset_name} needs curriculum_steps, the most steps on it: 50"
         )
 
 

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from outdo.errors import did_you_mean, no_such_file
 
-ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json or .parquet, "}  # to a function, by group
+ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json, .csv or .parquet, "}  # to a function, by group
 
 
 def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:
@@ -38,8 +39,24 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
 
 def absolute_name(name: str) -> str:
     """The name with an absolute path, for a process in another working directory."""
-    path, colon, attribute = name.rpartition(":")
+    path, colon, attribute = (local_name(name) or name).rpartition(":")
     return f"{Path(path).resolve()}:{attribute}" if colon and path.endswith(".py") else name
+
+
+def local_name(name: str, folder: Path = Path()) -> str | None:
+    """The name by file of a function in a folder: of `rewards.py:strict`, or of the module `rewards:strict`. None where
+    the folder has no such file."""
+    where, colon, attribute = name.rpartition(":")
+    if not colon or not where:
+        return None
+    if where.endswith(".py"):
+        path = folder / where
+        return f"{path}:{attribute}" if path.is_file() else None
+    if not all(part.isidentifier() for part in where.split(".")):
+        return None
+    stem = folder.joinpath(*where.split("."))
+    files = (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")
+    return next((f"{path}:{attribute}" for path in files if path.is_file()), None)
 
 
 def _message_no_function(path: Path) -> str:
@@ -58,7 +75,7 @@ def _message_no_function(path: Path) -> str:
 
 
 def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
-    where, _, attribute = name.rpartition(":")
+    where, _, attribute = (local_name(name) or name).rpartition(":")
     with _importing(name, where, error):
         module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
     value = getattr(module, attribute, None)
@@ -87,6 +104,14 @@ def _importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
 def _from_file(path: Path, error: type[Exception]) -> Any:
     if not path.is_file():
         raise error(f"{path}: {no_such_file(path)}")
+    path = path.resolve()
+    packages = list(takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+    root = path.parents[len(packages)]
+    if str(root) not in sys.path:
+        sys.path.append(str(root))  # last: its files can import each other, and hide no installed package
+    if packages:  # its relative imports need its package
+        module = [folder.name for folder in reversed(packages)] + [path.stem] * (path.name != "__init__.py")
+        return importlib.import_module(".".join(module))
     key = f"outdo_plugin_{abs(hash(str(path.resolve())))}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)

@@ -100,6 +100,8 @@ class Recipe(BaseModel):
     loss_type: str = "grpo"
     advantage_estimator: str = "grpo"
     scale_rewards: Literal["group", "batch", "none"] = "group"  # standard deviation that advantages are divided by
+    adv_std: Literal["population", "sample"] = "population"  # its estimate: over n, or over n - 1 as in TRL
+    adv_eps: float = Field(1e-4, ge=0)  # added to that standard deviation
     epsilon: float = Field(0.2, gt=0, le=10)  # the ratio is clipped below 1 - epsilon …
     epsilon_high: float | None = Field(None, gt=0, le=10)  # … and above 1 + this; default: epsilon. cispo: its cap
     beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0: measured at most (kl_steps)
@@ -147,6 +149,7 @@ class Recipe(BaseModel):
     # --- the curriculum: an easier task first, or the most informative prompts
     curriculum_steps: int = Field(0, ge=0)  # steps on the easier task, at most
     curriculum_args: dict[str, Any] = {}  # task_args of the easier task
+    curriculum_dataset_name: str | None = None  # the easier task; default: dataset_name, with curriculum_args
     curriculum_informative: float = Field(0.0, ge=0, le=1)  # leave it once fewer than this share of groups have spread
     curriculum_pass_rate: bool = False  # prefer prompts whose pass rate is neither 0 nor 1
     # --- evaluation, on held-out problems
@@ -160,7 +163,7 @@ class Recipe(BaseModel):
     eval_split: list[str] = []  # splits evaluated before, during and after; empty: test and ood, if the task has them
     final_eval_split: list[str] = []  # splits evaluated only after the last step, not used to choose settings
     # --- the run
-    output_dir: str | None = None  # default: runs/TASK-DATE-TIME
+    output_dir: str | None = None  # default: runs/RUN_NAME, or runs/TASK-DATE-TIME
     # when to save a checkpoint; best: when an evaluation is the best so far; one is always saved where a run ends
     save_strategy: Literal["steps", "epoch", "best", "no"] = "steps"
     save_steps: int = Field(25, ge=0)  # save a checkpoint every so many steps; 0: only when the run is stopped
@@ -179,7 +182,7 @@ class Recipe(BaseModel):
     callbacks: list[str] = []  # early_stopping, or your own: path/to/file.py:Class
     early_stopping_patience: int | None = Field(None, ge=1)  # stop after so many evaluations without improvement …
     early_stopping_threshold: float = Field(0.0, ge=0)  # … of held-out success by more than this; see eval_steps
-    run_name: str | None = None  # name of the run in trackers; default: its folder's name
+    run_name: str | None = None  # name of the run's folder in runs/ and of the run in trackers
     project: str | None = None  # project in trackers; default: the tracker's own environment variable, else outdo
     # the doctor's findings during training
     doctor: Literal["quiet", "note", "auto", "halt"] = "auto"  # note: report; auto: halt if dead; halt: if critical

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outdo.errors import RecipeError, RunError, did_you_mean
+from outdo.runs import find
 from outdo.runs.files import disk_errors
 from outdo.runs.layout import row_path
-from outdo.runs.manifest import holds_run, read_manifest
+from outdo.runs.manifest import read_manifest
 from outdo.runs.reader import JsonRow, describe_skipped, read_evals, read_rows
 
 PANELS = (  # title, names of signals, what a good curve looks like
@@ -122,12 +123,7 @@ def plot_runs(
 
 def find_run(run: AnyRun) -> Path:
     """A run's folder. Raises RunError where there is none."""
-    folder = Path(run) if isinstance(run, (str, Path)) else run.folder
-    named = Path("runs") / folder
-    if not holds_run(folder) and not folder.is_absolute() and holds_run(named):
-        return named
-    read_manifest(folder)  # raises where there is none
-    return folder
+    return find.find_run(run if isinstance(run, (str, Path)) else run.folder)
 
 
 def _read(folder: Path) -> _Curves:

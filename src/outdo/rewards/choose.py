@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from outdo.errors import GraderError, RecipeError
+from outdo.recipe.reward_names import canonical_reward
 from outdo.recipe.schema import Recipe
 from outdo.rewards.audit import refuse_unfit
 from outdo.rewards.compose import Rewards, find_rewards
@@ -35,6 +36,8 @@ def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
     """Audits the rewards on the task's prompts, a mixture part by part. Raises GraderError."""
     for part in task.parts:
         refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
+    if task.easier:
+        refuse_unfit_rewards(rewards, task.easier, seed)
     if not task.parts:
         _refuse_missing_columns(rewards, task, seed)
         refuse_unfit(rewards, lambda: task.prompts("train", seed))
@@ -95,7 +98,7 @@ def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str
 
 
 def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
-    names = list(funcs or task.rewards)
+    names = [name if name in own else canonical_reward(name) for name in funcs or task.rewards]
     limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout, recipe.audit_reward
     truth = truth_of(task, names, own)
     return find_rewards(names, weights if funcs else (), truth, *limits, recipe.pass_threshold)

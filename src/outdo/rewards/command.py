@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from outdo.errors import GraderError
+from outdo.recipe.reward_names import canonical_reward
 from outdo.rewards import rft
 from outdo.rewards.audit import Audit
 from outdo.rewards.audit import audit as audit_rewards
@@ -124,7 +125,7 @@ def _sink(out: Path | None) -> Iterator[TextIO]:
 
 def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any], timeout: float) -> int:
     """Audits rewards and prints the result; the exit status: 0 where they are fit to train on."""
-    names = [name.strip() for name in reward.split(",") if name.strip()]
+    names = [canonical_reward(name.strip()) for name in reward.split(",") if name.strip()]
     if task is None and not names:
         raise GraderError("name a task or a --reward: `outdo audit arithmetic`, `outdo audit --reward math`")
     if task is not None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from outdo.errors import BrokenGraders, GraderError
 from outdo.recipe import plugins
+from outdo.recipe.reward_names import canonical_reward
 from outdo.rewards import rft
 from outdo.rewards.calls import Failure, Where, call
 from outdo.rewards.registry import GRADERS, Grader
@@ -83,6 +84,8 @@ def find_rewards(
     pass_threshold: float | None = None,
 ) -> Rewards:
     """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. Raises GraderError."""
+    names = [_known(name, own) for name in names]
+    truth, gate, audit = (_known(name, own) for name in (truth, gate, audit))
     if audit and _short(audit) in map(_short, names):
         raise GraderError(f"audit_reward={audit} is trained on, as reward_funcs has it: name a reward it lacks")
     parts = [_load(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
@@ -99,6 +102,11 @@ def find_rewards(
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     settings = _short(truth), max_completion_length, _short(gate), timeout, _short(audit)
     return Rewards(tuple(parts), *settings, pass_threshold)
+
+
+def _known(name: str, own: Mapping[str, RewardFunction] | None) -> str:
+    """A name of the user's own, or ours for that of another trainer."""
+    return name if name in (own or {}) else canonical_reward(name)
 
 
 def _short(name: str) -> str:

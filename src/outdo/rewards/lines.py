@@ -14,6 +14,7 @@ from typing import Any
 
 from outdo.errors import GraderError
 from outdo.rewards.compose import Rewards, grade_all
+from outdo.tasks.files import unique_keys
 from outdo.types import Grade, Group, Prompt, Trajectory
 
 CHUNK = 256  # lines graded together
@@ -72,7 +73,7 @@ def _grades(groups: list[Group], rewards: Rewards) -> list[tuple[Grade, ...]]:
 
 def _parse(text: str, number: int, encode: Encoder | None) -> Line | Grade:
     try:
-        return _line(json.loads(text), number, encode)
+        return _line(json.loads(text, object_pairs_hook=unique_keys), number, encode)
     except (ValueError, TypeError, RecursionError) as error:
         message = f"not JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
         return Grade(None, "broken", reason=f"line {number}: {message}")

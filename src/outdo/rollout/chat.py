@@ -5,13 +5,13 @@ A model's output is untrusted: only what `printable` returns may reach a termina
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from outdo.errors import TaskError
 from outdo.models.load import Policy
-from outdo.models.renderer import Renderer
+from outdo.models.renderer import TOOLS, Renderer
 from outdo.rollout import make_sampler
 from outdo.types import Message, Prompt, SampleParams
 
@@ -60,6 +60,7 @@ class Conversation:
     params: SampleParams
     system: str | None = None
     seed: int = 0
+    tools: Sequence[Mapping[str, Any]] = ()  # functions that the model may call, for the chat template
     turns: list[tuple[str, str]] = field(default_factory=list)  # message, answer
     count: int = 0
 
@@ -103,7 +104,8 @@ class Conversation:
         """The prompt of the next turn, and how many of the oldest turns it leaves out."""
         room = self.policy.context - self.params.max_completion_length
         for dropped in range(len(self.turns) + 1):
-            prompt = Prompt(f"turn {self.count}", self._messages(self.turns[dropped:], text))
+            meta = {TOOLS: list(self.tools)} if self.tools else {}
+            prompt = Prompt(f"turn {self.count}", self._messages(self.turns[dropped:], text), meta=meta)
             length = len(self.policy.renderer.encode(prompt))
             if length <= room:
                 return prompt, dropped

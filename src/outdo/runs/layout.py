@@ -14,6 +14,7 @@ demonstrations.jsonl  what a harvest kept
 reference/      the weights that KL is measured from
 start/, data/   the model and the rows of a run that was given them as objects of Python
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
+config.json, …  links to the files of model/, so that transformers loads the run's folder too
 report.html     the run as one page
 """
 

@@ -152,6 +152,18 @@ class RunWriter:
                 os.replace(path, moved)
         return place
 
+    def link_model(self) -> None:
+        """Makes the run's folder itself one that transformers loads, by links to the files in model/. Links are
+        relative, so that the folder can be moved; where the disk has none, the model is in model/ alone."""
+        with suppress(OSError):
+            for link in self.folder.iterdir():
+                if link.is_symlink() and not link.exists() and os.readlink(link).startswith(f"{layout.MODEL}/"):
+                    link.unlink()
+            for file in self.model_folder.iterdir():
+                link = self.folder / file.name
+                if file.is_file() and not link.exists() and not link.is_symlink():
+                    link.symlink_to(Path(layout.MODEL, file.name))
+
     def update_manifest(self, **facts: Any) -> None:
         """Also counts the time that this process has worked on the run, from the first status `running` on."""
         now, segments = time.monotonic(), self.manifest.segments
@@ -183,15 +195,22 @@ class RunWriter:
             file.write("".join(json.dumps(row, allow_nan=False, default=str) + "\n" for row in rows))
 
 
-def default_folder(task: str) -> Path:
-    """runs/TASK-DATE-TIME, with a number where that exists."""
-    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(task.rpartition(":")[2]).stem) or "run"
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+def default_folder(task: str, run_name: str | None = None) -> Path:
+    """runs/RUN_NAME, or runs/TASK-DATE-TIME; with a number where that exists."""
+    if run_name and (name := _file_name(run_name, "-_.+=,").strip(".")):
+        stem = name
+    else:
+        name = _file_name(Path(task.rpartition(":")[2]).stem, "-_") or "run"
+        stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
         folder = Path("runs") / (stem + suffix)
         if not folder.exists():
             return folder
     raise RunError(f"runs/{stem} and a thousand like it exist: set output_dir")
+
+
+def _file_name(text: str, allowed: str) -> str:
+    return "".join(c if c.isalnum() or c in allowed else "-" for c in text)
 
 
 def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[str, Any]:

@@ -29,6 +29,12 @@ from outdo.recipe.schema import Recipe
 Keys = dict[str, Any]
 PARTS = ("title", "about", "prepare", "cells", "grid", "default", "columns")
 REFUSED = {"output_dir": "use --out", "resume": "a sweep always resumes", "stages": "use sweep.prepare"}
+OF_ONE_RUN = {  # keys of a recipe that do not apply to its sweep, and why
+    "output_dir": "the cells are in the sweep's own folder, which --out sets",
+    "run_name": "each cell has its own name",
+    "resume": "a sweep always resumes",
+    "resume_from_checkpoint": "a sweep always resumes",
+}
 PLACE = {"output_dir", "resume"}  # keys that say where a cell runs, not what
 MAX_CELLS = 1000
 SWEEP_FILE = "sweep.json"
@@ -97,6 +103,9 @@ def read_sweep(path: str | None, words: Sequence[str], notify: Callable[[str], N
     """The sweep of a recipe (none: the default) and `key=a,b,c` arguments. Every cell's recipe is validated before
     anything runs. Raises RecipeError, which names the cell."""
     base = read_yaml(Path(path)) if path else None
+    for key in OF_ONE_RUN.keys() & (base or {}).keys():
+        assert base is not None
+        notify(f"{path}: {key}={base.pop(key)} ignored, because {OF_ONE_RUN[key]}")
     part = _part(base.pop("sweep", {}) if base else {}, path)
     plain, varying = split_words(words)
     named = {str(name): canonical(keys or {}) for name, keys in part.get("cells", {}).items()}

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outdo.errors import TaskError
+from outdo.errors import RecipeError, TaskError
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.saturation import WINDOW, is_saturated
-from outdo.tasks.task import Task, endless_prompts
+from outdo.tasks.sources import Source
+from outdo.tasks.task import Task, endless_prompts, find_task
 from outdo.types import Group, Prompt
 
 MIN_CHANCE = 0.1  # of drawing a prompt with a pass rate of 0 or 1, relative to one with a pass rate of 1/2
@@ -19,7 +20,7 @@ MAX_RATES = 200_000  # prompts whose pass rate is kept; the oldest are dropped
 
 
 class Curriculum:
-    """Draws from the easier task of `curriculum_args` for at most `curriculum_steps` steps, then from the task.
+    """Draws from the easier task for at most `curriculum_steps` steps, then from the task.
 
     With `curriculum_informative` it moves on once a smaller share of the easier groups has any reward spread: there is
     nothing more to learn there. With `curriculum_pass_rate` a prompt that was measured before is accepted with a chance
@@ -35,7 +36,7 @@ class Curriculum:
         self._rates: dict[str, tuple[float, float]] = {}  # by prompt: number of right answers, number of answers
         self._sources = {
             "task": endless_prompts(task, "prompts", recipe.seed),
-            "easier": endless_prompts(task.with_args(recipe.curriculum_args), "prompts", recipe.seed),
+            "easier": endless_prompts(easier_task(recipe, task), "prompts", recipe.seed),
         }
 
     def draw(self, count: int) -> list[Prompt]:
@@ -109,9 +110,28 @@ def _key(prompt: Prompt) -> str:
     return f"{seed_of(prompt.id):016x}"
 
 
-def refuse_curriculum_args(recipe: Recipe, task: Task) -> None:
-    """Raises TaskError if the task does not accept `curriculum_args`. Needs no model."""
+def easier_task(recipe: Recipe, task: Task) -> Task:
+    """The task of `curriculum_dataset_name`, or this one, with the arguments of the curriculum."""
+    return task.easier or task.with_args(recipe.curriculum_args)
+
+
+def with_easier(recipe: Recipe, task: Task) -> Task:
+    """The task with that of `curriculum_dataset_name`, checked. Raises RecipeError and TaskError. Needs no model."""
+    name = recipe.curriculum_dataset_name
+    if name is None:
+        try:
+            next(easier_task(recipe, task).prompts("train", recipe.seed))
+        except TaskError as error:
+            raise TaskError(f"curriculum_args: {error}") from None
+        return task
     try:
-        next(task.with_args(recipe.curriculum_args).prompts("train", recipe.seed))
+        source = Source(name, columns=dict(recipe.columns))
+        easier = find_task(name, recipe.curriculum_args, recipe.system_prompt, source)
     except TaskError as error:
-        raise TaskError(f"curriculum_args: {error}") from None
+        raise TaskError(f"curriculum_dataset_name: {error}") from None
+    if easier.rewards and not recipe.reward_funcs and easier.rewards[:1] != task.rewards[:1]:
+        raise RecipeError(
+            f"curriculum_dataset_name={name}: its verifier is {easier.rewards[0]}, and that of {task.name} is "
+            f"{task.rewards[0] if task.rewards else 'not set'}: set reward_funcs to rewards that can judge both"
+        )
+    return replace(task, easier=easier)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo.errors import TaskError
-from outdo.tasks.sources import UNSPLIT, Line, Source, Splits, read
+from outdo.tasks.files import Line, parse_json
+from outdo.tasks.sources import UNSPLIT, Source, Splits, read
 from outdo.tasks.splits import belongs
 from outdo.types import Message, Prompt
 
@@ -79,7 +80,8 @@ def _with_unique_ids(splits: Mapping[str, list[Labelled]]) -> dict[str, list[Lab
 
 
 def _content_id(prompt: Prompt) -> str:
-    return json.dumps([_prompt_key(prompt.messages), prompt.answer], sort_keys=True, default=str)
+    tools = [prompt.meta["tools"]] if "tools" in prompt.meta else []
+    return json.dumps([_prompt_key(prompt.messages), prompt.answer, *tools], sort_keys=True, default=str)
 
 
 def _split_by_row(rows: Sequence[Labelled], source: Source) -> dict[str, list[Prompt]]:
@@ -135,6 +137,13 @@ def _prompt(line: Line, columns: Mapping[str, str]) -> Labelled:
         row.pop(columns.get(name, name), None)
     if any(name in columns for name in _PROMPT_COLUMNS):  # a column that the recipe names wins over one of our name
         given = {name: value for name, value in given.items() if name in columns}
+    if all(given.get(name) is not None for name in _PROMPT_COLUMNS):
+        raise TaskError(
+            f"{line.where}: has both `prompt` and `messages`: remove one, or name the one to use, as "
+            "columns.prompt=prompt or columns.messages=messages"
+        )
+    if (tools := _tools(row.pop("tools", None), line)) is not None:
+        row["tools"] = tools
     messages, last_turn = _split_last_turn(_messages(given, line), line)
     if (text := _completion(row.pop(COMPLETION, None), line)) or last_turn is not None:
         row[COMPLETION] = text or last_turn
@@ -154,6 +163,8 @@ def _prompt_key(messages: Sequence[Message]) -> str:
 def _messages(given: Mapping[str, Any], line: Line) -> tuple[Message, ...]:
     """A row's prompt as messages. The column `prompt` may hold messages too, as in TRL."""
     value = next((value for value in (given.get("messages"), given.get("prompt")) if value is not None), None)
+    if isinstance(value, str) and value == given.get("messages") and value.lstrip().startswith("["):
+        value = parse_json(value, f"{line.where}, messages")  # a table holds them as text
     if isinstance(value, str):
         if not value.strip():
             raise TaskError(f"{line.where}: the prompt is empty")
@@ -167,6 +178,19 @@ def _messages(given: Mapping[str, Any], line: Line) -> tuple[Message, ...]:
             "To use another column, set columns.prompt=NAME"
         )
     return tuple({key: value for key, value in m.items() if value is not None} for m in value)
+
+
+def _tools(value: Any, line: Line) -> list[Any] | None:
+    """The functions that the model may call, for its chat template: a list of JSON schemas, or that as text."""
+    if value is None or value == "":
+        return None
+    tools = parse_json(value, f"{line.where}, tools") if isinstance(value, str) else value
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise TaskError(
+            f"{line.where}: `tools` must be a list of JSON schemas, such as "
+            '[{"type": "function", "function": {"name": "add", "parameters": {…}}}]'
+        )
+    return tools
 
 
 def is_message(m: Any) -> bool:

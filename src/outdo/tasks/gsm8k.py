@@ -14,7 +14,8 @@ from typing import Any
 
 from outdo.errors import TaskError
 from outdo.seeds import seed_of
-from outdo.tasks.sources import Splits, parse_json
+from outdo.tasks.files import parse_json
+from outdo.tasks.sources import Splits
 from outdo.types import Prompt
 
 HUB = "openai/gsm8k"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -52,6 +53,9 @@ def fit_to_context(recipe: Recipe, task: Task, context: int, measure: Measure, n
             return replace(part, task=fits)
 
         return mix([fitted(part) for part in task.parts])
+    if task.easier:
+        easier = fit_to_context(recipe, task.easier, context, measure, lambda line: notify(f"curriculum: {line}"))
+        task = replace(task, easier=easier)
     if not task.finite and recipe.max_prompt_length is None:
         return task
     return drop_long_prompts(task, measure, min(room, recipe.max_prompt_length or room), notify)
@@ -93,7 +97,8 @@ def _lengths(prompts: Sequence[Prompt], measure: Measure, limit: int) -> list[in
 
 
 def _texts(prompt: Prompt) -> tuple[str, ...]:
-    return tuple(message["content"] for message in prompt.messages)
+    tools = (json.dumps(prompt.meta["tools"]),) if prompt.meta.get("tools") else ()
+    return (*(message["content"] for message in prompt.messages), *tools)
 
 
 class _LengthFilter:

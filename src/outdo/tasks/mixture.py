@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
-from outdo.tasks.curriculum import refuse_curriculum_args
+from outdo.tasks.curriculum import with_easier
 from outdo.tasks.sources import SOURCE_KEYS, Source
 from outdo.tasks.task import Part, Task, endless_prompts, find_task
 from outdo.types import PART, Prompt
@@ -44,9 +44,7 @@ class Entry(BaseModel):
 def task_of(recipe: Recipe, task: Task | None = None) -> Task:
     """The recipe's task or the given one, checked with the curriculum's arguments. Raises TaskError, RecipeError."""
     task = task or _task_of(recipe)
-    if recipe.curriculum_steps:
-        refuse_curriculum_args(recipe, task)
-    return task
+    return with_easier(recipe, task) if recipe.curriculum_steps else task
 
 
 def _task_of(recipe: Recipe) -> Task:

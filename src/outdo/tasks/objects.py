@@ -16,7 +16,8 @@ from typing import Any
 
 from outdo.errors import TaskError
 from outdo.tasks.data import table_of
-from outdo.tasks.sources import UNSPLIT, Line, Source, Splits, parse_json, read
+from outdo.tasks.files import Line, parse_json
+from outdo.tasks.sources import UNSPLIT, Source, Splits, read
 from outdo.tasks.task import Task, task_of_table
 from outdo.types import Prompt
 

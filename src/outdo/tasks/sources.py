@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from outdo.errors import TaskError, no_such_file
+from outdo.errors import TaskError
 from outdo.parallel.host import hub_answers
+from outdo.tasks.files import INSTALL, READERS, Line, find_reader
 from outdo.tasks.splits import HELD_OUT
 
 UNSPLIT = ""  # name of the only split of a source without splits
-INSTALL = "pip install 'outdo[data]'"
-
-
-class Line(NamedTuple):
-    """One row, and its location for messages."""
-
-    where: str
-    row: dict[str, Any]
-
+SPLIT_NAMES = ("train", "test", "validation", "valid", "val", "dev", "eval")  # that files of a folder have
+_SHARD = re.compile(r"(.+?)[-_]\d{5}-of-\d{5}")  # train-00000-of-00002, as the hub names files
 
 Splits = dict[str, list[Line]]
 
@@ -52,16 +45,16 @@ def is_source(name: str) -> bool:
         return False
     path = Path(name).expanduser()
     exists = path.is_dir() or (bool(path.suffix) and path.is_file())
-    return bool(_reader(name)) or exists or name.startswith((".", "/", "~")) or "/" in name
+    return bool(find_reader(name)) or exists or name.startswith((".", "/", "~")) or "/" in name
 
 
 def read(source: Source) -> Splits:
     """All rows. Raises TaskError, which names the file and the line."""
     path = Path(source.name).expanduser()
-    if reader := _reader(source.name):
+    if reader := find_reader(source.name):
         return {UNSPLIT: list(reader(path))}
     if path.is_dir():
-        return _folder(path)
+        return _folder(path, source)
     if path.is_file():
         raise TaskError(
             f"dataset_name={source.name}: unsupported file type {path.suffix or '(none)'}; supported are "
@@ -72,107 +65,35 @@ def read(source: Source) -> Splits:
     return _hub(source)
 
 
-def _reader(name: str) -> Callable[[Path], Iterator[Line]] | None:
-    return next((reader for ending, reader in READERS.items() if name.endswith(ending)), None)
-
-
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise TaskError(f"dataset_name={path}: {no_such_file(path)}") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TaskError(f"dataset_name={path}: cannot be read: {error}") from None
-
-
-def _json_lines(path: Path) -> Iterator[Line]:
-    for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would also split inside texts
-        if line.strip():
-            yield _line(f"{path}, line {number}", parse_json(line, f"{path}, line {number}"))
-
-
-def _json_list(path: Path) -> Iterator[Line]:
-    rows = _load_json(_text(path), str(path))
-    if not isinstance(rows, list):
-        raise TaskError(f"{path}: contains a {type(rows).__name__}; a .json data set is a list of objects")
-    for number, row in enumerate(rows, 1):
-        yield _line(f"{path}, row {number}", _refuse_surrogates(row, f"{path}, row {number}"))
-
-
-def parse_json(text: str, where: str) -> Any:
-    """The JSON value. Raises TaskError, which names the location."""
-    return _refuse_surrogates(_load_json(text, where), where)
-
-
-def _refuse_surrogates(value: Any, where: str) -> Any:
-    """The value itself. JSON may contain a lone surrogate, which no tokenizer can encode and no file can store."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        surrogate = f"\\u{ord(error.object[error.start]):04x}"
-        raise TaskError(
-            f"{where}: contains {surrogate}, a lone surrogate: half of a character that was cut in two. Restore the "
-            "character or remove it"
-        ) from None
-    except RecursionError:
-        raise TaskError(f"{where}: not JSON: nested too deeply") from None
-    return value
-
-
-def _load_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TaskError(f"{where}: not JSON: {getattr(error, 'msg', 'nested too deeply')}") from None
-
-
-def _line(where: str, row: Any) -> Line:
-    if not isinstance(row, dict):
-        raise TaskError(f"{where}: a row must be an object, this is a {type(row).__name__}")
-    return Line(where, row)
-
-
-def _parquet(path: Path) -> Iterator[Line]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError:
-        raise TaskError(f"dataset_name={path}: reading parquet needs pyarrow: {INSTALL}") from None
-    try:
-        rows = read_table(path).to_pylist()
-    except FileNotFoundError:
-        raise TaskError(f"dataset_name={path}: {no_such_file(path)}") from None
-    except (OSError, ArrowException) as error:
-        raise TaskError(f"dataset_name={path}: cannot be read: {str(error).splitlines()[0]}") from None
-    for number, row in enumerate(rows, 1):
-        yield Line(f"{path}, row {number}", row)
-
-
-READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
-    ".jsonl": _json_lines,
-    ".jsonl.gz": _json_lines,
-    ".json": _json_list,
-    ".parquet": _parquet,
-}
-
-
-def _folder(path: Path) -> Splits:
-    """A folder that `datasets` saved, or one with a file for each split: train.jsonl, test.jsonl."""
+def _folder(path: Path, source: Source) -> Splits:
+    """A folder that `datasets` saved, or one with files for each split: train.jsonl, test-00000-of-00002.parquet. Files
+    that are not named after splits are one data set together."""
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         datasets = _datasets(str(path))
         with _explain_failure(str(path), "is the folder complete?"):
             return _splits(datasets.load_from_disk(str(path)), str(path))
-    splits = {
-        file.name.partition(".")[0]: list(reader(file))
-        for file in sorted(path.iterdir())
-        if file.is_file() and (reader := _reader(file.name))
-    }
+    files = [file for file in sorted(path.iterdir()) if file.is_file() and find_reader(file.name)]
+    if not files and (path / "data").is_dir():  # as the hub lays out a repository
+        return _folder(path / "data", source)
+    splits: Splits = {}
+    for file in files:
+        reader = find_reader(file.name)
+        assert reader
+        splits.setdefault(_split_of(file), []).extend(reader(file))
     if not splits:
         raise TaskError(
-            f"dataset_name={path}: this folder has neither a data set saved by `datasets` nor files such as train.jsonl"
+            f"dataset_name={path}: this folder has neither a data set saved by `datasets` nor files such as "
+            f"train.jsonl; supported are {', '.join(READERS)}"
         )
+    if splits.keys().isdisjoint((*SPLIT_NAMES, source.train_split, source.test_split)):
+        return {UNSPLIT: [line for lines in splits.values() for line in lines]}
     return splits
+
+
+def _split_of(file: Path) -> str:
+    name = file.name.partition(".")[0]
+    shard = _SHARD.fullmatch(name)
+    return shard[1] if shard else name
 
 
 def _hub(source: Source) -> Splits:

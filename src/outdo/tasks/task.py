@@ -53,6 +53,7 @@ class Task:
     system_prompt: str | None = None
     finite: bool = False  # True for a data set, False for a generator
     parts: tuple[Part, ...] = ()  # of a mixture
+    easier: Task | None = None  # that the curriculum starts with
     keep: Callable[[Prompt], bool] | None = None  # prompts for which it is False are skipped
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:

@@ -22,6 +22,7 @@ from outdo.training.best import Best
 from outdo.training.callbacks import Callback, find_callbacks, make_callback
 from outdo.training.console import make_reporter
 from outdo.training.given import Given, take_objects
+from outdo.training.tiny import refuse_on_tiny
 from outdo.types import Reporter
 
 Kind = Literal["grpo", "sft", "harvest", "stages"]
@@ -149,6 +150,7 @@ def make_context(
     _refuse_for_kind(kind, resolved, given)
     task = task or given.task(resolved)
     built, rewards = build_task(kind, resolved, task, objects)
+    refuse_on_tiny(resolved, built)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one, resolved) for one in callbacks or () if not isinstance(one, str)]
     return RunContext(

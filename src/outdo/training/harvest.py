@@ -73,7 +73,11 @@ def run_harvest(context: RunContext) -> Result:
         writer = RunWriter.reopen(context.resume, "harvest", context.manifest)
         writer.update_manifest(status="running", why="")
     else:
-        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(f"harvest-{context.task.name}")
+        folder = (
+            Path(recipe.output_dir)
+            if recipe.output_dir
+            else default_folder(f"harvest-{context.task.name}", recipe.run_name)
+        )
         recipe = context.given.place(recipe, folder)
         context = replace(context, recipe=recipe)
         writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})

@@ -40,9 +40,8 @@ def run_loop(
     for step in range(start, recipe.max_steps):
         clock = Clock()
         rollouts = source.next(step)
-        groups = with_advantages(
-            rollouts.groups, recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(rollouts.groups)
-        )
+        how = recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(rollouts.groups)
+        groups = with_advantages(rollouts.groups, *how, recipe.adv_eps, recipe.adv_std)
         batch = prepare(groups, recipe.mask_truncated_completions)
         with uninterruptible():  # weights, positions and rows change together
             try:

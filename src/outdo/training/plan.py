@@ -144,7 +144,7 @@ def describe(recipe: Recipe) -> list[str]:
     r = r.model_copy(update={"kl_steps": every if not r.beta else r.kl_steps})
     parts = planned_bytes(r, shape, device)
     taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
-    folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name)
+    folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name, r.run_name)
     room = disk(r, shape, folder)
     long = f"{r.sft_steps} steps" if r.sft_steps else f"{r.sft_epochs:g} epochs in steps" if r.sft_epochs else ""
     warm = f"{long} of {r.sft_batch_size} demonstrations, then " if long else ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import RecipeError, RunError, TaskError
+from outdo.recipe import plugins
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Reward, Rewards
 from outdo.runs import checkpoint
@@ -101,7 +102,8 @@ def reward_files(rewards: Rewards | None) -> dict[str, str]:
 
 def _file_of(reward: Reward) -> tuple[str, Path | None]:
     """What the user named and its file; of a package's function, its module's. Those of outdo have a version."""
-    name = reward.source if reward.source.endswith(".json") else reward.source.rpartition(":")[0]
+    source = plugins.local_name(reward.source) or reward.source
+    name = source if source.endswith(".json") else source.rpartition(":")[0]
     if name.endswith((".py", ".json")):
         return name, Path(name)
     module = getattr(reward.function, "__module__", None) if reward.source else None

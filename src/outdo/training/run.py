@@ -322,6 +322,7 @@ class TrainingRun(Generic[L]):
         policy = (self._best_policy() if use_best and self.recipe.load_best_model_at_end else None) or self.policy
         try:
             write_folder(self.writer.model_folder, lambda folder: save_policy(policy, folder))
+            self.writer.link_model()
             if policy.adapter:
                 write_folder(self.writer.adapter_folder, lambda folder: save_adapter(policy, folder))
         except (OSError, SafetensorError) as error:

@@ -132,7 +132,7 @@ def run_stages(context: RunContext) -> Result:
             raise
         writer.update_manifest(status="running", why="", recipe=resolved, stages=names)
     else:
-        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name)
+        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name, recipe.run_name)
         recipe = context.given.place(recipe, folder)
         resolved, stages = recipe.model_dump(mode="json"), read_stages(recipe)
         writer = RunWriter.create(folder, resolved, {"kind": "stages", "stages": names})
@@ -142,6 +142,7 @@ def run_stages(context: RunContext) -> Result:
         with writer.until_done():
             results = _run_all(context, stages, writer.folder)
             _link(writer.model_folder, results[-1].model)
+            writer.link_model()
     except KeyboardInterrupt:
         reporter.note(f"resume with: outdo train --resume {shlex.quote(str(writer.folder))}")
         raise

@@ -81,7 +81,7 @@ def _start(context: RunContext) -> Opened:
         reporter.note(overlap.describe())
     demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
-    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name)
+    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name, recipe.run_name)
     recipe = context.given.place(recipe, folder)
     policy = policy_for(recipe, folder=folder, given=context.given.model)
     task = without_long_prompts(recipe, task, policy, reporter.note)
