@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from outdo.errors import GraderError, RecipeError
+from outdo.errors import GraderError, RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 from outdo.rewards.audit import refuse_unfit
 from outdo.rewards.compose import Rewards, find_rewards
@@ -23,12 +23,23 @@ UNCHECKED = ("tokens", "entry_point")  # columns that training adds, or that onl
 def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
     """The rewards of this recipe and task. Raises RecipeError and GraderError."""
     if not task.parts:
-        return _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
+        rewards = _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
+        _refuse_unused_args(recipe, rewards)
+        return rewards
     by_part = {}
     for part in task.parts:
         named: Part | Recipe = part if part.reward_funcs else recipe
         by_part[part.name] = _rewards(recipe, part.task, named.reward_funcs, named.reward_weights, own)
+    _refuse_unused_args(recipe, *by_part.values())
     return replace(next(iter(by_part.values())), by_part=by_part)
+
+
+def _refuse_unused_args(recipe: Recipe, *rewards: Rewards) -> None:
+    names = list(dict.fromkeys(part.name for each in rewards for part in each.parts))
+    for name in recipe.reward_args:
+        if name not in names:
+            meant = did_you_mean(name, names)
+            raise RecipeError(f"reward_args.{name}: no reward of this run has that name{meant}; it has {', '.join(names)}")
 
 
 def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
@@ -97,4 +108,6 @@ def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str
 def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
     names = list(funcs or task.rewards)
     limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout, recipe.audit_reward
-    return find_rewards(names, weights if funcs else (), truth_of(task, names, own), *limits)
+    options: dict[str, Any] = {"batch": recipe.reward_batch, "input": recipe.reward_input}
+    truth = truth_of(task, names, own)
+    return find_rewards(names, weights if funcs else (), truth, *limits, args=recipe.reward_args, **options)

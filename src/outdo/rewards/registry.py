@@ -86,4 +86,5 @@ GRADERS: dict[str, Grader] = {
     "cosine": _form(form.cosine, ("tokens",), "full reward for a truncated answer"),
     "overlong": _form(form.overlong, ("tokens",), ""),
     "repetition": _form(form.repetition, ("[tokens]",), "loops"),
+    "duplicates": _form(form.duplicates, (), "copies among the answers to one prompt"),
 }

@@ -124,6 +124,7 @@ def _prompt(line: Line, columns: Mapping[str, str]) -> Labelled:
         row.pop(columns.get(name, name), None)
     if any(name in columns for name in _PROMPT_COLUMNS):  # a column that the recipe names wins over one of our name
         given = {name: value for name, value in given.items() if name in columns}
+    conversational = any(isinstance(value, list) for value in given.values())  # TRL's rule
     messages, last_turn = _split_last_turn(_messages(given, line), line)
     if (text := _completion(row.pop(COMPLETION, None), line)) or last_turn is not None:
         row[COMPLETION] = text or last_turn
@@ -132,7 +133,7 @@ def _prompt(line: Line, columns: Mapping[str, str]) -> Labelled:
     name = _prompt_key(messages) if key is None else str(key)
     answer = row.pop("answer", None)
     answer = row.get("solution") if answer is None else answer
-    return Prompt(name, messages, answer, row), None if own is None else str(own)
+    return Prompt(name, messages, answer, row, conversational), None if own is None else str(own)
 
 
 def _prompt_key(messages: Sequence[Message]) -> str:
