@@ -11,6 +11,7 @@ from outdo.recipe.load import load_recipe
 from outdo.rewards.arguments import form_of, texts
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import find_rewards, grade, grade_all
+from outdo.rewards.lines import graded_lines
 from outdo.tasks.task import find_task
 from outdo.types import Grade, Group, Prompt, Trajectory
 
@@ -229,3 +230,13 @@ def test_trainer_state():
 
     rewards = replace(find_rewards(["late"], [], "late", own={"late": late}), step=3, num_steps=4)
     assert grade(group_of("a"), rewards).grades[0].reward == 0.75
+
+
+def test_solution_is_the_gold_of_a_line():
+    lines = [
+        '{"completion": "<answer>4</answer>", "solution": "4"}',
+        '{"completion": "<answer>4</answer>", "solution": "worked out", "answer": 4}',
+        '{"completion": "<answer>4</answer>", "prompt": [{"role": "user", "content": "2+2?"}], "solution": 5}',
+    ]
+    rewards = find_rewards(["numeric"], [], "numeric")
+    assert [g.verdict for g in graded_lines(lines, rewards)] == ["right", "right", "wrong"]

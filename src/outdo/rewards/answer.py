@@ -56,6 +56,7 @@ _ANSWER_WORDS = {  # a line with one of these is an answer, not a title
 }
 _NOT_UNITS = MODIFIERS | {"or", "and", "to", "e", "x"}  # the latter join two numbers
 _DIGIT_RUN = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
+_MORE_DIGITS = re.compile(r"[.,][0-9]")  # after a number: it is not one
 _MAX_ANSWER_CHARS = 200
 _MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python refuses to parse more than 4300
 RIGHT = Grade(1.0, "right")
@@ -142,14 +143,16 @@ def boxed(text: str) -> list[str]:
 def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number, else None; `1,234.50`, `$5`, `+7`, `12.` and `5 km` are."""
     text = text.strip()
-    text = text if len(text) <= _MAX_ANSWER_CHARS else _without_zeros(text)
-    return _number(text) if len(text) <= _MAX_DIGITS else None
+    if len(text) <= _MAX_ANSWER_CHARS:
+        return _number(text)
+    text = without_zeros(text)
+    return _number.__wrapped__(text) if len(text) <= _MAX_DIGITS else None  # too long to be cached
 
 
-def _without_zeros(text: str) -> str:
-    """A long text without the zeros that do not change its number: those before it, and those that end its decimals."""
+def without_zeros(text: str) -> str:
+    """The text without zeros that do not change its number: those before it, and those that end its decimals."""
     match = _DIGIT_RUN.search(text)
-    if not match:
+    if not match or _MORE_DIGITS.match(text, match.end()):
         return text
     whole, point, decimals = match[0].partition(".")
     decimals = decimals.rstrip("0")
