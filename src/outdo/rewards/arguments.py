@@ -22,7 +22,7 @@ LIST_NAMES = ("completions", "prompts", "completion_ids", "verdicts", "finish") 
 ANSWER_NAMES = ("completion", "response", "output", "solution_str")  # the model's answer, in a function of one
 PROMPT_NAMES = ("prompt", "question")
 GOLD_NAMES = ("answer", "ground_truth")
-SHARED = ("max_completion_length", "reward_timeout", "trainer_state")  # one value, not a list
+SHARED = ("max_completion_length", "reward_timeout", "trainer_state", "cache_folder")  # one value, not a list
 
 
 @dataclass(frozen=True)

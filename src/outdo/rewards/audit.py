@@ -28,6 +28,7 @@ from outdo.rewards.attacks import (
 from outdo.rewards.bench import Bench, shown
 from outdo.rewards.compose import Rewards
 from outdo.rewards.probes import tagged
+from outdo.rewards.registry import Grader
 from outdo.types import Grade, Prompt
 
 SLOW_SECONDS = 1.0  # a grader that takes longer for an answer holds up training
@@ -83,7 +84,8 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
     all break."""
     costly = is_costly(rewards)
     bench, record = Bench(rewards, twice=not costly), _Record()
-    form_only = rewards.judge is not None and not rewards.judge.judges
+    judge = _grader(rewards)
+    form_only = judge is not None and not judge.judges
     bench.grade_pair(prompts[0])
     tested = 0
     for place, prompt in enumerate(prompts):
@@ -118,6 +120,11 @@ def is_costly(rewards: Rewards) -> bool:
     return any(getattr(part.function, "costly", False) for part in rewards.parts)
 
 
+def _grader(rewards: Rewards) -> Grader | None:
+    """The built-in grader that decides success, unless it is a model: that one is tested like a user's function."""
+    return None if getattr(rewards.part(rewards.truth).function, "costly", False) else rewards.judge
+
+
 def _test_prompt(bench: Bench, record: _Record, prompt: Prompt, others: Sequence[object], short: bool) -> str | None:
     """Grades the test answers of one prompt. Returns its gold, where one was paid."""
     rewards, costly = bench.rewards, is_costly(bench.rewards)
@@ -138,7 +145,7 @@ def _test_prompt(bench: Bench, record: _Record, prompt: Prompt, others: Sequence
 def _gold(bench: Bench, record: _Record, prompt: Prompt, floor: float) -> tuple[str | None, Grade | None]:
     """An answer that deserves full marks and its grade, where one was paid; for a user's own reward without a column
     `gold`, the best of a few guesses. Paid is what gets more than an empty answer and garbage (`floor`)."""
-    judge, row = bench.rewards.judge, columns_of(prompt)
+    judge, row = _grader(bench.rewards), columns_of(prompt)
     known = row.get("gold") or (judge.gold(row) if judge else None)
     if known is None and (judge or prompt.answer is None):
         record.unpaid.append("no such answer is known")
@@ -159,7 +166,7 @@ def _gold(bench: Bench, record: _Record, prompt: Prompt, floor: float) -> tuple[
 
 
 def _exploits(rewards: Rewards, prompt: Prompt, gold: str | None, others: Sequence[object]) -> Iterator[Attack]:
-    judge = rewards.judge
+    judge = _grader(rewards)
     if judge:
         for text in judge.exploits(columns_of(prompt)):
             yield "an exploit", text
@@ -173,16 +180,17 @@ def _exploits(rewards: Rewards, prompt: Prompt, gold: str | None, others: Sequen
 
 def _other_answer(rewards: Rewards, prompt: Prompt, gold: str, others: Sequence[object]) -> str | None:
     """The answer of another row, in the form of this one's gold."""
-    if rewards.judge and rewards.truth not in ("gsm8k", "numeric", "exact", "label"):
+    judge = _grader(rewards)
+    if judge and rewards.truth not in ("gsm8k", "numeric", "exact", "label"):
         return None  # two that differ as texts may be equal
-    form = tagged if rewards.judge else form_of(gold, prompt.answer)
+    form = tagged if judge else form_of(gold, prompt.answer)
     return next((form(final_text(other)) for other in others if differs(prompt.answer, other)), None)
 
 
 def _attack_problem(bench: Bench, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
     """An attack pays where it is right or scores as much as the gold answer; for a built-in grader, above 0."""
     score = bench.truth(grade)
-    builtin = bench.rewards.judge is not None
+    builtin = _grader(bench.rewards) is not None
     too_much = score > 0 if builtin or gold is None else score >= bench.truth(gold) - MARGIN
     return f"{kind} {shown(text)} gets {score:g}" if grade.verdict == "right" or too_much else ""
 

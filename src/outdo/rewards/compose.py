@@ -76,11 +76,12 @@ class Rewards:
     input: Input = "auto"  # what `completions` of a user's function are
     step: int = 0  # for rewards that depend on the progress of training; both are 0 outside of it
     num_steps: int = 0
+    cache: str = ""  # folder of the run, for what rewards keep
 
     def of(self, prompt: Prompt) -> Rewards:
         """The rewards for answers to this prompt."""
         part = self.by_part.get(prompt.meta.get(PART, ""))
-        return replace(part, step=self.step, num_steps=self.num_steps) if part else self
+        return replace(part, step=self.step, num_steps=self.num_steps, cache=self.cache) if part else self
 
     @property
     def groups_in_flight(self) -> int:
@@ -283,6 +284,7 @@ def _inputs(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str
         "max_completion_length": rewards.max_completion_length,
         "reward_timeout": rewards.timeout,
         "trainer_state": trainer_state(rewards.step, rewards.num_steps),
+        **({"cache_folder": rewards.cache} if rewards.cache and part.where == "here" else {}),
         **part.args,
     }
     as_messages = rewards.input == "messages" or (rewards.input == "auto" and group.prompt.conversational)

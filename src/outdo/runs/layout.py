@@ -13,6 +13,7 @@ demonstrations.jsonl  what a harvest kept
 reference/      the weights that KL is measured from
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 report.html     the run as one page
+judge/          the scores of a judge model, where the run has one
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ REFERENCE = "reference"
 MODEL = "model"
 ADAPTER = "adapter"
 REPORT = "report.html"
+JUDGE = "judge"  # the scores of a judge model, so that none is paid for twice
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
-SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER})  # that hold no other run
+SUBFOLDERS = frozenset({GROUPS, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, JUDGE})  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/
 

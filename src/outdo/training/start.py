@@ -88,7 +88,7 @@ def _start(context: RunContext) -> Opened:
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
-    return Opened(replace(context, task=task), policy, writer, None, demonstrations)
+    return Opened(_with_cache(context, task, writer), policy, writer, None, demonstrations)
 
 
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
@@ -131,7 +131,13 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     if point is None:
         _restart(writer, reporter.note)
         demonstrations = demonstrations or find_demonstrations(recipe, context.task)
-    return Opened(replace(context, task=task), policy, writer, point, demonstrations)
+    return Opened(_with_cache(context, task, writer), policy, writer, point, demonstrations)
+
+
+def _with_cache(context: RunContext, task: Task, writer: RunWriter) -> RunContext:
+    """Rewards keep what they paid for in the run's folder."""
+    rewards = context.rewards and replace(context.rewards, cache=str(writer.folder / layout.JUDGE))
+    return replace(context, task=task, rewards=rewards)
 
 
 def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
