@@ -40,7 +40,9 @@ def test_conversational_data_gives_messages(tmp_path):
     (tmp_path / "chat.jsonl").write_text(rows * 20)
     (tmp_path / "text.jsonl").write_text('{"prompt": "2+2?", "solution": "4"}\n' * 20)
     (tmp_path / "list.jsonl").write_text(rows.replace("prompt", "messages") * 20)
-    prompts = {name: next(find_task(str(tmp_path / f"{name}.jsonl")).prompts("train", 0)) for name in ("chat", "text", "list")}
+    prompts = {
+        name: next(find_task(str(tmp_path / f"{name}.jsonl")).prompts("train", 0)) for name in ("chat", "text", "list")
+    }
     assert [p.conversational for p in prompts.values()] == [True, False, True]
     seen = []
 
@@ -78,7 +80,7 @@ def test_reward_input():
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda v: torch.tensor(v),
+        torch.tensor,
         lambda v: torch.tensor(v, requires_grad=True).bfloat16(),
         lambda v: torch.tensor(v)[:, None],
         lambda v: np.array(v, dtype=np.float16),
@@ -93,7 +95,8 @@ def test_tensors_and_arrays(wrap):
 
 
 @pytest.mark.parametrize(
-    "result", [torch.zeros(2, 3), torch.tensor(1.0), np.zeros(2), 1.0, "abc", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, None]
+    "result",
+    [torch.zeros(2, 3), torch.tensor(1.0), np.zeros(2), 1.0, "abc", {"a": 1, "b": 2, "c": 3}, {1.0, 2.0, 3.0}, None],
 )
 def test_not_one_value_each(result):
     for grade_ in judged(lambda completions: result, "a", "b", "c"):
@@ -129,7 +132,10 @@ def test_functions_of_one_answer():
     group = group_of("4", "5", response="from the data")
     assert values(lambda completion, response: float(response == "from the data"), group=group) == [1.0, 1.0]
     assert values(lambda response: float(response == "4"), group=group) == [1.0, 0.0]
-    assert values(functools.partial(lambda completion, gold: float(completion == gold), gold="4"), "4", "5") == [1.0, 0.0]
+    assert values(functools.partial(lambda completion, gold: float(completion == gold), gold="4"), "4", "5") == [
+        1.0,
+        0.0,
+    ]
 
 
 def test_ambiguous_parameters_are_refused():

@@ -186,7 +186,8 @@ def ascii_only(completions, answer):
     return [float(c.encode("ascii").decode() == a) for c, a in zip(completions, answer)]
 def nan(completions, answer): return [1.0 if c == a else math.nan for c, a in zip(completions, answer)]
 def too_few(completions, answer): return [float(completions[0] == answer[0])]
-def first_wins(completions, answer): return [float(c == a and i == 0) for i, (c, a) in enumerate(zip(completions, answer))]
+def first_wins(completions, answer):
+    return [float(c == a and i == 0) for i, (c, a) in enumerate(zip(completions, answer))]
 def once(completions, answer):
     out = [float(c == a and c not in seen) for c, a in zip(completions, answer)]
     seen.update(completions)
@@ -230,12 +231,15 @@ def test_bad_rewards_are_not_fit(bad, name, check, monkeypatch):
 def test_wrong_counts_cannot_be_audited(bad):
     rewards = find_rewards(["too_few"], [], "too_few", own={"too_few": bad["too_few"]})
     with pytest.raises(GraderError, match="1 values for 2 completions"):
-        audit(rewards, SUMS)
+        audit(rewards, SUMS, short=True)
+    assert outcome(audit(rewards, SUMS), "can be judged") == "failed"
 
 
 def test_good_rewards_are_fit():
     def negative(completions, answer):
-        return [-min(9, abs(int(c) - int(a))) if c.isdecimal() else -10.0 for c, a in zip(completions, answer, strict=True)]
+        return [
+            -min(9, abs(int(c) - int(a))) if c.isdecimal() else -10.0 for c, a in zip(completions, answer, strict=True)
+        ]
 
     def strict(completion, answer):
         return completion.strip() == answer

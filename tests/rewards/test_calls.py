@@ -175,7 +175,13 @@ def test_async_rewards(tmp_path, recwarn):
     async def later(completions):
         return [float(text == "4") for text in completions]
 
-    assert [g.reward for g in judged("hides", "4", "5", own={"hides": lambda completions: later(completions)})] == [1, 0]
+    def hides(completions):
+        return later(completions)
+
+    assert [g.reward for g in judged("hides", "4", "5", own={"hides": hides})] == [
+        1,
+        0,
+    ]
     assert not list(recwarn)
 
 

@@ -3,7 +3,6 @@
 import math
 import threading
 from contextlib import contextmanager
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,4 +1,4 @@
-"""llm_judge against a real HTTP server: parallel, cached, retried, within a budget, and broken where it cannot score."""
+"""llm_judge against a real HTTP server: parallel, cached, retried, within a budget, broken without a score."""
 
 import json
 import re

@@ -77,7 +77,9 @@ def gold_attacks(prompt: Prompt, form: Form, others: Sequence[Any]) -> Iterator[
     if value is not None:
         wrong = list(dict.fromkeys([*wrong, str(value + 1), str(value + 10)]))
         longer = [f"{final}7", f"7{final.lstrip('+-$')}"]
-        sweep = " ".join(str(value + i) for i in range(-50, 51)) if value.denominator == 1 else " ".join([final, *wrong])
+        sweep = (
+            " ".join(str(value + i) for i in range(-50, 51)) if value.denominator == 1 else " ".join([final, *wrong])
+        )
     else:
         wrong = list(dict.fromkeys([*wrong, *OTHER_TEXTS]))
         longer = [f"{final}x", f"un{final}"]

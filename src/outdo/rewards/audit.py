@@ -86,7 +86,8 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
     bench, record = Bench(rewards, twice=not costly), _Record()
     judge = _grader(rewards)
     form_only = judge is not None and not judge.judges
-    bench.grade_pair(prompts[0])
+    if len(prompts) == 1 or short:
+        bench.grade_pair(prompts[0])
     tested = 0
     for place, prompt in enumerate(prompts):
         if sum(bench.seconds) > MAX_SECONDS and tested:
@@ -130,7 +131,9 @@ def _test_prompt(bench: Bench, record: _Record, prompt: Prompt, others: Sequence
     rewards, costly = bench.rewards, is_costly(bench.rewards)
     basic = list(basic_attacks(prompt))[: 3 if costly else 7 if short else None]
     graded = [(attack, bench.judge(prompt, attack[1])) for attack in basic]
-    floor = max((bench.truth(grade) for (kind, _), grade in graded if kind in ("an empty answer", "garbage")), default=0)
+    floor = max(
+        (bench.truth(grade) for (kind, _), grade in graded if kind in ("an empty answer", "garbage")), default=0
+    )
     gold, grade = _gold(bench, record, prompt, floor)
     exploits = list(_exploits(rewards, prompt, gold, others))[: 2 if costly else 3 if short else None]
     graded += [(attack, bench.judge(prompt, attack[1])) for attack in exploits]

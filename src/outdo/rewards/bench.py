@@ -58,9 +58,11 @@ class Bench:
             raise GraderError(f"not one of 2 answers could be judged; the first: {both[0].reason}")
 
     def reorder(self, prompt: Prompt, *texts: str) -> None:
-        """A group as in training, in two orders and with a copy: the grade of an answer must not depend on its place."""
+        """A group as in training, in two orders and with a copy: a grade must not depend on the answer's place."""
         texts = (*texts, texts[0])
         forward = grade(_group(prompt, *texts), self.rewards).grades
+        self.num_answers += len(texts)
+        self.broken += [f"in a group: {one.reason}" for one in forward if one.verdict == "broken"]
         backward = grade(_group(prompt, *reversed(texts)), self.rewards).grades[::-1]
         self._compare(texts[0], forward[0], forward[-1], "in one place of a group, and in another")
         for text, one, other in zip(texts, forward, backward, strict=True):

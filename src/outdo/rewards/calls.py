@@ -154,9 +154,7 @@ class _Loop:
 _LOOP = _Loop()
 
 
-async def _awaited(
-    name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float
-) -> Grades | Failure:
+async def _awaited(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Grades | Failure:
     try:
         values = await asyncio.wait_for(function(**_arguments(form, inputs)), seconds)
     except TimeoutError:

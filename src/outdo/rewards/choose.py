@@ -39,7 +39,9 @@ def _refuse_unused_args(recipe: Recipe, *rewards: Rewards) -> None:
     for name in recipe.reward_args:
         if name not in names:
             meant = did_you_mean(name, names)
-            raise RecipeError(f"reward_args.{name}: no reward of this run has that name{meant}; it has {', '.join(names)}")
+            raise RecipeError(
+                f"reward_args.{name}: no reward of this run has that name{meant}; it has {', '.join(names)}"
+            )
 
 
 def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:

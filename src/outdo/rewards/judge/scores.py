@@ -51,7 +51,9 @@ class Scores:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with closing(sqlite3.connect(self.path, timeout=30)) as database, database:
-                    database.execute("CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, score REAL, reason TEXT)")
+                    database.execute(
+                        "CREATE TABLE IF NOT EXISTS scores (key TEXT PRIMARY KEY, score REAL, reason TEXT)"
+                    )
                     return database.execute(statement, values).fetchall()
             except (sqlite3.Error, OSError) as error:
                 print(f"llm_judge: {self.path} cannot be used ({error}): scores are kept in memory", file=sys.stderr)
