@@ -40,6 +40,10 @@ class Inputs:
     def arguments(self) -> dict[str, Any]:
         return {**self.shared, **self.lists}
 
+    def of_each(self) -> list[dict[str, Any]]:
+        """The arguments of a call for each answer."""
+        return [{**self.shared, **{k: v[i] for k, v in self.lists.items()}} for i in range(self.count)]
+
 
 def join_inputs(inputs: Sequence[Inputs]) -> Inputs:
     """Those of all groups in one call. A column that a group lacks is None there."""
@@ -116,8 +120,8 @@ def select_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> In
     return _only(inputs, named)
 
 
-def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> list[Inputs]:
-    """For a function of one answer: the arguments of each call. The lists of `inputs` hold text."""
+def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> Inputs:
+    """The columns that a function of one answer takes, under its names. Raises GraderError."""
     named, takes_any = _parameters(name, function)
     columns = dict(inputs.lists)
     answers, prompts = columns.pop("completions"), columns.pop("prompts")
@@ -132,8 +136,7 @@ def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> li
     if missing := [p for p in _required(function) if p not in present]:
         raise _missing(name, missing, list(present))
     renamed = replace(inputs, lists=columns)
-    renamed = renamed if takes_any else _only(renamed, named)
-    return [renamed.take(index, index + 1) for index in range(inputs.count)]
+    return renamed if takes_any else _only(renamed, named)
 
 
 def _answer_name(name: str, named: Sequence[str], columns: Mapping[str, Any]) -> str:

@@ -244,8 +244,9 @@ def _speed(seconds: Sequence[float]) -> Check:
     return Check("an answer takes under a second", "unknown" if detail else "passed", detail)
 
 
-def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> None:
-    """The short audit before training. Raises GraderError, with what to do."""
+def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> str:
+    """The short audit before training. Returns what it could not test of a user's reward, else nothing. Raises
+    GraderError, with what to do."""
     result = audit(rewards, list(islice(prompts(), count)), short=True)
     if result.failures:
         failure = result.failures[0]
@@ -253,3 +254,6 @@ def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], coun
             f"{rewards.truth} is not fit to train on. Failed check: {failure.name}; {failure.detail}. "
             "`outdo audit` shows every check; reward_audit=false trains anyway"
         )
+    if result.fit or _grader(rewards):
+        return ""
+    return f"{rewards.truth} is not known to be fit to train on: {result.checks[0].detail}"

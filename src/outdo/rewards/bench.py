@@ -75,7 +75,9 @@ class Bench:
                 self._compare(text, first, self._timed(prompt, text), "at first, and later")
 
     def _compare(self, text: str, one: Grade, other: Grade, when: str) -> None:
-        if (one.reward, one.verdict, one.parts) != (other.reward, other.verdict, other.parts):
+        if one.verdict != other.verdict and "broken" in (one.verdict, other.verdict):
+            self.broken.append(f"{shown(text)}: {one.reason or other.reason}")
+        elif (one.reward, one.verdict, one.parts) != (other.reward, other.verdict, other.parts):
             self.inconsistent.append(f"{shown(text)} got {one.reward} {when} {other.reward}")
 
     def _timed(self, prompt: Prompt, text: str) -> Grade:

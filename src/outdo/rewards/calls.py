@@ -155,29 +155,56 @@ _LOOP = _Loop()
 
 
 async def _awaited(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Grades | Failure:
+    if form == "one":
+        calls = [asyncio.wait_for(_completed(function(**each)), seconds) for each in inputs.of_each()]
+        return _each_grade(name, await asyncio.gather(*calls, return_exceptions=True), inputs, seconds)
     try:
-        values = await asyncio.wait_for(function(**_arguments(form, inputs)), seconds)
+        values = await asyncio.wait_for(_completed(function(**inputs.arguments())), seconds)
     except TimeoutError:
         return Failure(f"{name}: timed out after {seconds:g} s")
     except GraderError:
         raise
     except (Exception, SystemExit) as error:
         return Failure(f"{name} raised {_describe(error)}{_hint(error, inputs)}")
-    return _as_grades(name, values, form, inputs.count)
+    return _as_grades(name, values, inputs.count)
 
 
 def _called(name: str, function: RewardFunction, form: Form, inputs: Inputs) -> Grades | Failure:
     try:
-        values: Any = function(**_arguments(form, inputs))
+        if form == "one":
+            return _each_grade(name, _called_for_each(function, inputs), inputs)
+        values: Any = function(**inputs.arguments())
         if inspect.isawaitable(values):
             values = _own_loop().run_until_complete(_completed(values))
-        return _as_grades(name, values, form, inputs.count)
+        return _as_grades(name, values, inputs.count)
     except GraderError:
         raise
     except SandboxError as error:
         raise GraderError(str(error)) from error
     except (Exception, SystemExit) as error:
         return Failure(f"{name} raised {_describe(error)}{_hint(error, inputs)}")
+
+
+def _called_for_each(function: RewardFunction, inputs: Inputs) -> list[Any]:
+    """What a function of one answer returns for each, or the error that it raises."""
+    values: list[Any] = []
+    for arguments in inputs.of_each():
+        try:
+            values.append(function(**arguments))
+        except (GraderError, SandboxError):
+            raise
+        except (Exception, SystemExit) as error:
+            values.append(error)
+    waiting = [index for index, value in enumerate(values) if inspect.isawaitable(value)]
+    if waiting:
+        results = _own_loop().run_until_complete(_gathered([values[index] for index in waiting]))
+        for index, result in zip(waiting, results, strict=True):
+            values[index] = result
+    return values
+
+
+async def _gathered(values: Sequence[Awaitable[Any]]) -> list[Any]:
+    return await asyncio.gather(*values, return_exceptions=True)
 
 
 _THREADS = threading.local()
@@ -191,20 +218,28 @@ def _own_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _completed(values: Awaitable[Any]) -> Any:
+async def _completed(values: Any) -> Any:
     return await values
 
 
-def _arguments(form: Form, inputs: Inputs) -> dict[str, Any]:
-    arguments = inputs.arguments()
-    return arguments if form == "many" else {**arguments, **{key: value[0] for key, value in inputs.lists.items()}}
+def _each_grade(name: str, values: Sequence[Any], inputs: Inputs, seconds: float = 0.0) -> Grades:
+    """The grades of values that a function of one answer returned or raised."""
+    grades: Grades = []
+    for value in values:
+        if isinstance(value, GraderError):
+            raise value
+        if isinstance(value, BaseException):
+            late = isinstance(value, TimeoutError) and seconds
+            why = f"{name}: timed out after {seconds:g} s" if late else f"{name} raised {_describe(value)}"
+            grades.append(Grade(None, "broken", reason=why))
+        else:
+            grades.append(_as_grade(value, name))
+    return grades
 
 
-def _as_grades(name: str, values: Any, form: Form, n: int) -> Grades | Failure:
+def _as_grades(name: str, values: Any, n: int) -> Grades | Failure:
     """The values that a function returned for n answers, as grades. Lists, tuples, tensors, arrays and other
     sequences are accepted."""
-    if form == "one":
-        return [_as_grade(values, name)]
     if getattr(values, "ndim", None) == 2 and values.shape[-1] == 1:  # a reward model's column of scores
         values = values.reshape(-1)
     ordered = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping, set, frozenset))

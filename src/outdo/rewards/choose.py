@@ -44,13 +44,14 @@ def _refuse_unused_args(recipe: Recipe, *rewards: Rewards) -> None:
             )
 
 
-def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
-    """Audits the rewards on the task's prompts, a mixture part by part. Raises GraderError."""
-    for part in task.parts:
-        refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
-    if not task.parts:
-        _refuse_missing_columns(rewards, task, seed)
-        refuse_unfit(rewards, lambda: task.prompts("train", seed))
+def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> list[str]:
+    """Audits the rewards on the task's prompts, a mixture part by part. Returns what could not be tested. Raises
+    GraderError."""
+    if task.parts:
+        parts = [refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed) for part in task.parts]
+        return [note for notes in parts for note in notes]
+    _refuse_missing_columns(rewards, task, seed)
+    return list(filter(None, [refuse_unfit(rewards, lambda: task.prompts("train", seed))]))
 
 
 def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:

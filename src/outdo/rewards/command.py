@@ -91,7 +91,12 @@ def _rewards(options: Options) -> Rewards:
     if weights and len(weights) != len(options.names):
         raise GraderError(f"--weights has {len(weights)} numbers and --reward {len(options.names)} names: one each")
     truth, limit = options.names[0], options.max_completion_length
-    known = {"gate": options.gate, "timeout": options.timeout, "args": options.args, "input": options.input}
+    known: dict[str, Any] = {
+        "gate": options.gate,
+        "timeout": options.timeout,
+        "args": options.args,
+        "input": options.input,
+    }
     return find_rewards(options.names, weights, truth, limit, **known)
 
 

@@ -241,35 +241,30 @@ def _judge(
     inputs = [_inputs(part, group, rewards, seen) for group, seen in zip(groups, verdicts, strict=True)]
     if len(inputs) == 1:
         return [_judge_group(part, inputs[0], rewards)]
-    if part.where == "here":
+    if part.where == "here" or part.form == "one":
         with ThreadPoolExecutor(rewards.groups_in_flight, "grade") as executor:
             return list(executor.map(lambda one: _judge_group(part, one, rewards), inputs))
-    joined = join_inputs(inputs)
-    if part.form == "one":
-        grades = _judge_group(part, joined, rewards)
-    else:
-        seconds = rewards.timeout * len(inputs)
-        selected = select_inputs(part.name, part.function, joined)
-        (result,) = call(part.name, part.function, part.where, part.form, [selected], seconds)
-        if isinstance(result, Failure) and result.retry_alone:
-            return [_judge_group(part, one, rewards) for one in inputs]
-        grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
+    joined = select_inputs(part.name, part.function, join_inputs(inputs))
+    (result,) = call(part.name, part.function, part.where, part.form, [joined], rewards.timeout * len(inputs))
+    if isinstance(result, Failure) and result.retry_alone:
+        return [_judge_group(part, one, rewards) for one in inputs]
+    grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
     ends = list(accumulate(one.count for one in inputs))
     return [grades[end - one.count : end] for one, end in zip(inputs, ends, strict=True)]
 
 
 def _judge_group(part: Reward, inputs: Inputs, rewards: Rewards) -> Grades:
     """One reward's grade for each answer. Where the call for the group fails, each answer is graded alone."""
-    if part.form == "one":
-        calls = single_inputs(part.name, part.function, inputs)
-    else:
-        inputs = select_inputs(part.name, part.function, inputs)
-        (result,) = call(part.name, part.function, part.where, part.form, [inputs], rewards.timeout)
-        if not isinstance(result, Failure):
-            return result
-        if inputs.count == 1 or not result.retry_alone:
-            return [_broken(result)] * inputs.count
-        calls = [inputs.take(index, index + 1) for index in range(inputs.count)]
+    select = single_inputs if part.form == "one" else select_inputs
+    inputs, seconds = select(part.name, part.function, inputs), rewards.timeout
+    if part.form == "one" and not is_async(part.function):
+        seconds *= inputs.count  # one after the other
+    (result,) = call(part.name, part.function, part.where, part.form, [inputs], seconds)
+    if not isinstance(result, Failure):
+        return result
+    if inputs.count == 1 or not result.retry_alone:
+        return [_broken(result)] * inputs.count
+    calls = [inputs.take(index, index + 1) for index in range(inputs.count)]
     results = call(part.name, part.function, part.where, part.form, calls, rewards.timeout)
     return [_broken(one) if isinstance(one, Failure) else one[0] for one in results]
 

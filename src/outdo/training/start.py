@@ -68,7 +68,8 @@ def _start(context: RunContext) -> Opened:
     """A new run. What cannot work is refused before a folder is made."""
     recipe, task, reporter = context.recipe, context.task, context.reporter
     if recipe.reward_audit and context.rewards and context.kind == "grpo":
-        refuse_unfit_rewards(context.rewards, task, recipe.seed)
+        for line in refuse_unfit_rewards(context.rewards, task, recipe.seed):
+            reporter.note(line)
     overlap = find_overlap(task)
     if overlap:
         reporter.note(overlap.describe())

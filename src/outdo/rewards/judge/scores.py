@@ -10,6 +10,7 @@ import threading
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 from outdo.rewards.judge.prompt import VERSION, Question, Rubric
 
@@ -44,7 +45,7 @@ class Scores:
         if self.path:
             self._run("INSERT OR REPLACE INTO scores VALUES (?, ?, ?)", (key, *score))
 
-    def _run(self, statement: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    def _run(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         with self._lock:
             if self.path is None:
                 return []
