@@ -11,11 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from outdo.errors import GraderError
+from outdo.recipe.load import load_recipe
 from outdo.rewards import judge
 from outdo.rewards.audit import audit
+from outdo.rewards.choose import rewards_of as recipe_rewards
 from outdo.rewards.compose import find_rewards, grade, grade_all
 from outdo.rewards.judge import client
+from outdo.tasks.task import find_task
 from outdo.types import Group, Prompt, Trajectory
+from support.basics import ROOT
 
 ANSWER = re.compile(r"----- BEGIN ANSWER (\w+) -----\n(.*)\n----- END ANSWER \1 -----", re.DOTALL)
 
@@ -242,3 +246,16 @@ def test_audit_of_a_judge(server):
     assert len(server.requests) <= 2 * 10
     server.score = lambda body: 10
     assert not audit(rewards_of(server, rubric="generous"), prompts).fit
+
+
+def test_the_recipe_in_the_docs(server, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "rewards.md").read_text()
+    (yaml,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "llm_judge" in block]
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{i}+{i}", "answer": "4"} for i in range(40)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "recipe.yaml").write_text(yaml)
+    recipe = load_recipe(tmp_path / "recipe.yaml", {"reward_args": {"llm_judge.base_url": server.url}})
+    rewards = recipe_rewards(recipe, find_task("problems.jsonl"), {})
+    grades = grade(group_of("4", "near"), rewards).grades
+    assert [(g.reward, g.verdict) for g in grades] == [(1.0, "right"), (0.3, "wrong")]

@@ -248,7 +248,7 @@ def _judge(
     (result,) = call(part.name, part.function, part.where, part.form, [joined], rewards.timeout * len(inputs))
     if isinstance(result, Failure) and result.retry_alone:
         return [_judge_group(part, one, rewards) for one in inputs]
-    grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
+    grades: Grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
     ends = list(accumulate(one.count for one in inputs))
     return [grades[end - one.count : end] for one, end in zip(inputs, ends, strict=True)]
 
