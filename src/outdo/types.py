@@ -28,6 +28,7 @@ class Prompt:
     messages: tuple[Message, ...]
     answer: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)  # further columns, handed to rewards by name
+    conversational: bool = False  # the data gives messages, not text: a user's reward gets completions as messages too
 
     @property
     def text(self) -> str:

@@ -194,6 +194,8 @@ def test_broken_grader_halts(outdo: Outdo, tmp_path: Path) -> None:
     )
     done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=salvaged")
     assert done.returncode == 0, done.stderr  # one by one it can judge them
-    done = outdo("train", *QUICK, "reward_funcs=mine.py:alone", "output_dir=run")
+    alone = ("train", *QUICK, "reward_funcs=mine.py:alone")
+    assert "can be judged" in outdo(*alone).stderr  # the audit
+    done = outdo(*alone, "output_dir=run", "reward_audit=false")
     assert done.returncode == 3 and "be judged" in done.stderr and "gone" in done.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"

@@ -99,7 +99,7 @@ MORE_THAN_ONE = [
     "**5",
 ]
 BAD_GROUPING = ["1,23", "12,34", "1,2345", ",123", "1,,000", "1_000"]
-NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00", "\x005", "5\ud800", "1" * 201]
+NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00", "\x005", "5\ud800", "1" * 5000]
 
 
 @pytest.mark.parametrize("text", [*SIGNS_ALONE, *MORE_THAN_ONE, *BAD_GROUPING, *NOT_DIGITS])
@@ -445,3 +445,13 @@ def test_hostile_texts(text, grader):
 def test_long_thinking_part():
     assert verdict("<think>" + "7 " * MEGABYTE + "</think><answer>5</answer>", "5") == "right"
     assert verdict("x\x00" * MEGABYTE + "<answer>5</answer>", "5") == "right"
+
+
+def test_zeros_at_the_ends_of_a_number():
+    zeros = "0" * 3000
+    for text in (f"18.{zeros}", f"18.{zeros}.", f"$18.{zeros}", f"**18.{zeros}**", f"{zeros}18", f"18.{zeros} km"):
+        assert number(text) == 18, text[:10]
+    for text in (f"18.{zeros}.5", f"1.{zeros},500", f"18{zeros}", f"18.{zeros} or 19"):
+        assert number(text) != 18 and number(text) != 1500, text[:10]
+    assert number(f"18.{zeros}1") > 18
+    assert [g.verdict for g in gsm8k([f"#### 18.{zeros}", f"#### 18.{zeros}1"], ["18", "18"])] == ["right", "wrong"]

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from outdo.errors import GraderError
+from outdo.rewards.answer import final_answers, number
 from outdo.rewards.audit import audit, refuse_unfit
 from outdo.rewards.choose import dense_rewards, refuse_unfit_rewards
 from outdo.rewards.command import _example
@@ -86,7 +87,7 @@ def test_substring_match_fails():
 
     result = audited(contains)
     assert not result.fit
-    assert "garbage" in result.failures[0].detail
+    assert outcome(result, "exploits") == "failed"
 
 
 def test_rewarded_empty_answer_fails():
@@ -103,7 +104,7 @@ def test_random_reward_fails():
     def toss(completions, **columns):
         return [next(coin) for _ in completions]
 
-    assert outcome(audited(toss), "same verdict") == "failed"
+    assert outcome(audited(toss), "same grade") == "failed"
 
 
 def test_unreadable_golds():
@@ -115,7 +116,7 @@ def test_unreadable_golds():
 
 
 def test_gives_up_on_a_broken_reward(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outdo.rewards.audit.GIVE_UP_SECONDS", 0.5)
+    monkeypatch.setattr("outdo.rewards.bench.GIVE_UP_SECONDS", 0.5)
     graded_texts = []
 
     def hangs(completions, **columns):
@@ -132,19 +133,133 @@ def test_unknown_gold_and_a_gold_column():
         return [float(text == "open sesame") for text in completions]
 
     assert outcome(audited(secret), "full marks") == "unknown"
+    assert not audited(secret).fit
     gold = [Prompt("x", ({"role": "user", "content": "?"},), "y", {"gold": "open sesame"})]
     assert outcome(audited(secret, gold), "full marks") == "passed"
 
 
-def test_raising_on_odd_answers_is_not_refused():
+def test_raising_on_odd_answers_fails():
     def fragile(completions, answer, **columns):
         return [
             float(int(text.rpartition(" ")[2]) == int(gold)) for text, gold in zip(completions, answer, strict=True)
         ]
 
     result = audited(fragile)
-    assert result.fit
-    assert outcome(result, "can be judged") == "unknown"
+    assert not result.fit
+    assert outcome(result, "can be judged") == "failed"
+
+
+BAD = """
+import math, re, time
+from itertools import count
+
+calls = count()
+seen = set()
+
+def zero(completions, **c): return [0.0] * len(completions)
+def half(completions, **c): return [0.5] * len(completions)
+def one(completions, **c): return [1.0] * len(completions)
+def contains(completions, answer): return [float(a in c) for c, a in zip(completions, answer)]
+def words(completions, answer): return [float(a in c.split()) for c, a in zip(completions, answer)]
+def starts(completions, answer): return [float(c.startswith(a)) for c, a in zip(completions, answer)]
+def ends(completions, answer): return [float(c.strip().endswith(a)) for c, a in zip(completions, answer)]
+def in_tags(completions, answer):
+    finals = [(re.findall("<answer>(.*?)</answer>", c, re.S) or [""])[-1] for c in completions]
+    return [float(a in f) for f, a in zip(finals, answer)]
+def first_number(completions, answer):
+    return [float((re.findall("[0-9]+", c) or [""])[0] == a) for c, a in zip(completions, answer)]
+def last_number(completions, answer):
+    return [float((re.findall("[0-9]+", c) or [""])[-1] == a) for c, a in zip(completions, answer)]
+def evaluates(completions, answer):
+    def value(text):
+        try: return eval(text, {})
+        except BaseException: return None
+    return [float(str(value(c)) == a) for c, a in zip(completions, answer)]
+def any_number(completions, **c):
+    return [float(bool(re.fullmatch("#### [0-9]+", text))) for text in completions]
+def longer(completions, **c): return [len(text) / 1000 for text in completions]
+def shorter(completions, **c): return [1 - len(text) / 1000 for text in completions]
+def crashes(completions, answer):
+    if any(hash(c) % 3 == 0 for c in completions): raise RuntimeError("x")
+    return [float(c == a) for c, a in zip(completions, answer)]
+def ascii_only(completions, answer):
+    return [float(c.encode("ascii").decode() == a) for c, a in zip(completions, answer)]
+def nan(completions, answer): return [1.0 if c == a else math.nan for c, a in zip(completions, answer)]
+def too_few(completions, answer): return [float(completions[0] == answer[0])]
+def first_wins(completions, answer):
+    return [float(c == a and i == 0) for i, (c, a) in enumerate(zip(completions, answer))]
+def once(completions, answer):
+    out = [float(c == a and c not in seen) for c, a in zip(completions, answer)]
+    seen.update(completions)
+    return out
+def drifts(completions, answer):
+    return [float(c == a and next(calls) < 8) for c, a in zip(completions, answer)]
+def sleeps(completions, answer):
+    if any(len(c) > 100 for c in completions): time.sleep(5)
+    return [float(c == a) for c, a in zip(completions, answer)]
+"""
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory):
+    names: dict = {}
+    exec(BAD, names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        *[(name, "full marks") for name in ("zero", "half")],
+        *[(name, "exploits") for name in ("one", "half", "contains", "words", "starts", "ends", "in_tags")],
+        *[(name, "exploits") for name in ("first_number", "last_number", "evaluates", "longer", "shorter")],
+        ("any_number", "other rows"),
+        *[(name, "can be judged") for name in ("crashes", "ascii_only", "nan", "sleeps")],
+        *[(name, "same grade") for name in ("first_wins", "once", "drifts")],
+    ],
+)
+def test_bad_rewards_are_not_fit(bad, name, check, monkeypatch):
+    monkeypatch.setattr("outdo.rewards.audit.MAX_SECONDS", 3.0)
+    function = bad[name]
+    rewards = find_rewards([name], [], name, own={name: function}, timeout=0.3)
+    prompts = [Prompt(f"{a}", ({"role": "user", "content": f"What is {a}+1?"},), str(a + 1)) for a in range(41, 45)]
+    result = audit(rewards, prompts)
+    assert not result.fit
+    assert outcome(result, check) == ("unknown" if check == "full marks" else "failed")
+
+
+def test_wrong_counts_cannot_be_audited(bad):
+    rewards = find_rewards(["too_few"], [], "too_few", own={"too_few": bad["too_few"]})
+    with pytest.raises(GraderError, match="1 values for 2 completions"):
+        audit(rewards, SUMS, short=True)
+    assert outcome(audit(rewards, SUMS), "can be judged") == "failed"
+
+
+def test_good_rewards_are_fit():
+    def negative(completions, answer):
+        return [
+            -min(9, abs(int(c) - int(a))) if c.isdecimal() else -10.0 for c, a in zip(completions, answer, strict=True)
+        ]
+
+    def strict(completion, answer):
+        return completion.strip() == answer
+
+    def close(completions, answer):
+        finals = [final_answers(text) for text in completions]
+        values = [number(final[0]) if len(final) == 1 else None for final in finals]
+        return [0.0 if v is None else 1 / (1 + abs(v - int(a))) for v, a in zip(values, answer, strict=True)]
+
+    for function in (negative, strict, close):
+        result = audited(function)
+        assert result.fit, result.checks
+    golds = [Prompt(str(i), ({"role": "user", "content": "?"},), None, {"gold": f"open {i}"}) for i in range(3)]
+    assert audited(lambda completions, gold: [float(c == g) for c, g in zip(completions, gold, strict=True)], golds).fit
+
+
+@pytest.mark.parametrize("name", ["format", "tag_count", "reasoning_steps", "overlong", "repetition", "duplicates"])
+def test_rewards_for_form_are_fit_beside_others(name):
+    result = audit(find_rewards([name], [], name, max_completion_length=1024), [_example(name)])
+    assert result.fit and result.form_only
 
 
 def test_refuse_unfit():

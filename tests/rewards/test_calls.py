@@ -1,5 +1,6 @@
 """Rewards that hang, crash or lie, wherever they run: the answer is broken, the run continues, no process is left."""
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ import pytest
 
 from outdo.errors import GraderError, SandboxError
 from outdo.rewards import calls
-from outdo.rewards.compose import find_rewards, grade
+from outdo.rewards.compose import find_rewards, grade, grade_all
 from outdo.types import Group, Prompt, Trajectory
 
 REWARDS = """
@@ -152,26 +153,77 @@ def test_a_file_that_exits_is_an_error(tmp_path):
         find_rewards([f"{path}:f"], [], f"{path}:f")
 
 
-def test_async_rewards_are_refused(tmp_path, recwarn):
+def test_async_rewards(tmp_path, recwarn):
     path = tmp_path / "later.py"
     path.write_text(
-        "async def f(completions): return [1.0] * len(completions)\n"
+        "import asyncio\n"
+        "loops = set()\n"
+        "async def f(completions):\n"
+        "    loops.add(asyncio.get_running_loop())\n"
+        "    return [float(len(loops))] * len(completions)\n"
         "class Waits:\n"
-        "    async def __call__(self, completions): return [1.0] * len(completions)\n"
+        "    async def __call__(self, completions): return [0.5] * len(completions)\n"
         "waits = Waits()\n"
+        "async def yields(completions): yield 1.0\n"
     )
-    for name in ("f", "waits"):
-        with pytest.raises(GraderError, match=f"{name} is async"):
-            find_rewards([f"{path}:{name}"], [], f"{path}:{name}")
+    for _ in range(2):  # clients of an earlier call belong to its loop: it is the same one
+        assert [g.reward for g in judged(f"{path}:f", "a", "b")] == [1.0, 1.0]
+    assert judged(f"{path}:waits", "a")[0].reward == 0.5
+    with pytest.raises(GraderError, match="async generator"):
+        find_rewards([f"{path}:yields"], [], "yields")
 
     async def later(completions):
+        return [float(text == "4") for text in completions]
+
+    def hides(completions):
+        return later(completions)
+
+    assert [g.reward for g in judged("hides", "4", "5", own={"hides": hides})] == [
+        1,
+        0,
+    ]
+    assert not list(recwarn)
+
+
+def test_async_objects_run_concurrently():
+    running, parallel = [], []
+
+    async def waits(completions, answer):
+        running.append(1)
+        parallel.append(len(running))
+        await asyncio.sleep(0.2)
+        running.pop()
+        return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+    async def one(completion, answer):
+        await asyncio.sleep(0.2)
+        return float(completion == answer)
+
+    groups = [group_of("4", str(i)) for i in range(10)]
+    for own in (waits, one):
+        rewards = find_rewards(["f"], [], "f", own={"f": own})
+        start = time.monotonic()
+        graded = grade_all(groups, rewards)
+        assert time.monotonic() - start < 1.5
+        assert [[g.reward for g in group.grades] for group in graded] == [[1.0, float(i == 4)] for i in range(10)]
+    assert max(parallel) >= 8
+
+
+def test_async_objects_that_hang_or_block():
+    async def moody(completions):
+        if "hang" in completions:
+            await asyncio.sleep(60)
+        if "block" in completions:
+            time.sleep(3)
+        if "raise" in completions:
+            raise KeyError("x")
         return [1.0] * len(completions)
 
-    with pytest.raises(GraderError, match="later is async"):
-        find_rewards(["later"], [], "later", own={"later": later})
-    (broken,) = judged("hides", "4", own={"hides": lambda completions: later(list(completions))})
-    assert broken.verdict == "broken" and "a coroutine" in broken.reason
-    assert not list(recwarn)
+    grades = judged("moody", "a", "hang", "raise", own={"moody": moody}, timeout=0.2)
+    assert [g.verdict for g in grades] == ["right", "broken", "broken"]
+    assert "timed out after 0.2 s" in grades[1].reason and "KeyError" in grades[2].reason
+    assert judged("moody", "block", own={"moody": moody}, timeout=0.2)[0].verdict == "broken"
+    assert judged("moody", "a", own={"moody": moody}, timeout=0.2)[0].reward == 1.0  # on another loop
 
 
 def test_unknown_names(file):

@@ -3,6 +3,7 @@
 import math
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,6 +171,7 @@ def test_keyword_arguments():
         "max_completion_length": 64,
         "messages": [({"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"})] * 2,
         "reward_timeout": 10.0,
+        "trainer_state": SimpleNamespace(global_step=0, max_steps=0),
     }
 
 

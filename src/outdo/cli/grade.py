@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Console
 from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
-from outdo.errors import TaskError
+from outdo.errors import GraderError, TaskError
+
+_REWARD_ARG = "NAME.ARGUMENT=VALUE, an argument of a reward, as in reward_args."
+_INPUT = "What your function gets as completions: text, messages, or auto (as the prompts are)."
+
+
+def _input(given: str) -> Any:
+    if given not in ("auto", "text", "messages"):
+        raise GraderError(f"--input {given}: use auto, text or messages")
+    return given
 
 
 @app.command("grade")
@@ -29,6 +38,8 @@ def grade_file(
     timeout: Annotated[float, Option(min=0.01, help="Seconds per answer.")] = 10.0,
     max_completion_length: Annotated[int, Option(min=0, help="In tokens, for overlong and cosine.")] = 0,
     tokenizer: Annotated[str | None, Option(help="A folder or hub name, for rewards that count tokens.")] = None,
+    reward_arg: Annotated[list[str] | None, Option("--reward-arg", help=_REWARD_ARG)] = None,
+    reward_input: Annotated[str, Option("--input", help=_INPUT)] = "auto",
     validate: Annotated[bool, Option("--validate", help="Only validate a grader.json.")] = False,
 ) -> None:
     """Grade answers without training: one grade per line on standard output, a summary on standard error.
@@ -39,6 +50,7 @@ def grade_file(
       outdo grade --reward grader.json answers.jsonl
       outdo grade --validate grader.json
     """
+    from outdo.recipe.parse import parse_overrides
     from outdo.rewards import command
 
     if validate:
@@ -50,7 +62,10 @@ def grade_file(
         from outdo.models.load import load_encoder
 
         encode = load_encoder(tokenizer)
-    options = command.Options(names, weights, gate, timeout, max_completion_length, encode, pass_threshold)
+    given = parse_overrides(reward_arg or []), _input(reward_input)
+    options = command.Options(
+        names, weights, gate, timeout, max_completion_length, encode, *given, pass_threshold=pass_threshold
+    )
     raise Exit(command.grade_file(file, out, options, force))
 
 
@@ -74,11 +89,17 @@ def audit(
     task: Annotated[str | None, Argument(help="A task, for its prompts and rewards.")] = None,
     reward: Annotated[str, Option(help="Instead of the task's own, separated by commas.")] = "",
     data: Annotated[str | None, Option(help="JSON Lines of prompts to test the reward on.")] = None,
-    size: Annotated[int, Option("--size", "-n", min=1, help="Number of prompts.")] = 20,
+    size: Annotated[
+        int | None, Option("--size", "-n", min=1, help="Number of prompts; default: 20, or 3 if answers cost calls.")
+    ] = None,
     task_arg: Annotated[list[str] | None, Option("--task-arg", help="key=value for the task.")] = None,
     timeout: Annotated[float, Option(min=0.01, help="Seconds per answer.")] = 10.0,
+    reward_arg: Annotated[list[str] | None, Option("--reward-arg", help=_REWARD_ARG)] = None,
+    reward_input: Annotated[str, Option("--input", help=_INPUT)] = "auto",
 ) -> None:
-    """Test whether a reward is fit to train on: gold answers, exploits, determinism, speed. Exit status 0 if it is.
+    """Test whether a reward is fit to train on: gold answers, exploits, determinism, speed.
+
+    Exit status: 0 if it is, 1 if it is not or cannot be known, 2 if no answer could be judged.
 
     \b
       outdo audit arithmetic
@@ -88,7 +109,10 @@ def audit(
     from outdo.recipe.parse import parse_overrides
     from outdo.rewards import command
 
-    raise Exit(command.audit(task or data, reward, size, parse_overrides(task_arg or []), timeout))
+    names = [name.strip() for name in reward.split(",") if name.strip()]
+    given = {"args": parse_overrides(reward_arg or []), "input": _input(reward_input)}
+    options = command.Options(names, timeout=timeout, **given)
+    raise Exit(command.audit(task or data, options, size, parse_overrides(task_arg or [])))
 
 
 @app.command()

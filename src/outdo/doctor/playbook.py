@@ -66,9 +66,9 @@ PLAYBOOK: dict[str, Entry] = {
         f"`group_diversity` is below {at.DIVERSITY_LOW} and below {at.DIVERSITY_FRACTION:.0%} of its start, success is "
         f"below {at.SOLVED}, no longer rises, and has gained less than `group_diversity` has lost",
         "Identical answers get the same reward, so their advantages are 0.",
-        "raise `temperature`, or do not let it decay (`temperature_end`); a larger `num_generations` helps little, "
-        "because copies stay copies",
-        "`temperature`, `temperature_end`",
+        "raise `temperature`, or do not let it decay (`temperature_end`), or add the reward `duplicates`, a penalty "
+        "for copies; a larger `num_generations` helps little, because copies stay copies",
+        "`temperature`, `temperature_end`, `reward_funcs`",
         "`group_diversity` rises",
     ),
     "thinking_tax": Entry(

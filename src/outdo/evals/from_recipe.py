@@ -30,6 +30,7 @@ SETTINGS = {  # recipe key -> field of EvalSettings
 # The keys of a recipe that decide an evaluation.
 KEYS = (
     *("dataset_name", "task_args", *SOURCE_KEYS, "eval_split", "reward_funcs", "system_prompt", "eval_sampling"),
+    *("reward_args", "reward_input"),
     *SETTINGS,
 )
 
@@ -42,13 +43,20 @@ class EvalPlan:
     task_args: Mapping[str, Any] = field(default_factory=dict)  # for all tasks; under a task's name, for that one
     splits: tuple[str, ...] = ("test",)
     reward: str | None = None  # judges instead of the task's own verifier
+    reward_options: Mapping[str, Any] = field(default_factory=dict)  # `args` and `input` of `find_rewards`
     system_prompt: str | None = None
     settings: EvalSettings = field(default_factory=EvalSettings)
 
     def suite(self, extra_tasks: Sequence[str] = ()) -> list[EvalSplit]:
         tasks, size = list(dict.fromkeys([*self.tasks, *extra_tasks])), self.settings.size
         return build_eval_suite(
-            tasks, self.splits, size, task_args=self.task_args, reward=self.reward, system_prompt=self.system_prompt
+            tasks,
+            self.splits,
+            size,
+            task_args=self.task_args,
+            reward=self.reward,
+            reward_options=self.reward_options,
+            system_prompt=self.system_prompt,
         )
 
 
@@ -83,6 +91,7 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
         task_args=args[first["dataset_name"]] if alone else {name: each for name, each in args.items() if each},
         splits=("test",) if "test" in splits else tuple(splits),
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
+        reward_options={"args": recipe.reward_args, "input": recipe.reward_input},
         system_prompt=first["system_prompt"] or recipe.system_prompt,
         settings=_settings(recipe),
     )
@@ -163,6 +172,8 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
     given = {key: getattr(recipe, key) for key in SOURCE_KEYS if key in keys}
     if "task_args" in keys:
         given |= recipe.task_args
+    options = {"reward_args": "args", "reward_input": "input"}
+    reward_options = {name: getattr(recipe, key) for key, name in options.items() if key in keys}
     settings = {SETTINGS[key]: _frozen(getattr(recipe, key)) for key in SETTINGS if key in keys}
     return replace(
         plan,
@@ -170,6 +181,7 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
         task_args=merge_task_args(plan.task_args, given, tasks),
         splits=tuple(recipe.eval_split if "eval_split" in keys else ()) or plan.splits,
         reward=_judge(recipe.reward_funcs) if "reward_funcs" in keys else plan.reward,
+        reward_options={**plan.reward_options, **reward_options},
         system_prompt=recipe.system_prompt if "system_prompt" in keys else plan.system_prompt,
         settings=replace(plan.settings, **settings),
     )

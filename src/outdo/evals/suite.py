@@ -26,6 +26,7 @@ class EvalSplit:
     prompts: list[Prompt]
     reward: str
     functions: Mapping[str, RewardFunction] = field(default_factory=dict)  # rewards given as objects, by name
+    options: Mapping[str, Any] = field(default_factory=dict)  # further ones of `find_rewards`
 
 
 def build_eval_suite(
@@ -35,6 +36,7 @@ def build_eval_suite(
     *,
     task_args: Mapping[str, Any] | None = None,
     reward: str | None = None,
+    reward_options: Mapping[str, Any] | None = None,
     functions: Mapping[str, RewardFunction] | None = None,
     system_prompt: str | None = None,
 ) -> list[EvalSplit]:
@@ -51,8 +53,10 @@ def build_eval_suite(
         if reward is None and not task.rewards:
             raise RecipeError(f"{name} has no verifier of its own: name one, as --reward numeric or exact does")
         judge = reward or task.rewards[0]
-        find_rewards([judge], [], judge, own=functions)  # refuses an unknown name now
-        suite += [EvalSplit(name, split, held_out(task, split, size), judge, functions or {}) for split in splits]
+        options = reward_options or {}
+        find_rewards([judge], [], judge, own=functions, **options)  # refuses an unknown name now
+        own = functions or {}
+        suite += [EvalSplit(name, split, held_out(task, split, size), judge, own, options) for split in splits]
     return suite
 
 
@@ -64,8 +68,9 @@ def evaluate_model(
     limit = min(settings.max_completion_length, policy.context // 2)
     params, results = settings.params(limit), []
     for part in suite:
+        bar = settings.pass_threshold
         rewards = find_rewards(
-            [part.reward], [], part.reward, limit, part.functions, pass_threshold=settings.pass_threshold
+            [part.reward], [], part.reward, limit, part.functions, pass_threshold=bar, **part.options
         )
         prompts = _fitting(policy, part, limit)
         with progress(f"{model} on {part.task} {part.split}", len(prompts) * (1 + settings.samples)) as advance:

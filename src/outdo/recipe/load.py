@@ -100,6 +100,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old, new = base.get(name, {}), over.get(name, {})
         if isinstance(old, dict) and isinstance(new, dict):
             merged[name] = {**old, **new} if (same_easier if name == "curriculum_args" else same_task) else new
+    if isinstance(base.get("reward_args"), dict) and isinstance(over.get("reward_args"), dict):
+        merged["reward_args"] = {**base["reward_args"], **over["reward_args"]}
     return merged
 
 

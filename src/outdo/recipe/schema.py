@@ -66,6 +66,9 @@ class Recipe(BaseModel):
     # --- the rewards
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one per reward function; empty: all 1
+    reward_args: dict[str, dict[str, Any]] = {}  # arguments of rewards, by name: reward_args.llm_judge.model=NAME
+    reward_batch: Literal["group", "step"] = "group"  # answers in one call of your function: a group's or a step's
+    reward_input: Literal["auto", "text", "messages"] = "auto"  # completions as text or messages; auto: as the prompts
     reward_gate: str = ""  # name of a reward: the others pay only if its verdict is right
     pass_threshold: float | None = None  # reward from which an answer is a success; null: 1, or a grader.json's own
     audit_reward: str = ""  # strict reward, logged as audit_reward_mean, never trained on; reveals reward hacking
@@ -234,6 +237,21 @@ class Recipe(BaseModel):
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [value] if isinstance(value, (int, float)) else value
+
+    @field_validator("reward_args", mode="before")
+    @classmethod
+    def _by_reward(cls, value: Any) -> Any:
+        """`reward_args.judge.model=x` on the command line sets one argument of one reward."""
+        if not isinstance(value, dict):
+            return value
+        plain = {key: inner for key, inner in value.items() if "." not in str(key)}
+        for key in [key for key in value if key not in plain]:
+            name, _, argument = key.rpartition(".")
+            plain[name] = {**(plain.get(name) or {}), argument: value[key]}
+        for name, inner in plain.items():
+            if not isinstance(inner, dict):
+                raise ValueError(f"{name}={inner!r:.40}: expected reward_args.NAME.ARGUMENT=VALUE")
+        return plain
 
     @field_validator("report_to", mode="before")
     @classmethod

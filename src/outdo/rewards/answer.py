@@ -55,7 +55,10 @@ _ANSWER_WORDS = {  # a line with one of these is an answer, not a title
     *NUMBER_WORDS,
 }
 _NOT_UNITS = MODIFIERS | {"or", "and", "to", "e", "x"}  # the latter join two numbers
+_DIGIT_RUN = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
+_MORE_DIGITS = re.compile(r"[.,][0-9]")  # after a number: it is not one
 _MAX_ANSWER_CHARS = 200
+_MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python refuses to parse more than 4300
 RIGHT = Grade(1.0, "right")
 
 
@@ -140,7 +143,21 @@ def boxed(text: str) -> list[str]:
 def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number, else None; `1,234.50`, `$5`, `+7`, `12.` and `5 km` are."""
     text = text.strip()
-    return _number(text) if len(text) <= _MAX_ANSWER_CHARS else None
+    if len(text) <= _MAX_ANSWER_CHARS:
+        return _number(text)
+    text = without_zeros(text)
+    return _number.__wrapped__(text) if len(text) <= _MAX_DIGITS else None  # too long to be cached
+
+
+def without_zeros(text: str) -> str:
+    """The text without zeros that do not change its number: those before it, and those that end its decimals."""
+    match = _DIGIT_RUN.search(text)
+    if not match or _MORE_DIGITS.match(text, match.end()):
+        return text
+    whole, point, decimals = match[0].partition(".")
+    decimals = decimals.rstrip("0")
+    whole = whole if "," in whole else whole.lstrip("0") or "0"
+    return text[: match.start()] + whole + (point + decimals if decimals else "") + text[match.end() :]
 
 
 @lru_cache(maxsize=2**16)
@@ -193,7 +210,7 @@ def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
         return Grade(0.0, "wrong", reason="no final answer")
     values: set[object] = set()
     for answer in set(answers):  # bounded: stops at the second different value
-        values.add(read(answer) if len(answer) <= _MAX_ANSWER_CHARS else answer)
+        values.add(read(answer))
         if len(values) > 1:
             return Grade(0.0, "wrong", reason=f"{len(answers)} final answers that disagree")
     if values == {expected}:
@@ -203,7 +220,7 @@ def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
 
 @lru_cache(maxsize=4096)
 def _gold(gold: str, read: Callable[[str], object]) -> object:
-    return read(gold) if len(gold.strip()) <= _MAX_ANSWER_CHARS else None
+    return read(gold)
 
 
 def without_echoes(completions: list[str], messages: Column) -> list[str]:

@@ -1,30 +1,46 @@
 """Audits rewards before training: are they fit to train on?
 
-An answer that deserves full marks must get them; garbage, an echo of the prompt and exploits must get nothing; the same
-answer must get the same verdict twice. Rewards that do not decide success only have to be deterministic and work.
+An answer that deserves full marks must be paid; garbage, an echo of the prompt, exploits and the answers of other rows
+must not; the same answer must get the same grade, whenever and wherever in its group it is graded; and nearly every
+answer must be judged. A reward is fit only where an answer that deserves full marks is known and was paid. Rewards that
+score form only have to be consistent and work.
 """
 
 from __future__ import annotations
 
-import random
 import statistics
-import string
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 from outdo.errors import GraderError
-from outdo.rewards.compose import Rewards, grade
+from outdo.rewards.attacks import (
+    Attack,
+    basic_attacks,
+    columns_of,
+    differs,
+    final_text,
+    form_of,
+    gold_attacks,
+    gold_guesses,
+)
+from outdo.rewards.bench import Bench, shown
+from outdo.rewards.compose import Rewards
 from outdo.rewards.probes import tagged
-from outdo.types import Grade, Group, Prompt, Trajectory
+from outdo.rewards.registry import Grader
+from outdo.types import Grade, Prompt
 
 SLOW_SECONDS = 1.0  # a grader that takes longer for an answer holds up training
+MAX_SECONDS = 90.0  # of grading, after which no further prompt is tested
+BROKEN_SHARE, SHORT_BROKEN_SHARE = 0.05, 0.2  # of the test answers: more of them broken fail the audit
+OTHERS_SHARE = 0.2  # of the rows: paid answers of other rows fail the audit; below it they may be equivalent
+NUM_REORDERED = 3  # prompts whose group is graded in two orders
+MAX_FINAL_CHARS = 80  # of a gold; a longer one is free text, of which a part may be right
+MARGIN = 1e-9
+_CLOSED_FORM = ("gsm8k", "numeric", "exact", "math", "countdown", "label")  # two answers are wrong
 
 Outcome = Literal["passed", "failed", "unknown"]
-RETRY_SECONDS = 1.0  # an answer that took longer to break is not graded again
-GIVE_UP_ANSWERS, GIVE_UP_SECONDS = 60, 20.0  # of a reward that has judged none
 
 
 @dataclass(frozen=True)
@@ -36,10 +52,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Audit:
-    checks: tuple[Check, ...]
+    checks: tuple[Check, ...]  # the first: whether gold answers were paid
     gradings: int
     p50: float  # seconds per answer
     p99: float
+    num_prompts: int = 0  # fewer than given where the reward is slow
+    form_only: bool = False  # the reward does not decide success: no gold is needed
 
     @property
     def failures(self) -> list[Check]:
@@ -47,171 +65,177 @@ class Audit:
 
     @property
     def fit(self) -> bool:
-        return not self.failures
+        """Nothing failed, and an answer that deserves full marks was paid."""
+        return not self.failures and (self.form_only or self.checks[0].outcome == "passed")
 
 
-class _Bench:
-    """Grades one answer at a time, twice, and measures the time."""
+@dataclass
+class _Record:
+    """What is wrong with the grade of each test answer; an empty text: nothing."""
 
-    def __init__(self, rewards: Rewards, twice: bool) -> None:
-        self.rewards, self.twice = rewards, twice
-        self.seconds: list[float] = []
-        self.num_answers = 0
-        self.inconsistent: list[str] = []
-        self.broken: list[str] = []
-
-    def judge(self, prompt: Prompt, text: str) -> Grade:
-        self.num_answers += 1
-        first = self._timed(prompt, text)
-        again = self.twice and (first.verdict != "broken" or self.seconds[-1] < RETRY_SECONDS)
-        second = self._timed(prompt, text) if again else None
-        if second and (first.reward, first.verdict, first.parts) != (second.reward, second.verdict, second.parts):
-            self.inconsistent.append(f"{_shown(text)} got {first.reward} and then {second.reward}")
-        if first.verdict == "broken":
-            self.broken.append(f"{_shown(text)}: {first.reason}")
-            if self.num_answers >= GIVE_UP_ANSWERS or sum(self.seconds) > GIVE_UP_SECONDS:
-                self.raise_if_all_broken()
-        return first
-
-    def raise_if_all_broken(self) -> None:
-        """Raises GraderError where no answer could be judged so far."""
-        if self.num_answers and len(self.broken) == self.num_answers:
-            raise GraderError(f"not one of {self.num_answers} answers could be judged; the first: {self.broken[0]}")
-
-    def grade_pair(self, prompt: Prompt) -> None:
-        """Two answers at once, as in training. Raises GraderError where neither can be judged."""
-        both = grade(_group(prompt, "", tagged(prompt.answer)), self.rewards).grades
-        if all(judged.verdict == "broken" for judged in both):
-            raise GraderError(f"not one of 2 answers could be judged; the first: {both[0].reason}")
-
-    def _timed(self, prompt: Prompt, text: str) -> Grade:
-        start = time.perf_counter()
-        (judged,) = grade(_group(prompt, text), self.rewards).grades
-        self.seconds.append(time.perf_counter() - start)
-        return judged
-
-
-def _group(prompt: Prompt, *texts: str) -> Group:
-    ids = [tuple(range(1, len(text.split()) + 2)) for text in texts]
-    answers = [Trajectory.single(i, (0.0,) * len(i), text, "stop", 0) for i, text in zip(ids, texts, strict=True)]
-    return Group(prompt, (0,), tuple(answers))
+    gold: list[str] = field(default_factory=list)
+    unpaid: list[str] = field(default_factory=list)  # guesses at a gold
+    attacks: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
 
 
 def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> Audit:
-    """Grades test answers; `short`: fewer, each once where judging costs money. Raises GraderError where all break."""
-    costly = bool(getattr(rewards.part(rewards.truth).function, "costly", False))
-    bench = _Bench(rewards, twice=not (short and costly))
-    gold, attacks = list[str](), list[str]()  # what is wrong with the grade of each; empty: nothing
+    """Grades test answers; `short`: fewer. Where judging costs money, fewer, and each once. Raises GraderError where
+    all break."""
+    costly = is_costly(rewards)
+    bench, record = Bench(rewards, twice=not costly), _Record()
+    judge = _grader(rewards)
+    form_only = judge is not None and not judge.judges
     if len(prompts) == 1 or short:
         bench.grade_pair(prompts[0])
-    for prompt in prompts:
-        best = _best_gold(bench, prompt)
-        if best is not None:
-            gold.append(_gold_problem(rewards, best[1], best[0]))
-        texts = list(_attacks(rewards, prompt, best[0] if best else ""))
-        for kind, text in texts[: 3 if short and costly else 8 if short else None]:
-            attacks.append(_attack_problem(rewards, bench.judge(prompt, text), best and best[1], kind, text))
+    tested = 0
+    for place, prompt in enumerate(prompts):
+        if sum(bench.seconds) > MAX_SECONDS and tested:
+            break
+        others = [other.answer for other in (*prompts[place + 1 :], *prompts[:place])]
+        gold = _test_prompt(bench, record, prompt, others, short)
+        tested += 1
+        if not (short and costly) and tested <= NUM_REORDERED:
+            bench.reorder(prompt, gold or tagged(prompt.answer), "", "I do not know.")
+    bench.recheck()
     bench.raise_if_all_broken()
+    limit = SHORT_BROKEN_SHARE if short else BROKEN_SHARE
+    attacks = [
+        _attack_check("empty, garbage, echo and exploits get nothing", record.attacks, 0.0),
+        _attack_check("answers of other rows get nothing", record.others, OTHERS_SHARE),
+    ]
+    form = [Check(check.name, "unknown", "this reward scores form only") for check in attacks[:1]]
     checks = (
-        _gold_check(gold, unknown=len(prompts) - len(gold)),
-        _attack_check("empty, garbage, echo and exploits get nothing", attacks, rewards),
-        _none_of("the same answer gets the same verdict", bench.inconsistent, "failed"),
-        _none_of("every answer can be judged", bench.broken, "unknown"),
+        _gold_check(record, form_only),
+        *(form if form_only else attacks),
+        _none_of("the same answer gets the same grade", bench.inconsistent),
+        _judged(bench, limit),
         _speed(bench.seconds),
     )
     p99 = sorted(bench.seconds)[int(0.99 * (len(bench.seconds) - 1))]
-    return Audit(checks, len(bench.seconds), statistics.median(bench.seconds), p99)
+    return Audit(checks, len(bench.seconds), statistics.median(bench.seconds), p99, tested, form_only)
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-15:]}")
+def is_costly(rewards: Rewards) -> bool:
+    """Whether grading calls a model that costs money."""
+    return any(getattr(part.function, "costly", False) for part in rewards.parts)
 
 
-def _columns(prompt: Prompt) -> dict[str, Any]:
-    return {**prompt.meta, "answer": prompt.answer, "prompt": prompt.text}
+def _grader(rewards: Rewards) -> Grader | None:
+    """The built-in grader that decides success, unless it is a model: that one is tested like a user's function."""
+    return None if getattr(rewards.part(rewards.truth).function, "costly", False) else rewards.judge
 
 
-def _best_gold(bench: _Bench, prompt: Prompt) -> tuple[str, Grade] | None:
-    """The answer that should get full marks, and its grade; for a user's own reward, the best of a few guesses."""
-    judge, row = bench.rewards.judge, _columns(prompt)
-    gold = row.get("gold") or (judge.gold(row) if judge else None)
-    if gold is not None:
-        return str(gold), bench.judge(prompt, str(gold))
-    if judge or prompt.answer is None:
-        return None
-    answer = str(prompt.answer)
-    guesses = [tagged(answer), f"#### {answer}", f"Thus \\boxed{{{answer}}}.", answer]
+def _test_prompt(bench: Bench, record: _Record, prompt: Prompt, others: Sequence[object], short: bool) -> str | None:
+    """Grades the test answers of one prompt. Returns its gold, where one was paid."""
+    rewards, costly = bench.rewards, is_costly(bench.rewards)
+    basic = list(basic_attacks(prompt))[: 3 if costly else 7 if short else None]
+    graded = [(attack, bench.judge(prompt, attack[1])) for attack in basic]
+    floor = max(
+        (bench.truth(grade) for (kind, _), grade in graded if kind in ("an empty answer", "garbage")), default=0
+    )
+    gold, grade = _gold(bench, record, prompt, floor)
+    exploits = list(_exploits(rewards, prompt, gold, others))[: 2 if costly else 3 if short else None]
+    graded += [(attack, bench.judge(prompt, attack[1])) for attack in exploits]
+    for (kind, text), judged in graded:
+        record.attacks.append(_attack_problem(bench, judged, grade, kind, text))
+    if gold and not short and (other := _other_answer(rewards, prompt, gold, others)):
+        judged = bench.judge(prompt, other)
+        record.others.append(_attack_problem(bench, judged, grade, "the answer of another row", other))
+    return gold
+
+
+def _gold(bench: Bench, record: _Record, prompt: Prompt, floor: float) -> tuple[str | None, Grade | None]:
+    """An answer that deserves full marks and its grade, where one was paid; for a user's own reward without a column
+    `gold`, the best of a few guesses. Paid is what gets more than an empty answer and garbage (`floor`)."""
+    judge, row = _grader(bench.rewards), columns_of(prompt)
+    known = row.get("gold") or (judge.gold(row) if judge else None)
+    if known is None and (judge or prompt.answer is None):
+        record.unpaid.append("no such answer is known")
+        return None, None
+    costly = is_costly(bench.rewards)
+    guesses = [str(known)] if known is not None else gold_guesses(prompt)[: 2 if costly else None]
     graded = [(text, bench.judge(prompt, text)) for text in guesses]
-    best = max(graded, key=lambda pair: _truth(bench.rewards, pair[1]))
-    return best if _truth(bench.rewards, best[1]) > 0 else None
+    text, grade = max(graded, key=lambda pair: bench.truth(pair[1]))
+    bench.remember(prompt, text, grade)
+    right = grade.verdict == "right" or bench.truth(grade) >= 1  # another reward may be broken
+    paid = right if judge else grade.verdict != "broken" and bench.truth(grade) > floor + MARGIN
+    problem = "" if paid else f"{shown(text)} gets {_pay(bench.truth(grade))}{_because(grade)}"
+    if known is not None or paid:
+        record.gold.append(problem)
+    else:
+        record.unpaid.append(f"the best of {len(guesses)} guesses, {problem}")
+    return (text, grade) if paid else (None, None)
 
 
-def _truth(rewards: Rewards, grade: Grade) -> float:
-    value = grade.parts.get(rewards.truth)
-    return float("-inf") if value is None else value
-
-
-def _gold_problem(rewards: Rewards, grade: Grade, text: str) -> str:
-    right = grade.verdict == "right" or _truth(rewards, grade) >= 1  # another reward may be broken
-    if right or (rewards.judge is None and grade.verdict != "broken"):
-        return ""  # full marks are defined for built-in graders only
-    return f"{_shown(text)} is {grade.verdict}: {grade.reason}"
-
-
-def _attack_problem(rewards: Rewards, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
-    """An attack pays where it is right or scores as much as the gold answer; for a built-in grader, above 0."""
-    score = _truth(rewards, grade)
-    limit = 0.0 if rewards.judge or gold is None else max(0.0, _truth(rewards, gold) - 1e-9)
-    if grade.verdict == "right" or score > limit:
-        return f"{kind} {_shown(text)} gets {score:g}"
-    return ""
-
-
-def _attacks(rewards: Rewards, prompt: Prompt, gold: str) -> Iterator[tuple[str, str]]:
-    """Answers that deserve nothing, by kind; the most common first."""
-    rng = random.Random(0)
-    echoes = str(prompt.answer).strip() != prompt.text.strip()  # else the echo is the answer
-    yield "an empty answer", ""
-    if echoes:
-        yield "an echo of the prompt", prompt.text
-    yield "garbage", "".join(rng.choices(string.printable, k=200))
-    if rewards.judge:
-        for text in rewards.judge.exploits(_columns(prompt)):
+def _exploits(rewards: Rewards, prompt: Prompt, gold: str | None, others: Sequence[object]) -> Iterator[Attack]:
+    judge = _grader(rewards)
+    if judge:
+        for text in judge.exploits(columns_of(prompt)):
             yield "an exploit", text
-    yield "empty tags", "<think></think><answer></answer>"
-    yield "an empty marker", "#### "
-    yield "a shrug", "I do not know."
-    yield "a list", tagged(" ".join(map(str, range(100))))
-    if echoes:
-        yield "an echo in tags", tagged(prompt.text)
-    yield "a flood of tags", "<answer>" * 200
-    yield "control characters", "\x00\ud800\u202e"
-    if gold and rewards.judge:
+    if gold and judge:
         yield "an answer that is only thought", f"<think>{gold.rpartition('</think>')[2]}"
-        if rewards.truth in ("gsm8k", "numeric", "exact", "math", "countdown", "label"):
+        if rewards.truth in _CLOSED_FORM:
             yield "two answers", f"{gold}\n<answer>something else</answer>"
+    if gold and not judge and prompt.answer is not None and len(final_text(prompt.answer)) <= MAX_FINAL_CHARS:
+        yield from gold_attacks(prompt, form_of(gold, prompt.answer), others)
 
 
-def _gold_check(gold: Sequence[str], unknown: int) -> Check:
-    name = "an answer that deserves full marks gets them"
+def _other_answer(rewards: Rewards, prompt: Prompt, gold: str, others: Sequence[object]) -> str | None:
+    """The answer of another row, in the form of this one's gold."""
+    judge = _grader(rewards)
+    if judge and rewards.truth not in ("gsm8k", "numeric", "exact", "label"):
+        return None  # two that differ as texts may be equal
+    form = tagged if judge else form_of(gold, prompt.answer)
+    return next((form(final_text(other)) for other in others if differs(prompt.answer, other)), None)
+
+
+def _attack_problem(bench: Bench, grade: Grade, gold: Grade | None, kind: str, text: str) -> str:
+    """An attack pays where it is right or scores as much as the gold answer; for a built-in grader, above 0."""
+    score = bench.truth(grade)
+    builtin = _grader(bench.rewards) is not None
+    too_much = score > 0 if builtin or gold is None else score >= bench.truth(gold) - MARGIN
+    return f"{kind} {shown(text)} gets {score:g}" if grade.verdict == "right" or too_much else ""
+
+
+def _pay(score: float) -> str:
+    return "no grade" if score == float("-inf") else f"{score:g}"
+
+
+def _because(grade: Grade) -> str:
+    return f" ({grade.reason})" if grade.reason else ""
+
+
+def _gold_check(record: _Record, form_only: bool) -> Check:
+    name, gold, unpaid = "an answer that deserves full marks gets them", record.gold, record.unpaid
+    if form_only:
+        return Check(name, "unknown", "this reward scores form only")
     if problems := list(filter(None, gold)):
         return Check(name, "failed", f"{len(problems)} of {len(gold)} do not: {problems[0]}")
-    if not gold:
-        detail = "no such answer is known: give the rows a column `gold`, an answer that deserves full marks"
+    if len(unpaid) > len(gold):
+        what = "no answer was paid" if not gold else f"of {len(unpaid)} of {len(gold) + len(unpaid)} rows none was paid"
+        detail = f"{what}: {unpaid[0]}. Give the rows a column `gold`, an answer that deserves full marks"
         return Check(name, "unknown", detail)
-    return Check(name, "passed", f"{len(gold)} tested" + (f", {unknown} unknown" if unknown else ""))
+    return Check(name, "passed", f"{len(gold)} tested" + (f", {len(unpaid)} unknown" if unpaid else ""))
 
 
-def _attack_check(name: str, attacks: Sequence[str], rewards: Rewards) -> Check:
-    if rewards.judge and not rewards.judge.judges:
-        return Check(name, "unknown", "this reward scores form only")
-    if problems := list(filter(None, attacks)):
+def _attack_check(name: str, attacks: Sequence[str], share: float) -> Check:
+    problems = list(filter(None, attacks))
+    if problems and len(problems) > share * len(attacks):
         return Check(name, "failed", f"{len(problems)} of {len(attacks)} are rewarded: {problems[0]}")
-    return Check(name, "passed", f"{len(attacks)} tested")
+    return Check(name, "passed" if attacks else "unknown", f"{len(attacks)} tested")
 
 
-def _none_of(name: str, problems: Sequence[str], otherwise: Outcome) -> Check:
-    return Check(name, otherwise, f"{len(problems)} do not: {problems[0]}") if problems else Check(name, "passed")
+def _none_of(name: str, problems: Sequence[str]) -> Check:
+    return Check(name, "failed", f"{len(problems)} do not: {problems[0]}") if problems else Check(name, "passed")
+
+
+def _judged(bench: Bench, limit: float) -> Check:
+    name, broken = "every answer can be judged", bench.broken
+    if not broken:
+        return Check(name, "passed")
+    detail = f"{len(broken)} of {bench.num_answers} cannot: {broken[0]}"
+    return Check(name, "failed" if len(broken) > limit * bench.num_answers else "unknown", detail)
 
 
 def _speed(seconds: Sequence[float]) -> Check:
@@ -220,12 +244,16 @@ def _speed(seconds: Sequence[float]) -> Check:
     return Check("an answer takes under a second", "unknown" if detail else "passed", detail)
 
 
-def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> None:
-    """The short audit before training. Raises GraderError, with what to do."""
+def refuse_unfit(rewards: Rewards, prompts: Callable[[], Iterator[Prompt]], count: int = 2) -> str:
+    """The short audit before training. Returns what it could not test of a user's reward, else nothing. Raises
+    GraderError, with what to do."""
     result = audit(rewards, list(islice(prompts(), count)), short=True)
-    if not result.fit:
+    if result.failures:
         failure = result.failures[0]
         raise GraderError(
             f"{rewards.truth} is not fit to train on. Failed check: {failure.name}; {failure.detail}. "
             "`outdo audit` shows every check; reward_audit=false trains anyway"
         )
+    if result.fit or _grader(rewards):
+        return ""
+    return f"{rewards.truth} is not known to be fit to train on: {result.checks[0].detail}"

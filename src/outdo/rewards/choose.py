@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from outdo.errors import GraderError, RecipeError
+from outdo.errors import GraderError, RecipeError, did_you_mean
 from outdo.recipe.reward_names import canonical_reward
 from outdo.recipe.schema import Recipe
 from outdo.rewards.audit import refuse_unfit
@@ -17,30 +17,44 @@ from outdo.tasks.task import Part, Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
 MAX_PROMPTS = 100  # of an endless task, checked for missing columns
-PARTIAL = ("code_fraction", "reasoning_gym_partial")  # verifiers that score partly right answers
+PARTIAL = ("code_fraction", "reasoning_gym_partial", "llm_judge")  # verifiers that score partly right answers
 UNCHECKED = ("tokens", "entry_point")  # columns that training adds, or that only some rows need
 
 
 def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:
     """The rewards of this recipe and task. Raises RecipeError and GraderError."""
     if not task.parts:
-        return _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
+        rewards = _rewards(recipe, task, recipe.reward_funcs, recipe.reward_weights, own)
+        _refuse_unused_args(recipe, rewards)
+        return rewards
     by_part = {}
     for part in task.parts:
         named: Part | Recipe = part if part.reward_funcs else recipe
         by_part[part.name] = _rewards(recipe, part.task, named.reward_funcs, named.reward_weights, own)
+    _refuse_unused_args(recipe, *by_part.values())
     return replace(next(iter(by_part.values())), by_part=by_part)
 
 
-def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> None:
-    """Audits the rewards on the task's prompts, a mixture part by part. Raises GraderError."""
-    for part in task.parts:
-        refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed)
+def _refuse_unused_args(recipe: Recipe, *rewards: Rewards) -> None:
+    names = list(dict.fromkeys(part.name for each in rewards for part in each.parts))
+    for name in recipe.reward_args:
+        if name not in names:
+            meant = did_you_mean(name, names)
+            raise RecipeError(
+                f"reward_args.{name}: no reward of this run has that name{meant}; it has {', '.join(names)}"
+            )
+
+
+def refuse_unfit_rewards(rewards: Rewards, task: Task, seed: int) -> list[str]:
+    """Audits the rewards on the task's prompts, a mixture part by part. Returns what could not be tested. Raises
+    GraderError."""
+    parts = [refuse_unfit_rewards(rewards.by_part[part.name], part.task, seed) for part in task.parts]
     if task.easier:
-        refuse_unfit_rewards(rewards, task.easier, seed)
+        parts.append(refuse_unfit_rewards(rewards, task.easier, seed))
     if not task.parts:
         _refuse_missing_columns(rewards, task, seed)
-        refuse_unfit(rewards, lambda: task.prompts("train", seed))
+        parts.append(list(filter(None, [refuse_unfit(rewards, lambda: task.prompts("train", seed))])))
+    return [note for notes in parts for note in notes]
 
 
 def _refuse_missing_columns(rewards: Rewards, task: Task, seed: int) -> None:
@@ -100,5 +114,6 @@ def truth_of(task: Task, names: Sequence[str], own: Collection[str] = ()) -> str
 def _rewards(recipe: Recipe, task: Task, funcs: Sequence[str], weights: Sequence[float], own: Own) -> Rewards:
     names = [name if name in own else canonical_reward(name) for name in funcs or task.rewards]
     limits = recipe.max_completion_length, own, recipe.reward_gate, recipe.reward_timeout, recipe.audit_reward
+    options: dict[str, Any] = {"batch": recipe.reward_batch, "input": recipe.reward_input, "args": recipe.reward_args}
     truth = truth_of(task, names, own)
-    return find_rewards(names, weights if funcs else (), truth, *limits, recipe.pass_threshold)
+    return find_rewards(names, weights if funcs else (), truth, *limits, recipe.pass_threshold, **options)

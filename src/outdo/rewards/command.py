@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,7 +16,8 @@ from typing import Any, TextIO
 from outdo.errors import GraderError
 from outdo.recipe.reward_names import canonical_reward
 from outdo.rewards import rft
-from outdo.rewards.audit import Audit
+from outdo.rewards.arguments import Input
+from outdo.rewards.audit import Audit, is_costly
 from outdo.rewards.audit import audit as audit_rewards
 from outdo.rewards.compose import Rewards, find_rewards
 from outdo.rewards.lines import Encoder, graded_lines
@@ -26,6 +27,7 @@ from outdo.tasks.task import find_task
 from outdo.types import Prompt
 
 PROGRESS_SECONDS = 2.0  # between two lines of progress
+PROMPTS, COSTLY_PROMPTS = 20, 3  # of an audit; fewer where each answer costs a call
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Options:
     timeout: float = 10.0
     max_completion_length: int = 0
     encode: Encoder | None = None
+    args: Mapping[str, Any] = field(default_factory=dict)  # of rewards, by name
+    input: Input = "auto"
     pass_threshold: float | None = None  # of the first reward, which decides what is right
 
 
@@ -89,10 +93,14 @@ def _rewards(options: Options) -> Rewards:
     if weights and len(weights) != len(options.names):
         raise GraderError(f"--weights has {len(weights)} numbers and --reward {len(options.names)} names: one each")
     truth, limit = options.names[0], options.max_completion_length
-    bar = options.pass_threshold
-    return find_rewards(
-        options.names, weights, truth, limit, gate=options.gate, timeout=options.timeout, pass_threshold=bar
-    )
+    known: dict[str, Any] = {
+        "gate": options.gate,
+        "timeout": options.timeout,
+        "args": options.args,
+        "input": options.input,
+        "pass_threshold": options.pass_threshold,
+    }
+    return find_rewards(options.names, weights, truth, limit, **known)
 
 
 @contextmanager
@@ -123,22 +131,25 @@ def _sink(out: Path | None) -> Iterator[TextIO]:
         raise GraderError(f"--out {out}: {error.strerror or error}") from None
 
 
-def audit(task: str | None, reward: str, size: int, task_args: Mapping[str, Any], timeout: float) -> int:
+def audit(task: str | None, options: Options, size: int | None, task_args: Mapping[str, Any]) -> int:
     """Audits rewards and prints the result; the exit status: 0 where they are fit to train on."""
-    names = [canonical_reward(name.strip()) for name in reward.split(",") if name.strip()]
+    names = [canonical_reward(name) for name in options.names]
     if task is None and not names:
         raise GraderError("name a task or a --reward: `outdo audit arithmetic`, `outdo audit --reward math`")
-    if task is not None:
-        source = find_task(task, dict(task_args))
-        names = names or list(source.rewards)
-        prompts = list(islice(source.prompts("train", 0), size))
-    else:
-        prompts = [_example(names[0])]
+    source = find_task(task, dict(task_args)) if task is not None else None
+    names = names or (list(source.rewards) if source else [])
     if not names:
         raise GraderError(f"{task} has no verifier of its own: name one with --reward")
-    rewards = find_rewards(names, [], names[0], max_completion_length=1024, timeout=timeout)
+    options = replace(options, names=names, max_completion_length=1024)
+    rewards = _rewards(options)
+    costly = is_costly(rewards)
+    size = size or (COSTLY_PROMPTS if costly else PROMPTS)
+    prompts = list(islice(source.prompts("train", 0), size)) if source else [_example(names[0])]
+    if costly:
+        print(f"each of about {12 * len(prompts)} test answers is a call of the judge; --size sets how many prompts")
     result = audit_rewards(rewards, prompts)
-    print(f"{', '.join(names)}{f' on {task}' if task else ''}: {len(prompts)} prompts, {result.gradings} gradings")
+    tested = f"{result.num_prompts} prompts" + (f" of {len(prompts)}" if result.num_prompts < len(prompts) else "")
+    print(f"{', '.join(names)}{f' on {task}' if task else ''}: {tested}, {result.gradings} gradings")
     _print(result)
     return 0 if result.fit else 1
 
@@ -148,7 +159,14 @@ def _print(result: Audit) -> None:
         sign = {"passed": "ok", "failed": "NO", "unknown": "??"}[check.outcome]
         print(f"  {sign}  {check.name}" + (f" ({check.detail})" if check.detail else ""))
     print(f"  latency p50 {_time(result.p50)}, p99 {_time(result.p99)} an answer")
-    print("fit to train on" if result.fit else "not fit to train on: " + "; ".join(c.detail for c in result.failures))
+    if result.failures:
+        print("not fit to train on: " + "; ".join(check.detail for check in result.failures))
+    elif result.form_only:
+        print("fit to train on, beside a reward that decides what is right")
+    elif result.fit:
+        print("fit to train on")
+    else:
+        print(f"not known to be fit to train on: {result.checks[0].detail}")
 
 
 def _time(seconds: float) -> str:

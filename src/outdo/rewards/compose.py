@@ -1,7 +1,8 @@
 """Combines several weighted rewards into one grade for each answer. A reward that fails is broken, never a silent 0.
 
-Every function sees one group at a time: nothing leaks between prompts, and its statistics are the group's. The reward
-that decides success (the truth) runs first; the others may take its `verdicts`.
+Every function sees one group at a time: nothing leaks between prompts, and its statistics are the group's. With
+`batch="step"` a user's function sees all groups of a step, as in TRL. The reward that decides success (the truth) runs
+first; the others may take its `verdicts`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 from outdo.errors import BrokenGraders, GraderError
 from outdo.recipe import plugins
 from outdo.recipe.reward_names import canonical_reward
 from outdo.rewards import rft
-from outdo.rewards.calls import Failure, Where, call
+from outdo.rewards.arguments import (
+    Form,
+    Input,
+    Inputs,
+    form_of,
+    group_inputs,
+    join_inputs,
+    refuse_unknown_args,
+    select_inputs,
+    single_inputs,
+    trainer_state,
+)
+from outdo.rewards.calls import Failure, Grades, Where, call, is_async
 from outdo.rewards.registry import GRADERS, Grader
 from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
+MAX_WAITING_GROUPS = 16  # the same, of rewards that wait for a server
 TIMEOUT = 10.0  # seconds
 ROUNDING = 1e-9  # below pass_threshold that still passes
 Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
@@ -38,6 +53,8 @@ class Reward:
     weight: float = 1.0
     where: Where = "here"  # the thread or process it runs in
     source: str = ""  # the name it was loaded by, for a user's function that is not an object
+    form: Form = "many"  # takes the answers of a group or a step, or one answer
+    args: Mapping[str, Any] = field(default_factory=dict)  # of `reward_args`
 
     @property
     def grader(self) -> Grader | None:
@@ -58,10 +75,23 @@ class Rewards:
     audit: str = ""  # this one is only logged: it adds nothing to the reward, and may break
     pass_threshold: float | None = None  # an answer that the truth pays this is right; None: the truth's own verdict
     by_part: Mapping[str, Rewards] = field(default_factory=dict)  # of a mixture: the rewards of each of its tasks
+    batch: Literal["group", "step"] = "group"  # what a user's function gets in one call
+    input: Input = "auto"  # what `completions` of a user's function are
+    step: int = 0  # for rewards that depend on the progress of training; both are 0 outside of it
+    num_steps: int = 0
+    cache: str = ""  # folder of the run, for what rewards keep
 
     def of(self, prompt: Prompt) -> Rewards:
         """The rewards for answers to this prompt."""
-        return self.by_part.get(prompt.meta.get(PART, ""), self)
+        part = self.by_part.get(prompt.meta.get(PART, ""))
+        return replace(part, step=self.step, num_steps=self.num_steps, cache=self.cache) if part else self
+
+    @property
+    def groups_in_flight(self) -> int:
+        """How many groups are graded in parallel: more where rewards mostly wait for a server."""
+        parts = [reward for rewards in (self, *self.by_part.values()) for reward in rewards.parts]
+        waits = any(is_async(part.function) or getattr(part.function, "costly", False) for part in parts)
+        return MAX_WAITING_GROUPS if waits else MAX_GROUPS_IN_FLIGHT
 
     @property
     def judge(self) -> Grader | None:
@@ -82,18 +112,28 @@ def find_rewards(
     timeout: float = TIMEOUT,
     audit: str = "",
     pass_threshold: float | None = None,
+    *,
+    args: Mapping[str, Mapping[str, Any]] | None = None,
+    batch: Literal["group", "step"] = "group",
+    input: Input = "auto",
 ) -> Rewards:
-    """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. Raises GraderError."""
+    """Rewards by name, also of `own`; with `truth`, `gate` and `audit`, at weight 0 if unnamed. `args` has arguments
+    for some of them, by name. Raises GraderError."""
+    args = args or {}
     names = [_known(name, own) for name in names]
     truth, gate, audit = (_known(name, own) for name in (truth, gate, audit))
+
+    def load(name: str, weight: float) -> Reward:
+        return _load(name, weight, own or {}, args.get(_short(name), {}))
+
     if audit and _short(audit) in map(_short, names):
         raise GraderError(f"audit_reward={audit} is trained on, as reward_funcs has it: name a reward it lacks")
-    parts = [_load(name, weight, own or {}) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
+    parts = [load(name, weight) for name, weight in zip(names, weights or [1.0] * len(names), strict=True)]
     full_names = {_short(name): name for name in names}
     for extra in filter(None, (truth, gate, audit)):
         other = full_names.setdefault(_short(extra), extra)
         if _short(extra) not in [part.name for part in parts]:
-            parts.append(_load(extra, 0.0, own or {}))
+            parts.append(load(extra, 0.0))
         elif other != extra and extra in REWARDS:
             raise GraderError(f"your own reward {extra!r} has the name of the task's verifier: give it another name")
         elif other != extra and _short(extra) != extra:
@@ -101,7 +141,7 @@ def find_rewards(
     if len({part.name for part in parts}) < len(parts):
         raise GraderError(f"reward_funcs names the same reward twice: {', '.join(part.name for part in parts)}")
     settings = _short(truth), max_completion_length, _short(gate), timeout, _short(audit)
-    return Rewards(tuple(parts), *settings, pass_threshold)
+    return Rewards(tuple(parts), *settings, pass_threshold, batch=batch, input=input)
 
 
 def _known(name: str, own: Mapping[str, RewardFunction] | None) -> str:
@@ -113,21 +153,25 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2].removesuffix(".json") if name.endswith(".json") else name.rpartition(":")[2]
 
 
-def _load(name: str, weight: float, own: Mapping[str, RewardFunction]) -> Reward:
+def _load(name: str, weight: float, own: Mapping[str, RewardFunction], args: Mapping[str, Any]) -> Reward:
     """Built-in rewards run here, a user's named function in a worker process, a user's object in a thread."""
     if name in REWARDS and name not in own:
-        return Reward(name, REWARDS[name], weight)
+        refuse_unknown_args(name, REWARDS[name], args)
+        return Reward(name, REWARDS[name], weight, args=args)
     if name.endswith(".json"):
+        if args:
+            raise GraderError(f"reward_args.{_short(name)}: a grader.json has all its settings in the file")
         return Reward(_short(name), rft.load(name)[0], weight, source=name)
     function = plugins.find(name, {**REWARDS, **own}, "outdo.rewards", GraderError)
     if not callable(function):
         raise GraderError(f"reward {name} is a {type(function).__name__}, not a function")
-    callables = function, getattr(function, "__call__", None)  # noqa: B004  # it may be an object
-    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in callables):
-        raise GraderError(f"reward {name} is async: write it with a plain `def`, which may `return asyncio.run(…)`")
-    if name in own:
-        return Reward(name, function, weight, "thread")
-    return Reward(_short(name), function, weight, plugins.absolute_name(name), source=name)
+    if inspect.isasyncgenfunction(function):
+        raise GraderError(f"reward {name} is an async generator: `return` a list of all its rewards")
+    short = name if name in own else _short(name)
+    refuse_unknown_args(short, function, args)
+    where = "thread" if name in own else plugins.absolute_name(name)
+    source = "" if name in own else name
+    return Reward(short, function, weight, where, source, form_of(short, function), args)
 
 
 def graded(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -> Iterator[Group]:
@@ -135,7 +179,12 @@ def graded(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None) -
 
     An error of a grader is raised when everything is sampled: then the sampler is done, and its rollouts can be kept.
     """
-    executor = ThreadPoolExecutor(MAX_GROUPS_IN_FLIGHT, "grade")
+    if rewards.batch == "step":
+        sampled = list(groups)
+        with waiting or nullcontext():
+            yield from grade_step(sampled, rewards)
+        return
+    executor = ThreadPoolExecutor(rewards.groups_in_flight, "grade")
     pending: deque[Future[Group]] = deque()
     try:
         for group in groups:
@@ -156,13 +205,34 @@ def grade_all(groups: Iterable[Group], rewards: Rewards, waiting: Waiting = None
 
 def grade(group: Group, rewards: Rewards) -> Group:
     """The same group with its grades."""
-    rewards = rewards.of(group.prompt)
-    truth = [_decided(one, rewards.pass_threshold) for one in _judge(rewards.part(rewards.truth), group, rewards, None)]
-    verdicts = [grade.verdict if grade else "broken" for grade in truth]
+    return grade_step([group], rewards)[0]
+
+
+def grade_step(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
+    """The same groups with their grades. A user's function is called once for all groups of a task, in the order of
+    their prompts' ids, which does not depend on what was sampled first; built-in rewards see a group at a time."""
+    out: dict[int, Group] = {}
+    parts = dict.fromkeys(group.prompt.meta.get(PART, "") for group in groups)
+    for name in parts:
+        places = [i for i, group in enumerate(groups) if group.prompt.meta.get(PART, "") == name]
+        places.sort(key=lambda i: groups[i].prompt.id)
+        together = [groups[i] for i in places]
+        own = rewards.of(together[0].prompt)
+        out |= dict(zip(places, _graded_together(together, own), strict=True))
+    return [out[i] for i in range(len(groups))]
+
+
+def _graded_together(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
+    paid = _judge(rewards.part(rewards.truth), groups, rewards, [None] * len(groups))
+    truth = [[_decided(grade, rewards.pass_threshold) for grade in grades] for grades in paid]
+    verdicts = [[grade.verdict if grade else "broken" for grade in grades] for grades in truth]
     per_part = [
-        truth if part.name == rewards.truth else _judge(part, group, rewards, verdicts) for part in rewards.parts
+        truth if part.name == rewards.truth else _judge(part, groups, rewards, verdicts) for part in rewards.parts
     ]
-    return replace(group, grades=tuple(_combine(rewards, judged) for judged in zip(*per_part, strict=True)))
+    return [
+        replace(group, grades=tuple(_combine(rewards, judged) for judged in zip(*of_parts, strict=True)))
+        for group, of_parts in zip(groups, zip(*per_part, strict=True), strict=True)
+    ]
 
 
 def _decided(grade: Grade | None, threshold: float | None) -> Grade | None:
@@ -184,57 +254,57 @@ def halt_if_broken(groups: Sequence[Group], limit: float) -> None:
         )
 
 
-def _judge(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> list[Grade | None]:
+def _judge(
+    part: Reward, groups: Sequence[Group], rewards: Rewards, verdicts: Sequence[Sequence[str] | None]
+) -> list[Grades]:
+    """One reward's grades of each group."""
+    inputs = [_inputs(part, group, rewards, seen) for group, seen in zip(groups, verdicts, strict=True)]
+    if len(inputs) == 1:
+        return [_judge_group(part, inputs[0], rewards)]
+    if part.where == "here" or part.form == "one":
+        with ThreadPoolExecutor(rewards.groups_in_flight, "grade") as executor:
+            return list(executor.map(lambda one: _judge_group(part, one, rewards), inputs))
+    joined = select_inputs(part.name, part.function, join_inputs(inputs))
+    (result,) = call(part.name, part.function, part.where, part.form, [joined], rewards.timeout * len(inputs))
+    if isinstance(result, Failure) and result.retry_alone:
+        return [_judge_group(part, one, rewards) for one in inputs]
+    grades: Grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
+    ends = list(accumulate(one.count for one in inputs))
+    return [grades[end - one.count : end] for one, end in zip(inputs, ends, strict=True)]
+
+
+def _judge_group(part: Reward, inputs: Inputs, rewards: Rewards) -> Grades:
     """One reward's grade for each answer. Where the call for the group fails, each answer is graded alone."""
-    n = len(group.trajectories)
-    columns = _arguments(part, group, rewards, verdicts)
-    (result,) = call(part.name, part.function, part.where, [columns], [n], rewards.timeout)
+    select = single_inputs if part.form == "one" else select_inputs
+    inputs, seconds = select(part.name, part.function, inputs), rewards.timeout
+    if part.form == "one" and not is_async(part.function):
+        seconds *= inputs.count  # one after the other
+    (result,) = call(part.name, part.function, part.where, part.form, [inputs], seconds)
     if not isinstance(result, Failure):
         return result
-    if n == 1 or not result.retry_alone:
-        return [Grade(None, "broken", reason=result.message)] * n
-    columns_G = [_select(columns, index, n) for index in range(n)]
-    results = call(part.name, part.function, part.where, columns_G, [1] * n, rewards.timeout)
-    return [Grade(None, "broken", reason=one.message) if isinstance(one, Failure) else one[0] for one in results]
+    if inputs.count == 1 or not result.retry_alone:
+        return [_broken(result)] * inputs.count
+    calls = [inputs.take(index, index + 1) for index in range(inputs.count)]
+    results = call(part.name, part.function, part.where, part.form, calls, rewards.timeout)
+    return [_broken(one) if isinstance(one, Failure) else one[0] for one in results]
 
 
-def _select(columns: Mapping[str, Any], index: int, n: int) -> dict[str, Any]:
-    """The columns of one of n answers."""
-    return {
-        key: value[index : index + 1] if isinstance(value, list) and len(value) == n else value
-        for key, value in columns.items()
-    }
+def _broken(failure: Failure) -> Grade:
+    return Grade(None, "broken", reason=failure.message)
 
 
-def _arguments(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> dict[str, Any]:
-    """The columns that the function takes, one value for each answer; all of them where it takes **columns."""
-    n = len(group.trajectories)
-    columns: dict[str, Any] = {key: [value] * n for key, value in group.prompt.meta.items()}
-    columns |= {
-        "completions": [answer.text for answer in group.trajectories],
-        "prompts": [group.prompt.text] * n,
-        "messages": [group.prompt.messages] * n,
-        "answer": [group.prompt.answer] * n,
-        "finish": [answer.finish for answer in group.trajectories],
-        "max_completion_length": rewards.max_completion_length,  # these two are numbers, not lists
+def _inputs(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> Inputs:
+    """Every column of a group, in the form that this reward takes."""
+    shared = {
+        "max_completion_length": rewards.max_completion_length,
         "reward_timeout": rewards.timeout,
+        "trainer_state": trainer_state(rewards.step, rewards.num_steps),
+        **({"cache_folder": rewards.cache} if rewards.cache and part.where == "here" else {}),
+        **part.args,
     }
-    if any(answer.token_ids for answer in group.trajectories):
-        columns["completion_ids"] = [answer.token_ids for answer in group.trajectories]
-    if verdicts is not None:
-        columns["verdicts"] = list(verdicts)
-    parameters = inspect.signature(part.function).parameters.values()
-    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    missing = [p.name for p in named if p.default is p.empty and p.name not in columns]
-    if "verdicts" in missing:
-        raise GraderError(f"reward {part.name} needs the verdicts of another, named before it: numeric,{part.name}")
-    if missing:
-        raise GraderError(
-            f"reward {part.name} needs {', '.join(missing)}, which the data lacks; it has {', '.join(columns)}"
-        )
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return columns
-    return {p.name: columns[p.name] for p in named if p.name in columns}
+    as_messages = rewards.input == "messages" or (rewards.input == "auto" and group.prompt.conversational)
+    own_lists = part.where != "here" and part.form == "many"
+    return group_inputs(group, shared, verdicts, messages=own_lists and as_messages)
 
 
 def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:

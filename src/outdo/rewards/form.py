@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from outdo.types import Verdict
@@ -170,6 +171,18 @@ def _repetition(units: Sequence[object]) -> float:
         return 0.0
     repeats = total - len(set(zip(*(units[i:] for i in range(NGRAM_SIZE)), strict=False)))
     return MAX_PENALTY * repeats / total if repeats else 0.0
+
+
+def duplicates(completions: list[str], **columns: object) -> list[float]:
+    """A penalty for copies: the share of its siblings that an answer equals, ignoring white space, times -1.
+
+    0 where no sibling is equal, -1 where all are. It does not depend on the order, and counts one call's answers: those
+    of a group.
+    """
+    answers = [" ".join(text.split()) for text in completions]
+    counts = Counter(answers)
+    siblings = len(answers) - 1
+    return [-(counts[text] - 1) / siblings if counts[text] > 1 else 0.0 for text in answers]
 
 
 def _is_right(verdict: str) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from outdo.rewards.answer import NUMBER_WORDS, without_emphasis
+from outdo.rewards.answer import NUMBER_WORDS, without_emphasis, without_zeros
 
 MAX_CHARS = 1000  # of an answer
 
@@ -39,6 +39,7 @@ _HARMLESS = {"\\circ", "\\degree", "\\in", "\\pi", "\\pm"}
 
 def normalized(text: str) -> str:
     """A normal form: without dollars and spacing, and without a sentence around a single formula."""
+    text = without_zeros(text) if len(text) > MAX_CHARS else text
     text = without_emphasis(text.strip()) if len(text) <= MAX_CHARS else text
     formulas = _DELIMITED.findall(text[: 4 * MAX_CHARS])
     if len(formulas) == 1 and not any(c.isdigit() for c in _DELIMITED.sub("", text[: 4 * MAX_CHARS])):

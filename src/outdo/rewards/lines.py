@@ -1,8 +1,9 @@
 """Grades a file: one JSON object a line in, one grade a line out, in order.
 
 A line holds `completion` (text, or chat messages whose last one is the answer) and the columns that the rewards need.
-`prompt` or `messages` is the question. Lines with the same `group` are siblings: rewards that compare answers see them
-together. A line that cannot be parsed or graded comes out as broken, with the reason.
+`prompt` or `messages` is the question; `solution` is the gold where there is no `answer`, as in data sets. Lines with
+the same `group` are siblings: rewards that compare answers see them together. A line that cannot be parsed or graded
+comes out as broken, with the reason.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from outdo.errors import GraderError
 from outdo.rewards.compose import Rewards, grade_all
+from outdo.tasks.data import pop_answer
 from outdo.tasks.files import unique_keys
 from outdo.types import Grade, Group, Prompt, Trajectory
 
@@ -87,17 +89,19 @@ def _line(row: Any, number: int, encode: Encoder | None) -> Line:
     text, calls = _answer(row.pop("completion"))
     if calls is not None:
         row["output_tools"] = calls
-    messages = row.pop("messages", None)
+    prompt, messages = row.pop("prompt", None), row.pop("messages", None)
+    messages = messages or (prompt if isinstance(prompt, list) else None)
+    conversational = bool(messages)
     if not messages:
-        messages = [{"role": "user", "content": str(row.pop("prompt", ""))}]
+        messages = [{"role": "user", "content": "" if prompt is None else str(prompt)}]
     if not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in messages):
         raise ValueError("each of `messages` needs a role and a content, which is text")
     ids = row.pop("completion_ids", None)
     ids = tuple(ids if ids is not None else encode(text) if encode else ())
     finish = row.pop("finish", "stop")
     group = row.pop("group", None)
-    prompt = Prompt(str(row.pop("id", number)), tuple(messages), row.pop("answer", None), row)
-    return Line(prompt, Trajectory.single(ids, (0.0,) * len(ids), text, finish, 0), group)
+    question = Prompt(str(row.pop("id", number)), tuple(messages), pop_answer(row), row, conversational)
+    return Line(question, Trajectory.single(ids, (0.0,) * len(ids), text, finish, 0), group)
 
 
 def _answer(completion: Any) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outdo.rewards import answer, code, form, games, gym, maths, probes, structured
+from outdo.rewards import answer, code, form, games, gym, judge, maths, probes, structured
 from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
 
@@ -57,6 +57,7 @@ _CODE = "early exits, objects that equal everything, forged replies, hangs, exce
 _JSON = "text around the value, a second value, duplicate keys, NaN, schemas with external references"
 _CALLS = "extra, missing or repeated calls, arguments of another type, calls in the thinking part"
 _LABELS = "lists of labels, hedging, look-alike letters, labels in the thinking part"
+_JUDGED = "replies that are not exactly the requested JSON; instructions to the judge are fenced off as data"
 _GYM = "code, before any scorer sees it"
 
 _TESTS = ("cases or test", "entry_point")
@@ -79,6 +80,7 @@ GRADERS: dict[str, Grader] = {
     "label": Grader(structured.label, ("answer", "[labels]"), _LABELS, probes.gold, probes.no_labels, _LABEL),
     "reasoning_gym": Grader(gym.reasoning_gym, ("gym",), f"partly right answers; {_GYM}", probes.gold),
     "reasoning_gym_partial": Grader(gym.reasoning_gym_partial, ("gym",), _GYM, probes.gold),
+    "llm_judge": Grader(judge.llm_judge, ("[answer]",), _JUDGED),
     "format": _form(form.format, (), "repeated or misplaced tags, text around them"),
     "tag_count": _form(form.tag_count, (), "repeated or misplaced tags, text at the end"),
     "reasoning_steps": _form(form.reasoning_steps, (), "markers without a step, repeated steps"),
@@ -86,4 +88,5 @@ GRADERS: dict[str, Grader] = {
     "cosine": _form(form.cosine, ("tokens",), "full reward for a truncated answer"),
     "overlong": _form(form.overlong, ("tokens",), ""),
     "repetition": _form(form.repetition, ("[tokens]",), "loops"),
+    "duplicates": _form(form.duplicates, (), "copies among the answers to one prompt"),
 }

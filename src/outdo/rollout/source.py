@@ -44,7 +44,8 @@ class SyncSource:
             prompts = self.curriculum.draw(missing)
             with clock("rollout"):  # grading runs beside it, from the first group that is done
                 groups = self._sampled(prompts, step, num_rounds, seed_of(recipe.seed, step, len(sampled)))
-                sampled += grade_all(groups, self.rewards, waiting=clock("grade"))
+                rewards = replace(self.rewards, step=step, num_steps=recipe.max_steps)
+                sampled += grade_all(groups, rewards, waiting=clock("grade"))
             num_rounds += 1
             halt_if_broken(sampled, recipe.broken_limit)
             informative = sum(group.has_spread for group in sampled)

@@ -16,6 +16,7 @@ start/, data/   the model and the rows of a run that was given them as objects o
 model/          the result, a Hugging Face folder; with use_peft also adapter/, in PEFT's format
 config.json, …  links to the files of model/, so that transformers loads the run's folder too
 report.html     the run as one page
+judge/          the scores of a judge model, where the run has one
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ REFERENCE = "reference"
 MODEL = "model"
 ADAPTER = "adapter"
 REPORT = "report.html"
+JUDGE = "judge"  # the scores of a judge model, so that none is paid for twice
 DEMONSTRATIONS = "demonstrations.jsonl"  # of a harvest
 START, DATA = "start", "data"  # what was given as objects
 SUBFOLDERS = frozenset(
-    {GROUPS, HELD_OUT, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, START, DATA}
+    {GROUPS, HELD_OUT, CHECKPOINTS, REFERENCE, MODEL, ADAPTER, START, DATA, JUDGE}
 )  # that hold no other run
 LOCK = ".lock"
 STEPS_PER_FILE = 100  # of groups/

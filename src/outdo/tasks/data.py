@@ -21,6 +21,7 @@ from outdo.types import Message, Prompt
 
 COMPLETION = "completion"
 _PROMPT_COLUMNS = ("prompt", "messages")
+ANSWER_COLUMNS = ("solution",)  # other names of the column `answer`
 Labelled = tuple[Prompt, str | None]  # a prompt, and the split that its row names
 
 
@@ -144,15 +145,20 @@ def _prompt(line: Line, columns: Mapping[str, str]) -> Labelled:
         )
     if (tools := _tools(row.pop("tools", None), line)) is not None:
         row["tools"] = tools
+    conversational = any(isinstance(value, list) for value in given.values())  # TRL's rule
     messages, last_turn = _split_last_turn(_messages(given, line), line)
     if (text := _completion(row.pop(COMPLETION, None), line)) or last_turn is not None:
         row[COMPLETION] = text or last_turn
     own = row.pop("split", None)
     key = row.pop("id", None)
     name = _prompt_key(messages) if key is None else str(key)
+    return Prompt(name, messages, pop_answer(row), row, conversational), None if own is None else str(own)
+
+
+def pop_answer(row: dict[str, Any]) -> Any:
+    """The gold answer of a row, under any of its names; only `answer` is removed from the row."""
     answer = row.pop("answer", None)
-    answer = row.get("solution") if answer is None else answer
-    return Prompt(name, messages, answer, row), None if own is None else str(own)
+    return next((row[name] for name in ANSWER_COLUMNS if row.get(name) is not None), None) if answer is None else answer
 
 
 def _prompt_key(messages: Sequence[Message]) -> str:

@@ -75,7 +75,8 @@ def _start(context: RunContext) -> Opened:
     began = time.monotonic()
     recipe, task, reporter = context.recipe, context.task, context.reporter
     if recipe.reward_audit and context.rewards and context.kind == "grpo":
-        refuse_unfit_rewards(context.rewards, task, recipe.seed)
+        for line in refuse_unfit_rewards(context.rewards, task, recipe.seed):
+            reporter.note(line)
     overlap = find_overlap(task)
     if overlap:
         reporter.note(overlap.describe())
@@ -104,7 +105,8 @@ def _start(context: RunContext) -> Opened:
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
     for line in check_recipe(recipe, policy.num_parameters) if context.kind == "grpo" else ():
         reporter.note(f"warning: {line}")
-    return Opened(replace(context, recipe=recipe, task=task), policy, writer, None, demonstrations)
+    context = _with_cache(replace(context, recipe=recipe), task, writer)
+    return Opened(context, policy, writer, None, demonstrations)
 
 
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
@@ -148,7 +150,13 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
         demonstrations = demonstrations or find_demonstrations(recipe, context.task)
     elif point.in_warm_up:
         demonstrations = _same_demonstrations(context, manifest, folder)
-    return Opened(replace(context, task=task), policy, writer, point, demonstrations)
+    return Opened(_with_cache(context, task, writer), policy, writer, point, demonstrations)
+
+
+def _with_cache(context: RunContext, task: Task, writer: RunWriter) -> RunContext:
+    """Rewards keep what they paid for in the run's folder."""
+    rewards = context.rewards and replace(context.rewards, cache=str(writer.folder / layout.JUDGE))
+    return replace(context, task=task, rewards=rewards)
 
 
 def _same_demonstrations(context: RunContext, manifest: Manifest, folder: Path) -> Demonstrations | None:

@@ -28,7 +28,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 MAX_REPLY_BYTES = 1_000_000
 MAX_PAUSE_S = 30.0  # between two attempts, whatever the server requests
 RETRY_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
-_ADDRESS = re.compile(r"https?://(?:[^\s/:@\[\]]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[!-~]*)?")
+ADDRESS = re.compile(r"https?://(?:[^\s/:@\[\]]+|\[[0-9a-fA-F:]+\])(?::\d{1,5})?(?:/[!-~]*)?")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 Messages = Sequence[Mapping[str, str]]
 
@@ -52,7 +52,7 @@ def endpoint_from_env() -> Endpoint:
     """The endpoint of OPENAI_BASE_URL and OPENAI_API_KEY. Raises GraderError if they are invalid."""
     url = os.environ.get("OPENAI_BASE_URL", "").strip().rstrip("/") or OPENAI_URL
     key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if not _ADDRESS.fullmatch(url):
+    if not ADDRESS.fullmatch(url):
         raise GraderError(f"OPENAI_BASE_URL={url!r} is not an address such as http://localhost:8000/v1")
     if not (key.isascii() and key.isprintable()):
         raise GraderError("OPENAI_API_KEY contains characters that are not allowed in a key")
@@ -116,11 +116,11 @@ def _request(
         "response_format": {"type": "json_schema", "json_schema": {"name": "grade", "strict": True, "schema": schema}},
         **sampling,
     }
-    reply = _content(_post(json.dumps(body).encode(), endpoint))
+    reply = content_of(_post(json.dumps(body).encode(), endpoint))
     return reply, _result(reply)
 
 
-def _content(raw: bytes) -> str:
+def content_of(raw: bytes) -> str:
     try:
         message = json.loads(raw)["choices"][0]["message"]
         content, refusal = message.get("content"), message.get("refusal")
@@ -137,9 +137,9 @@ def _post(body: bytes, endpoint: Endpoint) -> bytes:
     """The reply's bytes. Retries if the server is busy, failing or unreachable, but not after a timeout."""
     for attempt in range(1, endpoint.attempts + 1):
         try:
-            return _post_once(body, endpoint)
+            return post_once(body, endpoint)
         except urllib.error.HTTPError as error:
-            failure = f"the judge's server answered {error.code} {error.reason}: {_error_body(error)}"
+            failure = f"the judge's server answered {error.code} {error.reason}: {error_body(error)}"
             header = error.headers.get("Retry-After") or ""
             wait = float(header) if header.isascii() and header.isdigit() else 0.0  # it may be a date
             if error.code not in RETRY_STATUSES:
@@ -157,7 +157,7 @@ def _post(body: bytes, endpoint: Endpoint) -> bytes:
     raise JudgeFailure(f"{failure} ({endpoint.attempts} attempts)")
 
 
-def _error_body(error: urllib.error.HTTPError) -> str:
+def error_body(error: urllib.error.HTTPError) -> str:
     """The start of the server's explanation, or … if it cannot be read."""
     with suppress(OSError, http.client.HTTPException):
         return clipped(error.read(200).decode(errors="replace"))
@@ -171,7 +171,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post_once(body: bytes, endpoint: Endpoint) -> bytes:
+def post_once(body: bytes, endpoint: Endpoint) -> bytes:
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if endpoint.key:
         headers["Authorization"] = f"Bearer {endpoint.key}"
