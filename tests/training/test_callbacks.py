@@ -88,7 +88,7 @@ def test_halt_keeps_the_model(tmp_path: Path) -> None:
     assert len(list(read_metrics(tmp_path / "run"))) == 2 and (tmp_path / "run" / "model" / "config.json").exists()
     assert ("eval", 2) in log.events and ("save", 2) in log.events
     result = train(resume=tmp_path / "run", reporter=QuietReporter())
-    assert [row["step"] for row in read_metrics(result.folder)] == [0, 1, 2, 3]
+    assert [row["step"] for row in read_metrics(result.folder)] == [1, 2, 3, 4]
 
 
 def test_finish_early_is_a_finished_run(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_halt_in_supervised_training(tmp_path: Path) -> None:
 
 class StopSFT(Callback):
     def on_sft_step(self, run: Any, row: Any) -> None:
-        if row["step"] == 1:
+        if row["step"] == 2:
             run.finish_early("enough")
 
 
@@ -181,7 +181,7 @@ def test_finish_early_in_the_warm_up_ends_the_run(tmp_path: Path) -> None:
 
 def test_early_stopping_by_keys(tmp_path: Path) -> None:
     result = run(tmp_path, early_stopping_patience=1, early_stopping_threshold=0.5, eval_steps=1, max_steps=8)
-    assert max(row["step"] for row in read_metrics(result.folder)) + 1 == 2
+    assert max(row["step"] for row in read_metrics(result.folder)) == 2
     with pytest.raises(RecipeError, match="eval_steps"):
         train(reporter=QuietReporter(), callbacks="early_stopping", **SMALL)
 

@@ -53,7 +53,7 @@ def test_kl_guard_without_beta(tmp_path: Path) -> None:
     assert any("will halt again" in line for line in again.lines) and len(steps(folder)) == done + 1
     last = QuietReporter()
     train(reporter=last, resume=folder, kl_limit=None, max_steps=6)
-    assert steps(folder) == list(range(6)) and not any("halt again" in line for line in last.lines)
+    assert steps(folder) == list(range(1, 7)) and not any("halt again" in line for line in last.lines)
     assert read_manifest(folder).status == "done" and not read_manifest(folder).halted
 
 
@@ -83,7 +83,7 @@ def test_a_collapse_halts_and_resumes_from_before_it(tmp_path: Path, monkeypatch
         train(reporter=QuietReporter(), resume=folder, learning_rate=1e-4)
     fixed = QuietReporter()
     train(reporter=fixed, resume=folder, force=True, learning_rate=1e-4, max_steps=5)
-    assert "resumed after step 2" in fixed.lines and steps(folder) == list(range(5))
+    assert "resumed after step 2" in fixed.lines and steps(folder) == list(range(1, 6))
 
 
 def test_note_lets_a_collapsed_run_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

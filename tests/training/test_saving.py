@@ -106,7 +106,7 @@ def test_what_decides() -> None:
         for s, n, v in ((1, "a", 1), (1, "b", 0), (2, "a", 0.6), (2, "b", 0.6))
     ]
     assert best_of(mixed, "test", by[None]).step == 2
-    assert deciding_number(rows[0]) == ("success_rate", 0.2)
+    assert deciding_number(rows[0], "success") == ("success_rate", 0.2)
     with pytest.raises(RecipeError, match="pass@1"):
         best_of(rows, "test", by["loudness"])
 
