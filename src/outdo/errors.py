@@ -57,7 +57,7 @@ class EngineError(OutdoError, RuntimeError):
 
 class Halted(OutdoError):
     """Training was halted by a guard. `keys` are those of the recipe that decide whether it halts again, `remedy` the
-    words after `--resume` that change one of them, and `onset` the step from which on the policy has collapsed."""
+    words after `--resume` that change one of them, and `onset` the step from which on it went wrong."""
 
     exit_status = 3
 

@@ -15,6 +15,7 @@ from outdo.learn import update as module
 from outdo.learn.learner import LocalLearner
 from outdo.learn.packing import Packed, pack
 from outdo.models.load import Policy
+from outdo.models.shape import ModelShape
 from support.batches import assert_same, batch, gradients_after, gradients_of, recipe
 
 
@@ -87,3 +88,24 @@ def test_cached_memory_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.empty_cache", put_by.clear)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10 - sum(put_by), 10))
     assert memory.free_bytes(torch.device("cuda")) == 10
+
+
+@pytest.mark.parametrize(
+    ("keys", "parameters", "rest", "every"),
+    [
+        ({}, 10**6, 10**9, 1),
+        ({}, 10**9, 10**11, 10),
+        ({}, 10**9, 10**10, 0),  # 4 GB of 10
+        ({"kl_steps": 5}, 10**9, 10**10, 5),
+        ({"kl_steps": 0}, 10**6, 10**9, 0),
+        ({"use_peft": True, "sft_steps": 0}, 10**9, 10**6, 10),  # the model without its adapter is there anyway
+        ({"use_peft": True, "sft_steps": 5}, 10**9, 10**6, 0),  # a warm-up has trained the adapter
+        ({"beta": 0.1}, 10**9, 10**6, 1),
+    ],
+)
+def test_how_often_kl_is_measured(keys: dict[str, Any], parameters: int, rest: int, every: int) -> None:
+    shape = ModelShape(parameters, 2, 8, 8, 8, 8, 100, 512, adapted=parameters // 2, factors=1000)
+    assert memory.kl_interval(recipe(**keys), shape, rest) == every
+    resolved = recipe(**{**keys, "kl_steps": every})
+    counted = memory.training_bytes(resolved, shape)["reference"]
+    assert counted == (0 if not every or keys.get("use_peft") else 4 * parameters)

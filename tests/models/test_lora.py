@@ -107,6 +107,20 @@ def test_update_moves_factors(base: Path) -> None:
     assert len(learner.optimizer.state) == len(states) == 2 * len(adapter.names), "nothing else has any"
 
 
+def test_measuring_kl_changes_no_factor(base: Path) -> None:
+    """With beta 0, to the model without its adapter, which is exactly as before afterwards."""
+    ends = []
+    for every in (0, 1):
+        policy = load_policy(str(base), device="cpu", lora=LORA)
+        keys = {"learning_rate": 0.01, "beta": 0.0, "kl_steps": every, "per_device_train_batch_size": 8}
+        learner = LocalLearner(policy, load_recipe(None, keys))
+        batch = Batch(tuple(policy.renderer.encode(prompt) for prompt in PROMPTS), tuple(ROWS), version=0)
+        stats = [learner.update(batch, step) for step in range(3)]
+        assert [("kl" in one) for one in stats] == [bool(every)] * 3
+        ends.append([p.detach().clone() for p in policy.model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
 def test_micro_batches_change_no_gradient(base: Path) -> None:
     norms = []
     for tokens in (10_000, 4):

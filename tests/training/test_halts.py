@@ -46,7 +46,7 @@ def test_kl_guard_without_beta(tmp_path: Path) -> None:
     done = len(steps(folder))
     assert done == 4 and f"step-{done:06d}" in checkpoints(folder)  # the first step has no KL yet
     assert [row["step"] for row in read_evals(folder)] == [0, done]
-    assert any("--resume" in line and "kl_guard=lower_rate" in line for line in heard.lines)
+    assert any("--resume" in line and "--force learning_rate=" in line for line in heard.lines)
     again = QuietReporter()
     with pytest.raises(NumericsError):
         train(reporter=again, resume=folder)

@@ -17,7 +17,7 @@ from outdo.training.context import Result, RunContext
 from outdo.training.loop import run_loop
 from outdo.training.run import ResumePoint, TrainingRun
 from outdo.training.sft import warm_up
-from outdo.training.start import make_run, open_run
+from outdo.training.start import Opened, make_run, open_run
 
 Run = TrainingRun[LocalLearner]
 PENDING, WEIGHTS = "rollouts.jsonl", "weights.safetensors"
@@ -32,18 +32,14 @@ def run_grpo(context: RunContext) -> Result:
     assert rewards, "GRPO has rewards"
     with run.session():
         source = SyncSource(recipe, Curriculum(context.task, recipe), run.sampler, rewards)
-        point = opened.point
-        if opened.demonstrations:
-            warm_up(run, opened.demonstrations, point)
-        run.checkpoint_state = lambda: {"curriculum": source.state()}
-        run.checkpoint_files = lambda: source.pending_writer(PENDING)
-        run.has_pending = lambda: bool(source.pending)
-        before = _resume(run, source, point) if point and not point.in_warm_up else _start(run)
-        run.learner.notify = run.reporter.note
+        before = _prepare(run, source, opened)
         if run.is_finishing:  # by a callback, before the first step
             run.end_early(run.done, f"step {run.done}")
         else:
-            _train(run, source, rewards.audit)
+            size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
+            run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
+            guard, audit = run.uninterruptible, rewards.audit
+            run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=audit, uninterruptible=guard)
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")
         after = run.evaluate(run.total)
@@ -51,12 +47,18 @@ def run_grpo(context: RunContext) -> Result:
     return run.result(before, after)
 
 
-def _train(run: Run, source: SyncSource, audit: str) -> None:
-    recipe, guard = run.recipe, run.uninterruptible
+def _prepare(run: Run, source: SyncSource, opened: Opened) -> list[Evaluation]:
+    """All that comes before the first step: the warm-up, the learner, and the first evaluation."""
+    point = opened.point
+    if opened.demonstrations:
+        warm_up(run, opened.demonstrations, point)
+    run.checkpoint_state = lambda: {"curriculum": source.state()}
+    run.checkpoint_files = lambda: source.pending_writer(PENDING)
+    run.has_pending = lambda: bool(source.pending)
+    before = _resume(run, source, point) if point and not point.in_warm_up else _start(run)
+    run.learner.notify = run.reporter.note
     run.learner.check_memory()
-    size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
-    run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
-    run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=audit, uninterruptible=guard)
+    return before
 
 
 def _start(run: Run) -> list[Evaluation]:

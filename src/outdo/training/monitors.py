@@ -18,7 +18,6 @@ from outdo.learn.memory import peak_memory
 from outdo.metrics.measure import Metrics
 from outdo.models.hub import push_model, repository_of, why_no_upload
 from outdo.report.write import try_report
-from outdo.runs import checkpoint
 from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
 from outdo.training.callbacks import Callback, notify
@@ -98,17 +97,13 @@ def _halted_by(finding: Finding, run: TrainingRun[Any]) -> Halted:
     if not finding.unrecoverable:
         remedy = f"--force {pair}" if pair else "doctor=note"
         return Halted(f"{reason}. The model so far is kept", keys=keys, remedy=remedy)
-    onset = max(0, finding.step - 1)  # the answers of a step are those of the policy before its update
-    saved = [each for each in checkpoint.existing(run.writer.checkpoints) if checkpoint.step_of(each) <= onset]
-    kept = "no checkpoint is from before it, so start a new run"
-    if saved:
-        run.checkpointer.protected.add(checkpoint.step_of(saved[-1]))
-        kept = f"{saved[-1]} is from before it"
+    saved = run.keep_from_before(finding.step)
+    kept = f"{saved} is from before it" if saved else "no checkpoint is from before it, so start a new run"
     return Halted(
         f"{reason}. The policy has collapsed, and no later step would learn; {kept}. doctor=note lets it continue",
         keys=keys,
         remedy=f"--force {pair}" if pair and saved else "",
-        onset=onset,
+        onset=finding.step,
     )
 
 
@@ -117,26 +112,31 @@ class KLGuard(Callback):
 
     def __init__(self) -> None:
         self.past_limit = 0
+        self.since = 0  # the step that was the first of these
 
     def state(self) -> dict[str, Any]:
-        return {"past_limit": self.past_limit}
+        return {"past_limit": self.past_limit, "since": self.since}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.past_limit = int(state["past_limit"])
+        self.past_limit, self.since = int(state["past_limit"]), int(state.get("since", 0))
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         recipe, kl = run.recipe, metrics["kl_mean"]
         if kl is None or recipe.kl_limit is None:  # not measured at this step (kl_steps)
             return
         self.past_limit = self.past_limit + 1 if kl > recipe.kl_limit else 0
+        self.since = step if self.past_limit == 1 else self.since
         if self.past_limit < KL_PATIENCE:
             return
         reason = f"KL to the starting model is {kl:.3f}, past kl_limit={recipe.kl_limit} for {KL_PATIENCE} steps"
         if recipe.kl_guard == "stop":
             advice = f"Raise beta (now {metrics['beta']:g}), lower learning_rate (now {metrics['lr']:.2g})"
-            advice += ", or set kl_limit=null to switch the guard off. The model so far is kept"
+            advice += ", let the guard halve it (kl_guard=lower_rate), or set kl_limit=null to switch the guard off. "
+            advice += "The model so far is kept"
+            run.keep_from_before(self.since)
+            remedy = f"--force learning_rate={recipe.learning_rate / (10 if kl > 1 else 4):.2g}"
             error = f"halted at step {run.done}: {reason}. {advice}"
-            return run.halt(NumericsError(error, keys=KL_KEYS, remedy="kl_guard=lower_rate"))
+            return run.halt(NumericsError(error, keys=KL_KEYS, remedy=remedy, onset=self.since))
         self.past_limit = 0
         if recipe.kl_guard == "lower_rate":
             run.learner.scale_rate(0.5)

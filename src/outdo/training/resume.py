@@ -140,20 +140,17 @@ def refuse_changes(folder: Path, changed: list[str], force: bool, with_force: st
 
 
 def after_halt(manifest: Manifest, recipe: Recipe) -> tuple[int | None, list[str]]:
-    """For a run that a guard halted: the last step to resume from, if it has collapsed since and a change may prevent
-    that, and whether it will halt again."""
+    """For a run that a guard halted: the last step to resume from, where the recipe was changed so that it may not go
+    wrong again, and whether it will halt again."""
     halted = manifest.halted if isinstance(manifest.halted, dict) else None
     if halted is None or manifest.status != "stopped":
         return None, []
     now, keys, onset = recipe.model_dump(mode="json"), halted.get("keys") or [], halted.get("onset")
-    lets_pass = onset is not None and recipe.doctor in ("quiet", "note")
+    if onset is not None and changes(manifest.recipe, now):
+        return max(0, onset - 1), [f"halted before: it resumes from before step {onset}, where it went wrong"]
     is_changed = any(manifest.recipe.get(key) != now.get(key) for key in keys)
-    is_changed = is_changed or (onset is not None and bool(changes(manifest.recipe, now)))
-    if lets_pass:
+    if is_changed or (onset is not None and recipe.doctor != manifest.recipe.get("doctor")):
         return None, []
-    if is_changed:
-        line = f"halted before: resuming from step {onset} at the latest, before the policy collapsed"
-        return onset, [line] if onset is not None else []
     remedy = f"; resume with {halted['remedy']}" if halted.get("remedy") else ""
     return None, [f"halted before: {manifest.why}", f"nothing that matters was changed, so it will halt again{remedy}"]
 
@@ -166,7 +163,7 @@ def newest_checkpoint(run: RunWriter, at_most: int | None = None) -> tuple[Resum
     restore_replaced(run.checkpoints)
     for folder in reversed(checkpoint.existing(run.checkpoints)):
         is_late = at_most is not None and checkpoint.step_of(folder) > at_most
-        problem = "it is from after the policy collapsed" if is_late else checkpoint.corruption(folder)
+        problem = "it is from after it went wrong" if is_late else checkpoint.corruption(folder)
         if not problem:
             state = read_state(folder)
             truncated = run.truncated_file(state["offsets"])

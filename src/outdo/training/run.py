@@ -194,6 +194,15 @@ class TrainingRun(Generic[L]):
         if wait:
             self._notify_saved()
 
+    def keep_from_before(self, step: int) -> Path | None:
+        """The newest checkpoint of the policy before it sampled that step's answers. It is kept from here on."""
+        saved = [
+            each for each in checkpoint.existing(self.writer.checkpoints) if checkpoint.step_of(each) < max(step, 1)
+        ]
+        if saved:
+            self.checkpointer.protected.add(checkpoint.step_of(saved[-1]))
+        return saved[-1] if saved else None
+
     def _named_callbacks(self) -> dict[str, Callback]:
         """By class, with a number where there are several of one."""
         names = [type(one).__name__ for one in self.callbacks]
