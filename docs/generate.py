@@ -48,9 +48,9 @@ The tables' defaults are conservative: 8 answers to one prompt per step, and a l
 `per_device_train_batch_size` and `learning_rate` for your model; `--dry-run` shows the values that a run would use.
 """
 
-OTHER_TRAINERS = """YAML files of TRL and open-r1 run unchanged. Each of their keys is one of ours, translated to one of ours, ignored
-because it does not affect training here, or refused with what to use instead. The run reports what was translated,
-and what was ignored and why. `bf16: true` becomes `dtype: bfloat16`, `dataset_prompt_column` becomes
+OTHER_TRAINERS = """YAML files of TRL and open-r1 run unchanged. Each of their keys is one of ours, translated to one
+of ours, ignored because it does not affect training here, or refused with what to use instead. The run reports what
+was translated, and what was ignored and why. `bf16: true` becomes `dtype: bfloat16`, `dataset_prompt_column` becomes
 `columns.prompt`, `lr_scheduler_kwargs` sets `min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`,
 and `eval_strategy: "no"` becomes `eval_steps: 0` and `epoch` becomes `eval_epochs: 1`; `eval_steps` and `save_steps`
 below 1 are shares of `max_steps`, and `max_grad_norm: 0` does not clip.
