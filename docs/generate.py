@@ -21,13 +21,15 @@ NOTE = re.compile(r"    # (.+)$")  # above a field: the first part of its commen
 
 HEAD = """# Recipes
 
-A recipe is a flat YAML file of `key: value` lines; `key=value` on the command line overrides it. An unknown key is
-refused with the nearest name. Keys have TRL's names where TRL has one. The text after `=` is used as typed, including
-`#` and colons; put a text that looks like a number in quotes of its own (`run_name='"12"'`).
+A recipe is a flat YAML file of `key: value` lines; `key=value` on the command line overrides it, and so does `--key
+value`, as in TRL's commands (`--learning_rate 1e-5`, `--reward_funcs numeric format`, `--use_peft`). An unknown key
+is refused with the nearest name. Keys have TRL's names where TRL has one. The text after `=` is used as typed,
+including `#` and colons; put a text that looks like a number in quotes of its own (`run_name='"12"'`).
 
 ```bash
 outdo train --dry-run recipes/arithmetic.yaml num_generations=16
 outdo train recipes/variant_dapo.yaml seed=1
+outdo train --config recipes/variant_dapo.yaml --learning_rate 1e-4 --max_steps 2 --sft_steps 5 --eval_size 4
 ```
 
 The defaults depend on the command:
@@ -38,18 +40,25 @@ The defaults depend on the command:
 | `outdo train model_name_or_path=…`, any other model | the tables below |
 | `outdo train RECIPE.yaml` | the tables below, whatever the model |
 
+Where no batch is set and `num_generations` does not divide the default, the nearest `per_device_train_batch_size`
+that it divides is chosen and reported. A function, `file.py:function` or `module:function`, is searched in the
+working folder first, and then beside the recipe.
+
 The tables' defaults are conservative: 8 answers to one prompt per step, and a learning rate of 1e-6. Set
 `per_device_train_batch_size` and `learning_rate` for your model; `--dry-run` shows the values that a run would use.
 """
 
-OTHER_TRAINERS = """YAML files of TRL and open-r1 run unchanged. Each of their keys is one of ours, translated to one of
-ours, ignored because it does not affect training here, or refused with what to use instead. The run reports what was
-translated and ignored. `bf16: true` becomes `dtype: bfloat16`, `dataset_prompt_column` becomes `columns.prompt`,
-`lr_scheduler_kwargs` sets `min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`, and
-`eval_strategy: "no"` becomes `eval_steps: 0`.
+OTHER_TRAINERS = """YAML files of TRL and open-r1 run unchanged. Each of their keys is one of ours, translated to one
+of ours, ignored because it does not affect training here, or refused with what to use instead. The run reports what
+was translated, and what was ignored and why. `bf16: true` becomes `dtype: bfloat16`, `dataset_prompt_column` becomes
+`columns.prompt`, `lr_scheduler_kwargs` sets `min_lr_rate`, `max_steps: -1` leaves the length to `num_train_epochs`,
+and `eval_strategy: "no"` becomes `eval_steps: 0` and `epoch` becomes `eval_epochs: 1`; `eval_steps` and `save_steps`
+below 1 are shares of `max_steps`, and `max_grad_norm: 0` does not clip.
 
-Keys that are not in the file have our defaults, which are not always theirs: `loss_type` is `grpo` here and `dapo` in
-TRL; `lr_scheduler_type` is `constant` here and `linear` in transformers."""
+Keys that are not in the file have our defaults, which are not always theirs, and the run says so: `loss_type` is
+`grpo` here and `dapo` in TRL; `lr_scheduler_type` is `constant` here and `linear` in transformers; `adv_std` is
+`population` here, and TRL divides by the sample's standard deviation (`adv_std: sample`), plus the same `adv_eps` of
+1e-4."""
 
 
 def key_tables() -> list[str]:

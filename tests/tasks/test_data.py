@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import itertools
 import json
@@ -10,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from outdo.errors import GraderError, TaskError
+from outdo.errors import GraderError, OutdoWarning, RecipeError, TaskError
+from outdo.models.load import Policy
+from outdo.models.tiny import TEMPLATE
 from outdo.recipe.load import load_recipe
 from outdo.rewards.compose import find_rewards
 from outdo.tasks import gsm8k, sources
+from outdo.tasks.curriculum import Curriculum
+from outdo.tasks.lengths import drop_long_prompts, epochs_to_steps
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import Source
 from outdo.tasks.task import Task, find_task, held_out
@@ -45,12 +50,89 @@ def test_sources_give_the_same_prompts(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "dict"))
     (tmp_path / "folder").mkdir()
     lines(tmp_path / "folder" / "train.jsonl", ROWS)
+    _tables(tmp_path)
     assert len(rows_of(plain)) + len(rows_of(plain, "test")) == 40 and 1 <= len(rows_of(plain, "test")) <= 12
-    for name in ("a.jsonl.gz", "a.json", "a.parquet", "saved", "dict", "folder"):
+    for name in ("a.jsonl.gz", "a.json", "lines.json", "a.parquet", "saved", "dict", "folder", *TABLES):
         other = find_task(str(tmp_path / name))
         assert other.finite and other.splits == ("train", "test"), name
         for split in ("train", "test"):
             assert rows_of(other, split) == rows_of(plain, split), name
+
+
+TABLES = ("a.csv", "semicolons.csv", "a.tsv", "parts", "shards", "repository")
+
+
+def _tables(folder: Path) -> None:
+    """The rows as tables, and in folders of several files."""
+    for name, separator in (("a.csv", ","), ("semicolons.csv", ";"), ("a.tsv", "\t")):
+        _csv(folder / name, ROWS, separator)
+    lines(folder / "lines.json", ROWS)
+    for name, files in (
+        ("parts", ("part1.csv", "part2.csv")),
+        ("shards", ("train-00000-of-00002.csv", "train-00001-of-00002.csv")),
+        ("repository/data", ("train-00000-of-00002.csv", "train-00001-of-00002.csv")),
+    ):
+        (folder / name).mkdir(parents=True)
+        for file, rows in zip(files, (ROWS[:15], ROWS[15:]), strict=True):
+            _csv(folder / name / file, rows)
+
+
+def _csv(path: Path, rows: list[dict[str, Any]], separator: str = ",") -> None:
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        table = csv.DictWriter(file, list(rows[0]), delimiter=separator)
+        table.writeheader()
+        table.writerows(rows)
+
+
+def test_table_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('prompt,answer,hint\n"one, ""two""\nthree",1,\n\nfour,2,x\n')
+    assert rows_of(find_task(str(path)), "all") == [
+        ("four", "2", {"hint": "x"}),
+        ('one, "two"\nthree', "1", {"hint": None}),
+    ]
+
+
+def test_tools(tmp_path: Path, policy: Policy) -> None:
+    """A row's tools reach the chat template, as a list or as text, and the prompt's length."""
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+    rows = [{"prompt": "a", "answer": "1", "tools": tools}, {"prompt": "b", "answer": "1", "tools": json.dumps(tools)}]
+    task = find_task(str(lines(tmp_path / "a.jsonl", rows)))
+    prompts = list(task.prompts("all", 0))
+    assert [prompt.meta["tools"] for prompt in prompts] == [tools, tools]
+    with pytest.warns(OutdoWarning, match="no place for them"):
+        plain = policy.renderer.encode(prompts[0])
+    policy.renderer.tokenizer.chat_template = "{% if tools %}{{ tools | tojson }}{% endif %}" + TEMPLATE
+    shown = policy.renderer.decode(policy.renderer.encode(prompts[0]))
+    assert '"name": "add"' in shown and len(policy.renderer.encode(prompts[0])) > len(plain)
+    short = drop_long_prompts(task, lambda each: [len(policy.renderer.encode(p)) for p in each], 500, print)
+    assert len(list(short.prompts("all", 0))) == 2
+    with pytest.raises(TaskError, match="longer than 20 tokens"):
+        drop_long_prompts(task, lambda each: [len(policy.renderer.encode(p)) for p in each], 20, print)
+
+
+def test_curriculum_of_another_task(tmp_path: Path) -> None:
+    easy = lines(tmp_path / "easy.jsonl", ROWS)
+    keys = {"curriculum_dataset_name": str(easy), "curriculum_steps": 2, "num_generations": 2}
+    task = by_recipe(**keys)
+    recipe = load_recipe(None, keys)
+    curriculum = Curriculum(task, recipe)
+    assert all(prompt.text.startswith("q") for prompt in curriculum.draw(5))
+    for _ in range(2):
+        curriculum.observe(0.5)
+    assert not any(prompt.text.startswith("q") for prompt in curriculum.draw(5))
+    with pytest.raises(RecipeError, match="its verifier is countdown"):
+        by_recipe(**{**keys, "curriculum_dataset_name": "countdown"})
+    with pytest.raises(TaskError, match="curriculum_dataset_name"):
+        by_recipe(**{**keys, "curriculum_dataset_name": "none.jsonl"})
+
+
+def test_epochs_between_evaluations(tmp_path: Path) -> None:
+    keys = {"dataset_name": str(lines(tmp_path / "a.jsonl", ROWS)), "eval_epochs": 0.5, "reward_funcs": "numeric"}
+    recipe = load_recipe(None, {**keys, "per_device_train_batch_size": 16, "num_generations": 4})
+    task = task_of(recipe)
+    num_train = len(rows_of(task))
+    assert epochs_to_steps(recipe, task).eval_steps == -(-num_train // 8)
 
 
 def test_own_splits(tmp_path: Path) -> None:
@@ -196,6 +278,16 @@ def test_own_system_prompt_wins(tmp_path: Path) -> None:
         ("a.jsonl.gz", "not gzip", "cannot be read"),
         ("a.parquet", "not parquet", "cannot be read"),
         ("a.jsonl", "", "no prompts"),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "a", "x": {"b": 1, "b": 2}}', "line 2: 'b' is given twice"),
+        ("a.json", '[{"prompt": "a", "prompt": "b"}]', "'prompt' is given twice"),
+        ("a.jsonl", '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}', "line 1: has both"),
+        ("a.jsonl", '{"prompt": "a", "tools": {"name": "add"}}', "line 1: `tools` must be a list"),
+        ("a.jsonl", '{"prompt": "a", "tools": "[1"}', "line 1, tools: not JSON"),
+        ("a.csv", "prompt,answer\na,1\nb,2,3\n", "line 3: has 3 cells"),
+        ("a.csv", "prompt,prompt\na,1\n", "line 1: the column 'prompt' is given twice"),
+        ("a.csv", 'prompt,answer\n"a,1\n', "not a table"),
+        ("a.csv", "question,answer\na,1\n", r"it has question, answer\..* columns\.prompt=NAME"),
+        ("a.csv", "prompt,answer\n", "no prompts"),
     ],
 )
 def test_bad_rows(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -260,9 +352,9 @@ def test_hub_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unsupported_file_type(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("prompt,answer\n1+1,2\n")
-    with pytest.raises(TaskError, match=r"p\.csv: .*\.csv; supported are \.jsonl, .*\.parquet"):
-        find_task(str(tmp_path / "p.csv"))
+    (tmp_path / "p.xlsx").write_text("prompt,answer\n1+1,2\n")
+    with pytest.raises(TaskError, match=r"p\.xlsx: .*\.xlsx; supported are \.jsonl, .*\.parquet"):
+        find_task(str(tmp_path / "p.xlsx"))
 
 
 def test_python_file_without_function(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def fitting_batch(merged: Mapping[str, Any], own: Mapping[str, Any], notify: Cal
     groups allow. Values of another type are left to the schema, which refuses them.
     """
     size = merged.get(SIZE, Recipe.model_fields[SIZE].default)
-    group, times = merged.get("num_generations"), next((merged[key] for key in STEPS if merged.get(key)), 1)
+    group: Any = merged.get("num_generations")
+    times: Any = next((merged[key] for key in STEPS if merged.get(key)), 1)
     given = any(own.get(key) is not None for key in (SIZE, "generation_batch_size"))
     if given or not all(map(_is_count, (size, group, times))):
         return {}

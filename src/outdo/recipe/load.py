@@ -18,8 +18,10 @@ from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
 
 # Keys that may name a function, `file.py:function` or `module:function`.
-CODE_KEYS = ("reward_funcs", "reward_gate", "audit_reward", "dataset_name", "sft_dataset_name", "callbacks")
-CODE_KEYS += ("curriculum_dataset_name",)
+CODE_KEYS = (
+    *("reward_funcs", "reward_gate", "audit_reward", "callbacks"),
+    *("dataset_name", "sft_dataset_name", "curriculum_dataset_name"),
+)
 
 
 def load_recipe(

@@ -110,8 +110,8 @@ def _from_file(path: Path, error: type[Exception]) -> Any:
     if str(root) not in sys.path:
         sys.path.append(str(root))  # last: its files can import each other, and hide no installed package
     if packages:  # its relative imports need its package
-        module = [folder.name for folder in reversed(packages)] + [path.stem] * (path.name != "__init__.py")
-        return importlib.import_module(".".join(module))
+        parts = [folder.name for folder in reversed(packages)] + [path.stem] * (path.name != "__init__.py")
+        return importlib.import_module(".".join(parts))
     key = f"outdo_plugin_{abs(hash(str(path.resolve())))}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)

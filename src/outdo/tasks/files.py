@@ -45,11 +45,13 @@ def _json_lines(path: Path) -> Iterator[Line]:
 
 
 def _json_list(path: Path) -> Iterator[Line]:
-    text = _text(path)
-    if text.lstrip().startswith("{"):  # JSON Lines under the name that the hub's files often have
-        yield from _json_lines(path)
+    try:
+        rows = _load_json(_text(path), str(path))
+    except TaskError as error:
+        if not str(error).endswith("Extra data"):
+            raise
+        yield from _json_lines(path)  # under the name that files of the hub often have
         return
-    rows = _load_json(text, str(path))
     if not isinstance(rows, list):
         raise TaskError(f"{path}: contains a {type(rows).__name__}; a .json data set is a list of objects")
     for number, row in enumerate(rows, 1):
