@@ -127,6 +127,34 @@ def test_user_can_name_the_code(outdo: Outdo, models: Path) -> None:
     assert done.returncode == 0 and "p.jsonl test" in done.stdout and not (models / "ran").exists(), done.stderr
 
 
+def test_another_reward_or_task_of_a_run(outdo: Outdo, models: Path) -> None:
+    """Code of the run is trusted where it, or its file, is named; what is missing is named. Other data gets the run's
+    reward and settings."""
+    (models / "mine.py").write_text(
+        "from outdo import Prompt, task\n"
+        "@task(rewards=[])\n"
+        "def few(split, seed):\n"
+        "    yield from (Prompt(f'{split} {i}', ({'role': 'user', 'content': f'{i}'},), i) for i in range(3))\n"
+        "def half(completions, **columns):\n"
+        "    return [0.5] * len(completions)\n"
+    )
+    make_run(models, dataset_name="mine.py:few", reward_funcs=["mine.py:half"])
+    done = outdo("eval", "run", "--reward", "numeric", "-n", "2", "--samples", "0")
+    assert done.returncode == 2 and "if you trust it, add --task mine.py:few" in done.stderr, done.stderr
+    done = outdo("eval", "run", "--reward", "mine.py:half", "-n", "2", "--samples", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["results"]
+    assert (row["success_rate"], row["reward_mean"], row["judge"]) == (0.0, 0.5, "mine.py:half") and row["entropy_mean"]
+    assert "2 in test" in done.stderr and "no answer gets more than 0.5" in done.stderr
+    (models / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{i}", "answer": i}) + "\n" for i in range(40)))
+    make_run(models, dataset_name="p.jsonl", reward_funcs=["numeric"], temperature=0.5)
+    (models / "q.jsonl").write_text((models / "p.jsonl").read_text())
+    words = ("--task", "q.jsonl", "-n", "2", "--samples", "1", "--pass-threshold", "0")
+    done = outdo("eval", "run", *words)
+    assert done.returncode == 0 and "at temperature 0.5" in done.stdout and "1.000 [" in done.stdout, done.stderr
+    assert "with the run's settings: outdo eval run --task q.jsonl --reward numeric" in done.stderr
+
+
 def test_run_in_stages(outdo: Outdo, models: Path) -> None:
     """The task is that of the stage that the model is from."""
     make_run(models, dataset_name="countdown")

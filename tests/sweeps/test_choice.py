@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outdo.doctor.compare import by_problem
-from outdo.doctor.run_row import advantage_noise, troubles
+from outdo.doctor.run_row import advantage_noise, held_out, troubles
 from outdo.metrics.estimate import t_interval, t_quantile
 from outdo.sweeps.analysis import difference, settings_of
 from outdo.sweeps.choice import choose
@@ -67,6 +67,64 @@ def test_unstable_is_never_picked() -> None:
     halted = row("c", 1, 190, wrong=("halted",), status="halted")
     assert choose(settings_of([row("a", 0, 120), row("c", 0, 190), halted])).name == "a"
     assert choose(settings_of([halted])).name == "" and "c: halted" in choose(settings_of([halted])).why
+
+
+def test_unmeasured_kl_is_no_sanity() -> None:
+    """Without KL a setting is not preferred for its sanity: not in a tie, nor to one that is rejected for its KL."""
+    rows = [row("beta=0", 0, 180, seconds=5.0, kl_mean=None), row("beta=0.1", 0, 179, seconds=9.0)]
+    choice = choose(settings_of(rows))
+    assert choice.name == "beta=0.1" and "the fastest with measured KL is picked" in choice.why
+    clear = [row("beta=0", 0, 190, kl_mean=None), row("beta=0.1", 0, 100)]
+    choice = choose(settings_of(clear))
+    assert choice.name == "beta=0" and "KL not measured" in choice.why
+    past = row("beta=0.01", 0, 195, wrong=("KL 0.3 above 0.1",), kl_mean=0.3)
+    choice = choose(settings_of([*clear, past]))
+    assert choice.name == "beta=0.1" and "beta=0 has 0.950 and is rejected: KL not measured" in choice.why
+    choice = choose(settings_of([clear[0], past]))
+    assert choice.name == "" and "KL not measured in beta=0" in choice.why
+
+
+def split(name: str, right: int, before: int, n: int = 200) -> dict[str, Any]:
+    """A split's part of a row, as `doctor/run_row.py` reads it from evaluations."""
+    rows = [
+        {"step": step, "split": name, "n": n, "success_rate": count / n, "low": 0.0, "high": 1.0, "problems": name}
+        | {"verdicts": "1" * count + "0" * (n - count), "judge": "numeric", "pass@1": 0.3}
+        for step, count in ((0, before), (9, right))
+    ]
+    return held_out(rows)["splits"]
+
+
+def test_other_splits() -> None:
+    """The pick says what became of them, and flags a fall."""
+    rows = [
+        row("a", 0, 190, splits=split("test", 190, 40) | split("ood", 20, 80)),
+        row("b", 0, 100, splits=split("test", 100, 40) | split("ood", 80, 80)),
+    ]
+    choice = choose(settings_of(rows))
+    assert choice.name == "a" and "ood 0.100 [" in choice.why and "but ood fell from 0.40 to 0.10" in choice.why
+    assert settings_of(rows)[1].falls == ()
+
+
+def test_pick_by_reward() -> None:
+    """Where nobody succeeds the mean reward decides, paired by problem."""
+
+    def paid(name: str, reward: float) -> dict[str, Any]:
+        held = {"reward": reward, "reward_low": reward - 0.05, "reward_high": reward + 0.05, "partial": True}
+        return row(name, 0, 0, **held, rewards=[reward + 0.1 * (i % 2) - 0.05 for i in range(200)])
+
+    choice = choose(settings_of([paid("a", 0.2), paid("b", 0.4)]))
+    assert (choice.name, choice.metric, choice.is_noise) == ("b", "reward", False) and "mean reward" in choice.why
+    rows = [paid("a", 0.2), row("b", 0, 10) | {"reward": 0.1, "reward_low": 0.0, "reward_high": 0.2}]
+    assert choose(settings_of(rows)).metric == "success"
+    assert choose(settings_of(rows, "reward")).name == "a"
+
+
+def test_other_judges_are_not_ranked() -> None:
+    rows = [row("a", 0, 100, judge="numeric"), row("b", 0, 190, judge="exact")]
+    choice = choose(settings_of(rows))
+    assert choice.name == "" and "different rewards (numeric, exact)" in choice.why
+    rows = [row("a", 0, 100, judge="score"), row("b", 0, 190, judge="score", pass_threshold=0.5)]
+    assert "different thresholds (pass_threshold 1, 0.5)" in choose(settings_of(rows)).why
 
 
 def test_no_evaluation() -> None:

@@ -87,6 +87,7 @@ def pool(split: str, rows: Sequence[JsonRow]) -> Held | None:
         low, high = wilson(round(success * n), n)
     verdicts = "".join(str(row.get("verdicts") or "") for row in rows)
     rewards = tuple(value for row in rows for value in _rewards(row))
+    reward, reward_low, reward_high = _mean_reward(rows, rewards)
     return Held(
         split,
         rows[0]["step"],
@@ -95,7 +96,9 @@ def pool(split: str, rows: Sequence[JsonRow]) -> Held | None:
         low,
         high,
         dict(_passes(rows)),
-        *_mean_reward(rows, rewards),
+        reward,
+        reward_low,
+        reward_high,
         sampled_reward=_pooled(rows, "sampled_reward_mean"),
         entropy=_pooled(rows, "entropy_mean"),
         problems=" ".join(str(row.get("problems") or "") for row in rows).strip() or None,

@@ -99,7 +99,7 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
 
 def _settings(recipe: Recipe) -> EvalSettings:
     """How a run by this recipe samples the answers of its evaluations; all else is the default."""
-    copied = ("max_completion_length", "temperature", "stop", "pass_threshold")
+    copied = ["max_completion_length", "temperature", "stop", "pass_threshold"]
     copied += LIMITS if recipe.eval_sampling == "rollout" else ()
     return EvalSettings(**{name: _frozen(getattr(recipe, name)) for name in copied})
 

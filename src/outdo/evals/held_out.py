@@ -253,7 +253,7 @@ def summarize(
     values = {k: list(answers.pass_by_problem(k).values()) for k in ks or default_ks(samples)}
     values = {k: each for k, each in values.items() if each}
     limits = {name: getattr(params, name) for name in LIMITS} if params else {}
-    return Evaluation(
+    evaluation = Evaluation(
         split,
         len(success),
         successes / len(success),
@@ -264,9 +264,8 @@ def summarize(
         {k: mean_interval(each) for k, each in values.items()},
         *_by_problem(answers.greedy),
         broken_sampled=sum(len(group.grades) - _counts(group)[0] for group in answers.sampled),
-        **limits,
-        **_reward_numbers(answers),
     )
+    return replace(evaluation, **limits, **_reward_numbers(answers))
 
 
 def _reward_numbers(answers: GradedAnswers) -> dict[str, Any]:

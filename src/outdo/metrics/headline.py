@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 Metric = Literal["success", "reward"]
 FIELDS: dict[Metric, str] = {"success": "success_rate", "reward": "reward_mean"}  # of an evaluation's row
@@ -18,7 +18,7 @@ def deciding_metric(eval_metric: str, rows: Iterable[Mapping[str, Any]]) -> Metr
     known = list(rows)
     if eval_metric in FIELDS:
         is_measured = eval_metric == "success" or any(row.get("reward_mean") is not None for row in known)
-        return cast(Metric, eval_metric) if is_measured else "success"
+        return eval_metric if is_measured else "success"
     succeeds = any(value for row in known for name, value in row.items() if name == "success_rate" or _is_pass(name))
     pays = any(row.get("reward_mean") or row.get("sampled_reward_mean") for row in known)
     return "reward" if pays and not succeeds else "success"

@@ -186,7 +186,7 @@ INSTEAD = {
         "verl's nested recipes are not supported, and its keys have other names here: rollout.n is num_generations, "
         "optim.lr is learning_rate; docs/recipes.md lists the rest",
     ),
-    "test_split_size": "without a test split, 10% of the rows are held out",
+    "test_split_size": "without a test split, eval_fraction of the rows is held out",
     "batch_size": "use generation_batch_size (answers per step), or per_device_train_batch_size x "
     "gradient_accumulation_steps (answers per update)",
     **dict.fromkeys(

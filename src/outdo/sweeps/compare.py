@@ -106,7 +106,7 @@ def _add_split(table: Table, shown: Sequence[Side], split: str, prefix: str) -> 
     """A split's success, sampled success and, with partial credit, reward, each against the first run. The first split
     has no prefix."""
     rows = [side.row["splits"].get(split) or {"passes": {}} for side in shown]
-    measures: list[Metric] = ["success", *(["reward"] if any(row.get("partial") for row in rows) else [])]
+    measures: tuple[Metric, ...] = ("success", "reward") if any(row.get("partial") for row in rows) else ("success",)
     for metric in measures:
         before = "before" if metric == "success" else "reward_before"
         table.add_row(Text(f"{prefix}{metric} [95%]"), *(Text(_interval(row, metric)) for row in rows))

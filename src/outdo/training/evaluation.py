@@ -40,8 +40,9 @@ class Evaluator:
         self._warned |= {one.split for one in new}
         splits = self.splits | self.final_splits
         lines = [few_problems(new)]
-        for one in new if self.rewards else ():
-            if line := unreachable_success(one, self.rewards, splits.get(one.split, ())):
+        for one in new:
+            line = unreachable_success(one, self.rewards, splits.get(one.split, ())) if self.rewards else ""
+            if line:
                 self.unreachable.add(one.split)
                 lines.append(line)
         return list(dict.fromkeys(filter(None, lines)))
