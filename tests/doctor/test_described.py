@@ -86,6 +86,10 @@ CASES: dict[str, tuple[str, Callable[[], History]]] = {
     "cold": ("no_signal", lambda: run(70, 0.01, **moving(70, 0.375, informative=0.004, adv_std=0.01))),
     "advantages vanish": ("no_signal", lambda: run(80, reward_mean=0.4, adv_std=line(80, 1.0, 0.02, 0.01))),
     "advantages alone": ("no_signal", lambda: run(80, adv_std=line(80, 0.9, 0.1, 0.01))),
+    "cold, and it drifts": (
+        "no_signal",
+        lambda: run(70, 0.01, **moving(70, 0.375, informative=0.004, kl_mean=line(70, 0.0, 0.2))),
+    ),
     "slow swings": ("unstable", lambda: run(200, 0.05, **moving(200, waves(200, 40)))),
     "fast swings": ("unstable", lambda: run(120, 0.05, **moving(120, waves(120, 6)))),
     "every other step": ("unstable", lambda: run(60, 0.05, **moving(60, 0.4 + 0.2 * (np.arange(60) % 2)))),
