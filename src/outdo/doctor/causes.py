@@ -16,6 +16,9 @@ STALLED = ("noisy_advantage", "steps_too_small")  # reported where nothing else 
 DEAD = ("dead_all_wrong", "no_signal")
 WORSE = ("overfit", "ood_loss")  # held-out success falls with anything that breaks the policy
 LONGER = ("truncation", "thinking_tax")
+MOVED = ("kl_blowup", "steps_too_big", "not_finite")
+AT_ONCE = 2  # updates
+SLACK = 3  # steps by which onsets may be off
 
 # A cause -> its effects.
 EFFECTS: dict[str, tuple[str, ...]] = {
@@ -65,6 +68,8 @@ def _reached(cause: str, pairs: Mapping[str, set[str]], findings: Mapping[str, F
 def _effects(cause: str, findings: Mapping[str, Finding], history: History) -> set[str]:
     """The effects of a cause in this run. Where two rules see one failure, the curves decide which is the cause."""
     effects = set(EFFECTS.get(cause, ())) & findings.keys()
+    if cause in MOVED and "no_signal" in effects and findings["no_signal"].step < findings[cause].step - SLACK:
+        effects.discard("no_signal")  # it was there before: sampling that is too cold, say
     for first, second in _decided(findings, history):
         if cause == first:
             effects.add(second)
@@ -78,11 +83,12 @@ def _decided(findings: Mapping[str, Finding], history: History) -> list[tuple[st
     codes, decided = findings.keys(), []
     if {"reward_hacking", "thinking_tax"} <= codes and reward.is_much_longer(history):
         decided.append(("thinking_tax", "reward_hacking"))  # length is rewarded
-    if "steps_too_big" in codes and not stability.large_updates(history)[0] and not stability.first_updates(history):
-        # Only the fall of success is seen, and each of these explains it.
-        if "kl_blowup" in codes:
+    if "steps_too_big" in codes and not stability.large_updates(history)[0]:
+        # Only the loss of success is seen, and each of these explains it, unless it was lost at once.
+        lost = stability.first_updates(history)
+        if "kl_blowup" in codes and (lost is None or lost[0] > AT_ONCE):
             decided.append(("kl_blowup", "steps_too_big"))
-        if "unstable" in codes:
+        if "unstable" in codes and not lost:
             decided.append(("unstable", "steps_too_big"))
         if "truncation" in codes and not stability.has_diverged(history):
             decided.append(("truncation", "steps_too_big"))
