@@ -3,14 +3,16 @@
     python examples/one_file.py                       SFT, then GRPO with a reward; about a minute on a laptop
     python examples/one_file.py --mode eval           SFT, then only evaluation
     python examples/one_file.py --reward dense        partial credit, digit by digit
-    python examples/one_file.py --reward hackable     a reward with a loophole
+    python examples/one_file.py --reward hackable --forgets 0.65 --hedges 0.35      a reward with a loophole
+    python examples/one_file.py > log.jsonl; outdo doctor log.jsonl                 a diagnosis of its signals
 
-What it shows. SFT first trains a small transformer on careless demonstrations: they add two numbers, mostly forget to
-carry, and often write two guesses instead of one answer. Then GRPO samples a group of answers to each problem, scores
-each answer with a program, and makes those more likely that score above their group's mean. No answer key, no critic.
+What it shows. SFT first trains a small transformer on careless demonstrations: they add two numbers, forget to carry,
+and sometimes write two guesses instead of one answer. Then GRPO samples a group of answers to each problem, scores each
+answer with a program, and makes those more likely that score above their group's mean. No answer key, no critic. It
+prints a JSON line for each step, with outdo's names of the signals.
 
 What you should see.
-    exact       success on problems never trained on rises from about 0.3 to above 0.95.
+    exact       success on problems never trained on rises from about 0.7 to above 0.95; KL stays below 0.1.
     dense       the same; its reward starts higher, because a wrong answer often has a right digit.
     hackable    the reward rises above 0.95 and success falls to about 0.1: this reward pays for the right number
                 anywhere in the text, so the model lists guesses. Judged by the reward alone, it learns to add.
@@ -25,6 +27,7 @@ Axes: N = P prompts x G answers each, adjacent; B rows; T answer tokens; L all t
 import argparse
 import copy
 import hashlib
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -54,7 +57,7 @@ TRAIN = [problem for problem in PROBLEMS if not is_held_out(problem)]
 HELD_OUT = [problem for problem in PROBLEMS if is_held_out(problem)]
 
 
-def demonstrate(problem: Problem, rng: random.Random, forgets: float = 0.65, hedges: float = 0.35) -> str:
+def demonstrate(problem: Problem, rng: random.Random, forgets: float = 0.2, hedges: float = 0.1) -> str:
     """A careless demonstration: for 57+68 it is 15 without the carries, 125 with them, or both guesses."""
     a, b = problem
     right, careless = str(a + b), str((a // 10 + b // 10) % 10 * 10 + (a + b) % 10)
@@ -118,9 +121,9 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(x_BLD)))
 
 
-def answer_logprobs(model: nn.Module, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
+def answer_logprobs(model: nn.Module, tokens_BL: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the answers' tokens, and the entropy at each of them, both [B, T]."""
-    all_BTV = model(tokens_BL[:, :-1])[:, PROMPT_LEN - 1 :].log_softmax(-1)
+    all_BTV = (model(tokens_BL[:, :-1])[:, PROMPT_LEN - 1 :] / temperature).log_softmax(-1)
     logprobs_BT = all_BTV.gather(-1, tokens_BL[:, PROMPT_LEN:, None])[..., 0]
     return logprobs_BT, -(all_BTV.exp() * all_BTV).sum(-1).detach()
 
@@ -136,13 +139,20 @@ class Samples:
 
 
 @torch.no_grad()
-def sample(model: nn.Module, problems: Sequence[Problem], group_size: int = 1, greedy: bool = False) -> Samples:
-    """`group_size` answers to each problem, adjacent."""
+def sample(
+    model: nn.Module,
+    problems: Sequence[Problem],
+    group_size: int = 1,
+    greedy: bool = False,
+    temperature: float = 1.0,
+    length: int = ANSWER_LEN,
+) -> Samples:
+    """`group_size` answers of at most `length` tokens to each problem, adjacent."""
     repeated = [problem for problem in problems for _ in range(group_size)]
     tokens_BL, open_B1 = encode(repeated), torch.ones(len(repeated), 1, dtype=torch.bool)
     masks, logprobs = [], []
-    while open_B1.any() and len(masks) < ANSWER_LEN:
-        logprobs_BV = model(tokens_BL)[:, -1].log_softmax(-1)
+    while open_B1.any() and len(masks) < length:
+        logprobs_BV = (model(tokens_BL)[:, -1] / temperature).log_softmax(-1)
         next_B1 = logprobs_BV.argmax(-1, keepdim=True) if greedy else logprobs_BV.exp().multinomial(1)
         tokens_BL = torch.cat([tokens_BL, next_B1], dim=1)
         logprobs.append(logprobs_BV.gather(1, next_B1))
@@ -183,35 +193,42 @@ def grpo_loss(
     ref_logprobs_BT: Tensor,
     epsilon: float = 0.2,
     beta: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """The loss, and the mean KL per token. No row of the mask may be empty.
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss, and means over tokens: KL, and the share that is clipped. No row of the mask may be empty.
 
     A token whose ratio has moved by `epsilon` in the direction of its advantage has no gradient, which limits how far
     one batch moves the policy. Tokens that moved the other way keep their gradient, because of the minimum.
     """
     ratio_BT = (logprobs_BT - old_logprobs_BT.detach()).exp()
     bounded_BT = ratio_BT.clamp(1 - epsilon, 1 + epsilon)
-    gain_BT = torch.minimum(ratio_BT * advantages_B[:, None], bounded_BT * advantages_B[:, None])
+    free_BT, clipped_BT = ratio_BT * advantages_B[:, None], bounded_BT * advantages_B[:, None]
+    gain_BT = torch.minimum(free_BT, clipped_BT)
     kl_BT = k3_kl(logprobs_BT, ref_logprobs_BT)
     loss_B = ((beta * kl_BT - gain_BT) * mask_BT).sum(1) / mask_BT.sum(1)  # every answer weighs the same, long or short
-    return loss_B.mean(), (kl_BT * mask_BT).sum().detach() / mask_BT.sum()
+    return loss_B.mean(), {"kl": token_mean(kl_BT, mask_BT), "clipfrac": token_mean(clipped_BT < free_BT, mask_BT)}
+
+
+def token_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    return (values_BT * mask_BT).sum().detach() / mask_BT.sum()
 
 
 # --- Warm-up, training, evaluation ----------------------------------------------------------------------------------
-def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    """One step. Returns the norm of the gradient."""
     optimizer.zero_grad()
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    return norm
 
 
-def warm_up(model: nn.Module, rng: random.Random, steps: int, batch_size: int = 64, lr: float = 8e-3) -> None:
+def warm_up(model: nn.Module, rng: random.Random, args: argparse.Namespace, lr: float = 8e-3) -> None:
     """SFT, in place; the loss covers only the answer's tokens and one end token."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / steps)
-        problems = rng.choices(TRAIN, k=batch_size)
-        answers = [demonstrate(problem, rng) for problem in problems]
+    for step in range(args.warmup):
+        optimizer.param_groups[0]["lr"] = lr * min(1, (step + 1) / 20) * (1 - step / args.warmup)
+        problems = rng.choices(TRAIN, k=64)
+        answers = [demonstrate(problem, rng, args.forgets, args.hedges) for problem in problems]
         logprobs_BT, _ = answer_logprobs(model, encode(problems, answers))
         mask_BT = torch.arange(ANSWER_LEN) <= torch.tensor([[len(answer)] for answer in answers])
         descend(model, optimizer, -logprobs_BT[mask_BT].mean())
@@ -220,33 +237,55 @@ def warm_up(model: nn.Module, rng: random.Random, steps: int, batch_size: int = 
 def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> None:
     """GRPO, in place: sample groups, score the answers, compute advantages, make a few small updates, repeat."""
     reference = copy.deepcopy(model).requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
+    limits = {"temperature": args.temperature, "length": args.length}
     for step in range(1, args.steps + 1):
-        samples = sample(model, rng.choices(TRAIN, k=args.prompts), args.group_size)
+        samples = sample(model, rng.choices(TRAIN, k=args.prompts), args.group_size, **limits)
         old_NT, mask_NT, rewards_N = samples.logprobs_BT, samples.mask_BT, score(REWARDS[args.reward], samples)
         advantages_N = group_advantages(rewards_N, args.group_size)
-        ref_NT, _ = answer_logprobs(reference, samples.tokens_BL)
+        ref_NT, _ = answer_logprobs(reference, samples.tokens_BL, args.temperature)
         for _ in range(args.epochs):  # in the first the ratio is 1; the clip matters from the second on
-            new_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL)
-            loss, kl = grpo_loss(new_NT, old_NT, advantages_N, mask_NT, ref_logprobs_BT=ref_NT, beta=args.beta)
-            descend(model, optimizer, loss)
-        if step % 10 == 0 or step in (1, args.steps):
-            entropy = (entropy_NT * mask_NT).sum() / mask_NT.sum()
-            informative = advantages_N.view(-1, args.group_size).any(1).float().mean()
-            line = f"reward {rewards_N.mean():.3f}  success {score(exact, samples).mean():.3f}  kl {kl:.3f}"
-            line += f"  entropy {entropy:.3f}  informative {informative:.2f}"
-            print(f"step {step:3d}/{args.steps}  {line}", flush=True)
+            new_NT, entropy_NT = answer_logprobs(model, samples.tokens_BL, args.temperature)
+            bounds = {"epsilon": args.epsilon, "beta": args.beta}
+            loss, stats = grpo_loss(new_NT, old_NT, advantages_N, mask_NT, ref_logprobs_BT=ref_NT, **bounds)
+            norm = descend(model, optimizer, loss)
+        row = {
+            "reward_mean": rewards_N.mean(),
+            "success_rate": score(exact, samples).mean(),
+            "kl_mean": stats["kl"],
+            "entropy_mean": token_mean(entropy_NT, mask_NT),
+            "clipfrac": stats["clipfrac"],
+            "informative": advantages_N.view(-1, args.group_size).any(1).float().mean(),
+            "adv_std": advantages_N.std(correction=0),
+            "group_diversity": diversity(samples.texts, args.group_size),
+            "len_mean": mask_NT.sum(1).mean(),
+            "loss": loss,
+            "grad_norm": norm,
+        }
+        rounded = {name: round(float(value), 4) for name, value in row.items()}
+        print(json.dumps({"step": step, **rounded, "lr": args.lr, "beta": args.beta}), flush=True)
 
 
-def evaluate(model: nn.Module, reward: Reward) -> dict[str, str]:
-    """On all held-out problems: the reward that is trained on, success, and a few sampled answers."""
-    greedy, sampled = sample(model, HELD_OUT, greedy=True), sample(model, HELD_OUT)
+def diversity(texts: Sequence[str], group_size: int) -> float:
+    """The share of answers that differ within their group, over all groups."""
+    groups = [texts[i : i + group_size] for i in range(0, len(texts), group_size)]
+    return sum(len(set(group)) for group in groups) / len(texts)
+
+
+def evaluate(model: nn.Module, args: argparse.Namespace) -> dict[str, str]:
+    """On all held-out problems: the reward that is trained on, success, entropy, and a few sampled answers."""
+    limits = {"temperature": args.temperature, "length": args.length}
+    greedy, sampled = sample(model, HELD_OUT, greedy=True, **limits), sample(model, HELD_OUT, **limits)
     shown = {f"{a}+{b}": text for (a, b), text in zip(HELD_OUT[::150], sampled.texts[::150], strict=True)}
-    return {
-        "reward, sampled": f"{score(reward, sampled).mean():.3f}",
-        "success, sampled": f"{score(exact, sampled).mean():.3f}",
-        "success, greedy": f"{score(exact, greedy).mean():.3f}",
-    } | shown
+    with torch.no_grad():
+        _, entropy_BT = answer_logprobs(model, sampled.tokens_BL, args.temperature)
+    numbers = {
+        "reward, sampled": score(REWARDS[args.reward], sampled).mean(),
+        "success, sampled": score(exact, sampled).mean(),
+        "success, greedy": score(exact, greedy).mean(),
+        "entropy": token_mean(entropy_BT, sampled.mask_BT),
+    }
+    return {name: f"{value:.3f}" for name, value in numbers.items()} | shown
 
 
 def main() -> None:
@@ -254,25 +293,37 @@ def main() -> None:
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
     parser.add_argument("--reward", choices=tuple(REWARDS), default="exact")
     parser.add_argument("--warmup", type=int, default=800, help="steps of SFT")
-    parser.add_argument("--steps", type=int, default=100, help="steps of GRPO")
+    parser.add_argument("--forgets", type=float, default=0.2, help="share of demonstrations that forget to carry")
+    parser.add_argument("--hedges", type=float, default=0.1, help="share of demonstrations with two guesses")
+    parser.add_argument("--steps", type=int, default=60, help="steps of GRPO")
     parser.add_argument("--prompts", type=int, default=32, help="problems per step")
     parser.add_argument("--group-size", type=int, default=8, help="answers per problem")
     parser.add_argument("--epochs", type=int, default=2, help="updates per batch of answers")
-    parser.add_argument("--beta", type=float, default=0.01, help="coefficient of the KL to the model after the warm-up")
+    parser.add_argument("--lr", type=float, default=2e-4, help="learning rate of GRPO")
+    parser.add_argument(
+        "--epsilon", type=float, default=0.2, help="the ratio is clipped at 1 - epsilon and 1 + epsilon"
+    )
+    parser.add_argument("--beta", type=float, default=0.05, help="coefficient of the KL to the model after the warm-up")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of sampling, and of the policy that is trained")
+    parser.add_argument("--length", type=int, default=ANSWER_LEN, help="tokens per answer")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.warmup < 0 or args.group_size < 2 or min(args.steps, args.prompts, args.epochs) < 1:
         parser.error("--group-size must be 2 or more, --warmup 0 or more, --steps, --prompts and --epochs 1 or more")
+    if min(args.temperature, args.epsilon, args.lr) <= 0 or args.beta < 0:
+        parser.error("--temperature, --epsilon and --lr must be above 0, --beta 0 or more")
+    if not 1 <= args.length <= ANSWER_LEN or not 0 <= args.forgets <= 1 or not 0 <= args.hedges <= 1:
+        parser.error(f"--length must be from 1 to {ANSWER_LEN}, --forgets and --hedges from 0 to 1")
 
     torch.set_num_threads(1)  # at this size threads cost more than they gain
     torch.manual_seed(args.seed)
     model, rng, start = Transformer(), random.Random(args.seed), time.perf_counter()
     print(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps", flush=True)
-    warm_up(model, rng, args.warmup)
-    before = after = evaluate(model, REWARDS[args.reward])
+    warm_up(model, rng, args)
+    before = after = evaluate(model, args)
     if args.mode == "train":
         train(model, rng, args)
-        after = evaluate(model, REWARDS[args.reward])
+        after = evaluate(model, args)
     print(f"held out, --reward {args.reward}{', before -> after' if args.mode == 'train' else ''}")
     for name, value in before.items():
         print(f"  {name:18}" + (f"{value:8} -> {after[name]}" if args.mode == "train" else value))

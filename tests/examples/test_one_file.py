@@ -16,8 +16,13 @@ import torch
 from torch.testing import assert_close
 
 from outdo import group_advantages, grpo_loss, k3_kl
+from outdo.doctor.read import read_history
 
 PATH = Path(__file__).resolve().parents[2] / "examples" / "one_file.py"
+CATALOGUED = (
+    *("reward_mean", "success_rate", "kl_mean", "entropy_mean", "clipfrac", "informative", "adv_std"),
+    *("group_diversity", "len_mean", "loss", "grad_norm", "lr", "beta"),
+)
 TINY = ("--warmup", "2", "--prompts", "2", "--group-size", "2")
 
 
@@ -111,7 +116,7 @@ def test_kl_and_its_gradient_equal_the_librarys(size):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_loss_and_its_gradient_equal_the_librarys(seed, epsilon, beta):
     batch = random_batch(seed)
-    losses, kls, gradients = [], [], []
+    losses, stats, gradients = [], [], []
     for function in (one_file.grpo_loss, grpo_loss):
         leaf, old = batch["new"].clone().requires_grad_(), batch["old"].clone().requires_grad_()
         loss, extra = function(
@@ -124,12 +129,13 @@ def test_loss_and_its_gradient_equal_the_librarys(seed, epsilon, beta):
             beta=beta,
         )
         losses.append(loss)
-        kls.append(extra["kl"] if isinstance(extra, dict) else extra)
+        stats.append({name: extra[name] for name in ("kl", "clipfrac")})
         by_leaf, by_old = torch.autograd.grad(loss, [leaf, old], allow_unused=True)
         assert by_old is None, "the old policy is a constant"
         gradients.append(by_leaf)
     assert_close(*losses)
-    assert_close(*kls)
+    assert_close(*stats)
+    assert stats[0]["clipfrac"] > 0
     assert_close(*gradients)
 
     ratio, mask = (batch["new"] - batch["old"]).exp(), batch["mask"].bool()
@@ -168,7 +174,7 @@ def test_demonstrations_are_often_wrong_and_sometimes_right():
     rng = random.Random(0)
     answers = [one_file.demonstrate((57, 68), rng) for _ in range(2000)]
     assert set(answers) == {"15", "125", "15,125", "125,15"}
-    assert 0.15 < answers.count("125") / 2000 < 0.3
+    assert 0.6 < answers.count("125") / 2000 < 0.8
 
 
 def test_samples_are_masked_after_their_end_and_remember_their_logprobs():
@@ -194,21 +200,39 @@ def test_answers_are_encoded_ones_first():
 def test_eval_measures_and_does_not_train():
     done = run("--mode", "eval", *TINY)
     assert done.returncode == 0, done.stderr
-    for name in ("reward, sampled", "success, sampled", "success, greedy"):
+    for name in ("reward, sampled", "success, sampled", "success, greedy", "entropy"):
         assert re.search(rf"^  {name} +[01]\.\d{{3}} *$", done.stdout, re.MULTILINE), done.stdout
-    assert "step " not in done.stdout and "->" not in done.stdout
+    assert "kl_mean" not in done.stdout and "->" not in done.stdout
 
 
-@pytest.mark.slow
-def test_train_prints_its_signals_and_before_and_after():
-    done = run("--mode", "train", "--steps", "2", "--reward", "hackable", *TINY)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("step")]
-    assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
-    for line in lines:
-        assert re.findall(r"(\w+) \d\.\d+", line) == ["reward", "success", "kl", "entropy", "informative"]
-    assert "--reward hackable, before -> after" in done.stdout
-    assert re.search(r"^  success, greedy +[01]\.\d{3} +-> [01]\.\d{3}$", done.stdout, re.MULTILINE), done.stdout
+def test_temperature_and_length():
+    torch.manual_seed(0)
+    model, problems = one_file.Transformer(), one_file.TRAIN[:5]
+    short = one_file.sample(model, problems, group_size=6, temperature=0.5, length=3)
+    assert short.mask_BT.shape[1] <= 3 and max(map(len, short.texts)) <= 3
+    logprobs_BT, cool_BT = one_file.answer_logprobs(model, short.tokens_BL, temperature=0.5)
+    assert_close(short.logprobs_BT, logprobs_BT, rtol=1e-4, atol=1e-5)
+    assert (cool_BT < one_file.answer_logprobs(model, short.tokens_BL)[1]).all()
+
+
+def test_diversity_is_within_groups():
+    assert one_file.diversity(["1", "1", "2", "3"], 2) == 0.75
+    assert one_file.diversity(["1", "2", "1", "2"], 2) == 1.0
+
+
+def test_train_prints_rows_that_the_doctor_reads(monkeypatch, capsys, tmp_path):
+    words = ["--steps", "3", "--reward", "hackable", "--epsilon", "0.1", "--temperature", "0.9", "--length", "6", *TINY]
+    monkeypatch.setattr(sys, "argv", ["one_file.py", *words])
+    one_file.main()
+    out = capsys.readouterr().out
+    (tmp_path / "log.jsonl").write_text(out)
+    history = read_history(tmp_path / "log.jsonl")
+    assert list(history["step"]) == [1, 2, 3]
+    for name in CATALOGUED:
+        assert history.has(name, least=3), name
+    assert "--reward hackable, before -> after" in out
+    assert re.search(r"^  success, greedy +[01]\.\d{3} +-> [01]\.\d{3}$", out, re.MULTILINE), out
+    assert re.search(r"^  entropy +\d\.\d{3} +-> \d\.\d{3}$", out, re.MULTILINE), out
 
 
 def test_an_unknown_reward_is_refused():
@@ -218,7 +242,11 @@ def test_an_unknown_reward_is_refused():
 
 
 @pytest.mark.parametrize(
-    "words", [("--group-size", "1"), ("--warmup", "-1"), ("--steps", "0"), ("--prompts", "0"), ("--epochs", "0")]
+    "words",
+    [
+        *(("--group-size", "1"), ("--warmup", "-1"), ("--steps", "0"), ("--prompts", "0"), ("--epochs", "0")),
+        *(("--epsilon", "0"), ("--temperature", "0"), ("--length", "9"), ("--length", "0"), ("--hedges", "2")),
+    ],
 )
 def test_impossible_numbers_are_refused(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["one_file.py", *words])
