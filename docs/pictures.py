@@ -1,4 +1,4 @@
-"""Makes docs/images/dash-*.png: trains short real runs, opens them in the dashboard, and takes pictures: `make pictures`.
+"""Makes docs/images/dash-*.png: trains short runs, opens them in the dashboard and takes pictures (`make pictures`).
 
 `python docs/pictures.py FOLDER` keeps the runs there and uses those that exist, so that pictures can be taken again. It
 needs chromium and the development packages (playwright, Pillow).

@@ -20,7 +20,8 @@ MAX_PROMPT_CHARS = 300
 def all_changes(folders: Sequence[Path]) -> tuple[list[Changes], list[str]]:
     """Every run against the first, or one run's last evaluation against its first, by split; and why some are missing.
     Only splits that both have are compared."""
-    first, others = folders[0], list(folders[1:]) or [None]
+    first = folders[0]
+    others: Sequence[Path | None] = folders[1:] or [None]
     splits = evaluations(first, list(read_evals(first, [])))
     found, missing = list[Changes](), list[str]()
     if not splits:
