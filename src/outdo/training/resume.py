@@ -147,7 +147,7 @@ def after_halt(manifest: Manifest, recipe: Recipe) -> tuple[int | None, list[str
         return None, []
     now, keys, onset = recipe.model_dump(mode="json"), halted.get("keys") or [], halted.get("onset")
     if onset is not None and changes(manifest.recipe, now):
-        return max(0, onset - 1), [f"halted before: it resumes from before step {onset}, where it went wrong"]
+        return max(0, onset - 2), [f"halted before: it resumes from before step {onset}, where it went wrong"]
     is_changed = any(manifest.recipe.get(key) != now.get(key) for key in keys)
     if is_changed or (onset is not None and recipe.doctor != manifest.recipe.get("doctor")):
         return None, []

@@ -196,9 +196,8 @@ class TrainingRun(Generic[L]):
 
     def keep_from_before(self, step: int) -> Path | None:
         """The newest checkpoint of the policy before it sampled that step's answers. It is kept from here on."""
-        saved = [
-            each for each in checkpoint.existing(self.writer.checkpoints) if checkpoint.step_of(each) < max(step, 1)
-        ]
+        folders = checkpoint.existing(self.writer.checkpoints)
+        saved = [each for each in folders if checkpoint.step_of(each) < max(step - 1, 1)]
         if saved:
             self.checkpointer.protected.add(checkpoint.step_of(saved[-1]))
         return saved[-1] if saved else None

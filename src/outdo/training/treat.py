@@ -97,7 +97,7 @@ def treat(
     manifest = read_manifest(folder)
     checkpoints = folder / layout.CHECKPOINTS
     from_start = finding.change.key in START_KEYS
-    saved = None if from_start else checkpoint.newest_valid(checkpoints, at_most=finding.step - 1)
+    saved = None if from_start else checkpoint.newest_valid(checkpoints, at_most=max(0, finding.step - 2))
     start = checkpoint.step_of(saved) if saved else 0
     last = start + steps if saved and steps else finding.step + (steps or finding.expect.steps)
     keys = _keys(manifest, finding.change, finding.expect, last)
