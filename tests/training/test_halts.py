@@ -63,7 +63,7 @@ def collapsed(history: History) -> list[Finding]:
         return []
     change = Change("learning_rate", 1e-3, 1e-4)
     evidence = (Evidence("reward_mean", 0.5, 0.0),)
-    return [Finding("entropy_collapse", "critical", 3, evidence, change, unrecoverable=True)]
+    return [Finding("entropy_collapse", "critical", 4, evidence, change, unrecoverable=True)]
 
 
 def test_a_collapse_halts_and_resumes_from_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
