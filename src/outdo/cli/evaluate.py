@@ -175,6 +175,8 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
         return plan
     _refuse_code(model, recipe, overrides, given)
     plans = narrow_plans(plans_from_recipe(recipe, evaluated_splits(recipe)), tasks)
+    if "reward_funcs" in given:
+        plans = [replace(plan, reward=next(iter(overrides.reward_funcs), None)) for plan in plans]
     commands = [format_eval_command(plan, model) for plan in plans]
     if len(plans) > 1:
         raise RecipeError("\n  ".join([f"{model} was trained on several tasks; use one of these:", *commands]))
