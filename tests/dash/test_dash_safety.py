@@ -222,6 +222,30 @@ def test_corrupt_files_are_answered(tmp_path: Path, serve: Serve) -> None:
     assert "not groups" in served.get("groups", run="texts", step=0)["trouble"][0]
 
 
+def test_corrupt_held_out_answers(tmp_path: Path, serve: Serve) -> None:
+    for name in ("odd", "pipe", "link"):
+        make_run(tmp_path / name, steps=2)
+    folder = tmp_path / "odd" / "held_out"
+    odd = {"split": "test", "key": "a", "text": "t" * 10**6, "cut": [5, 10**30], "reward": "x", "verdict": {"a": 1}}
+    append(folder / "step-000002.jsonl", b"{broken\n", odd, {"split": "test", "key": [1], "text": 7, "cut": "x"})
+    append(folder / "step-000000.jsonl", {"split": "test", "key": "a", "text": "\ud800"}, {"split": "test", "key": [1]})
+    append(
+        folder / "problems.jsonl", {"split": "test", "key": "a", "messages": [3, {"content": {}}], "answer": 10**400}
+    )
+    append(tmp_path / "odd" / "evals.jsonl", {"step": 2.5, "split": "test"}, {"step": 10**30, "split": "test"})
+    paths = [tmp_path / name / "held_out" / "step-000002.jsonl" for name in ("pipe", "link")]
+    for path, make in zip(paths, (os.mkfifo, lambda path: path.symlink_to("/etc/passwd")), strict=True):
+        path.unlink()
+        make(path)
+    served = serve(tmp_path)
+    page = served.get("answers", run="odd")
+    assert page["changes"]["counts"]["gained"] == 2 and page["trouble"], "what is valid is shown"
+    assert max(len(each["after"]["text"]) for each in page["changes"]["changes"]) <= 20_000
+    assert served.get("answers", run="pipe")["changes"]["after"]["step"] == 0, "a pipe is not read"
+    link = served.raw("/api/answers?run=link")
+    assert link.status == 200 and b"root:" not in link.body and "leads out" in link.json["trouble"][0]
+
+
 def test_undecodable_folder_names(tmp_path: Path, serve: Serve) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xffns"))
     make_run(root, steps=1)

@@ -19,6 +19,7 @@ from outdo.evals.held_out import Evaluation, evaluate_prompts
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.runs.files import is_locked
+from outdo.runs.held_out import read_answers
 from outdo.runs.manifest import read_manifest
 from outdo.runs.reader import read_rows
 from outdo.runs.writer import RunWriter
@@ -191,6 +192,9 @@ def test_a_model_is_measured_once_also_where_it_ends_one_stage_and_begins_the_ne
     sft, grpo, again, last = (run / name for name in ("01-sft", "02-grpo", "04-sft", "05-grpo"))
     assert rows_at(grpo, 0) == rows_at(sft, -1) != rows_at(sft, 0)
     assert rows_at(again, 0) == rows_at(sft, 0)
+    points = (sft, list(read_answers(sft))[-1]["step"]), (grpo, 0)
+    answers = [{row["key"]: row["text"] for row in read_answers(*point)} for point in points]
+    assert answers[0] == answers[1] and len(answers[0]) == 4, "the answers are carried over too"
     assert [row["n"] for row in rows_at(last, 0)] == [3]
     assert [row["n"] for row in rows_at(again, -1)] == [4] and "pass@2" in rows_at(grpo, 0)[0]
     assert said.getvalue().count("carried over from 01-sft: ") == 2 == said.getvalue().count("carried over")
