@@ -134,7 +134,7 @@ def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None
                 (shutil.copytree if (folder / name).is_dir() else shutil.copy)(folder / name, copy / name)
     recipe = {**manifest.recipe, "output_dir": str(copy)}
     why = f"copied from {folder} to be treated"
-    write_manifest(copy, manifest.updated(recipe=recipe, status="stopped", why=why, treats=str(folder)))
+    write_manifest(copy, manifest.updated(recipe=recipe, status="stopped", why=why, treats=str(folder), halted=None))
 
 
 def _judged(history: History, finding: Finding, expect: Expect, folder: Path, start: int) -> Treatment:
