@@ -69,7 +69,10 @@ def test_ablation_recipes(name: str) -> None:
     [
         (["betta=0,1"], "cell betta=0: unknown key 'betta': did you mean 'beta'?"),
         (["beta=0,-1"], "cell beta=-1: beta=-1: input should be greater"),
-        (["num_generations=8,12"], "cell num_generations=12: num_generations=12 does not divide"),
+        (
+            ["num_generations=8,12", "per_device_train_batch_size=128"],
+            "cell num_generations=12: num_generations=12 does not divide",
+        ),
         (["beta=0,0.0"], "are identical"),
         (["beta=0", "seed=1"], "nothing varies"),
         (["beta=0,", "seed=1,2"], "is empty"),
@@ -122,3 +125,11 @@ def test_new_recipe_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Recipe, "model_dump", with_one_more)
     assert sweep.fingerprint == before and read_sweep(None, ["beta=0,0.06"]).fingerprint != before
+
+
+def test_recipe_with_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("output_dir: out\nrun_name: mine\n")
+    notes: list[str] = []
+    sweep = read_sweep(str(tmp_path / "r.yaml"), ["beta=0,0.1"], notes.append)
+    assert all(cell.recipe.output_dir is None and cell.recipe.run_name is None for cell in sweep.cells)
+    assert sum("ignored, because" in line for line in notes) == 2
