@@ -12,7 +12,7 @@ answer with a program, and makes those more likely that score above their group'
 prints a JSON line for each step, with outdo's names of the signals.
 
 What you should see.
-    exact       success on problems never trained on rises from about 0.7 to above 0.95; KL stays below 0.1.
+    exact       success on problems never trained on rises from about 0.75 to about 0.95, with a KL of about 0.05.
     dense       the same; its reward starts higher, because a wrong answer often has a right digit.
     hackable    the reward rises above 0.95 and success falls to about 0.1: this reward pays for the right number
                 anywhere in the text, so the model lists guesses. Judged by the reward alone, it learns to add.

@@ -201,7 +201,7 @@ def test_eval_measures_and_does_not_train():
     done = run("--mode", "eval", *TINY)
     assert done.returncode == 0, done.stderr
     for name in ("reward, sampled", "success, sampled", "success, greedy", "entropy"):
-        assert re.search(rf"^  {name} +[01]\.\d{{3}} *$", done.stderr, re.MULTILINE), done.stderr
+        assert re.search(rf"^  {name} +\d\.\d{{3}} *$", done.stderr, re.MULTILINE), done.stderr
     assert not done.stdout and "->" not in done.stderr
 
 
