@@ -12,7 +12,7 @@ answer with a program, and makes those more likely that score above their group'
 prints a JSON line for each step, with outdo's names of the signals.
 
 What you should see.
-    exact       success on problems never trained on rises from about 0.7 to above 0.95; KL stays below 0.1.
+    exact       success on problems never trained on rises from about 0.75 to about 0.95, with a KL of about 0.05.
     dense       the same; its reward starts higher, because a wrong answer often has a right digit.
     hackable    the reward rises above 0.95 and success falls to about 0.1: this reward pays for the right number
                 anywhere in the text, so the model lists guesses. Judged by the reward alone, it learns to add.
@@ -29,6 +29,7 @@ import copy
 import hashlib
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -259,7 +260,7 @@ def train(model: nn.Module, rng: random.Random, args: argparse.Namespace) -> Non
             "adv_std": advantages_N.std(correction=0),
             "group_diversity": diversity(samples.texts, args.group_size),
             "len_mean": mask_NT.sum(1).mean(),
-            "loss": loss,
+            "loss": loss.detach(),
             "grad_norm": norm,
         }
         rounded = {name: round(float(value), 4) for name, value in row.items()}
@@ -288,6 +289,11 @@ def evaluate(model: nn.Module, args: argparse.Namespace) -> dict[str, str]:
     return {name: f"{value:.3f}" for name, value in numbers.items()} | shown
 
 
+def report(line: str) -> None:
+    """For people: standard output has the JSON lines alone."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("train", "eval"), default="train")
@@ -295,7 +301,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=800, help="steps of SFT")
     parser.add_argument("--forgets", type=float, default=0.2, help="share of demonstrations that forget to carry")
     parser.add_argument("--hedges", type=float, default=0.1, help="share of demonstrations with two guesses")
-    parser.add_argument("--steps", type=int, default=60, help="steps of GRPO")
+    parser.add_argument("--steps", type=int, default=40, help="steps of GRPO")
     parser.add_argument("--prompts", type=int, default=32, help="problems per step")
     parser.add_argument("--group-size", type=int, default=8, help="answers per problem")
     parser.add_argument("--epochs", type=int, default=2, help="updates per batch of answers")
@@ -303,7 +309,7 @@ def main() -> None:
     parser.add_argument(
         "--epsilon", type=float, default=0.2, help="the ratio is clipped at 1 - epsilon and 1 + epsilon"
     )
-    parser.add_argument("--beta", type=float, default=0.05, help="coefficient of the KL to the model after the warm-up")
+    parser.add_argument("--beta", type=float, default=0.2, help="coefficient of the KL to the model after the warm-up")
     parser.add_argument("--temperature", type=float, default=1.0, help="of sampling, and of the policy that is trained")
     parser.add_argument("--length", type=int, default=ANSWER_LEN, help="tokens per answer")
     parser.add_argument("--seed", type=int, default=0)
@@ -318,16 +324,16 @@ def main() -> None:
     torch.set_num_threads(1)  # at this size threads cost more than they gain
     torch.manual_seed(args.seed)
     model, rng, start = Transformer(), random.Random(args.seed), time.perf_counter()
-    print(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps", flush=True)
+    report(f"{len(TRAIN)} problems to train on, {len(HELD_OUT)} held out; warm-up of {args.warmup} steps")
     warm_up(model, rng, args)
     before = after = evaluate(model, args)
     if args.mode == "train":
         train(model, rng, args)
         after = evaluate(model, args)
-    print(f"held out, --reward {args.reward}{', before -> after' if args.mode == 'train' else ''}")
+    report(f"held out, --reward {args.reward}{', before -> after' if args.mode == 'train' else ''}")
     for name, value in before.items():
-        print(f"  {name:18}" + (f"{value:8} -> {after[name]}" if args.mode == "train" else value))
-    print(f"{time.perf_counter() - start:.0f} s")
+        report(f"  {name:18}" + (f"{value:8} -> {after[name]}" if args.mode == "train" else value))
+    report(f"{time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -201,8 +201,8 @@ def test_eval_measures_and_does_not_train():
     done = run("--mode", "eval", *TINY)
     assert done.returncode == 0, done.stderr
     for name in ("reward, sampled", "success, sampled", "success, greedy", "entropy"):
-        assert re.search(rf"^  {name} +[01]\.\d{{3}} *$", done.stdout, re.MULTILINE), done.stdout
-    assert "kl_mean" not in done.stdout and "->" not in done.stdout
+        assert re.search(rf"^  {name} +\d\.\d{{3}} *$", done.stderr, re.MULTILINE), done.stderr
+    assert not done.stdout and "->" not in done.stderr
 
 
 def test_temperature_and_length():
@@ -224,10 +224,10 @@ def test_train_prints_rows_that_the_doctor_reads(monkeypatch, capsys, tmp_path):
     words = ["--steps", "3", "--reward", "hackable", "--epsilon", "0.1", "--temperature", "0.9", "--length", "6", *TINY]
     monkeypatch.setattr(sys, "argv", ["one_file.py", *words])
     one_file.main()
-    out = capsys.readouterr().out
-    (tmp_path / "log.jsonl").write_text(out)
+    rows, out = capsys.readouterr()
+    (tmp_path / "log.jsonl").write_text(rows)
     history = read_history(tmp_path / "log.jsonl")
-    assert list(history["step"]) == [1, 2, 3]
+    assert list(history.steps) == [1, 2, 3] and not history.skipped
     for name in CATALOGUED:
         assert history.has(name, least=3), name
     assert "--reward hackable, before -> after" in out
