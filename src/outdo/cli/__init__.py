@@ -31,7 +31,7 @@ except KeyboardInterrupt:  # before anything started
 def main() -> None:
     """The `outdo` command. Errors are printed as a sentence; OUTDO_DEBUG=1 shows the traceback."""
     share_cores()
-    warnings.formatwarning = _format_warning
+    warnings.formatwarning = _format_warning  # type: ignore[assignment]
     status = _run()
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed at the start

@@ -54,11 +54,13 @@ class Given:
                 write_folder(layout.start_folder(folder), lambda into: save_policy(policy, into))
         if self.data is not None:
             files = as_files(self.data)
+
+            def write(into: Path) -> None:
+                for name, text in files.items():
+                    (into / name).write_text(text, encoding="utf-8")
+
             with disk_errors(layout.data_folder(folder), "set output_dir elsewhere"):
-                write_folder(
-                    layout.data_folder(folder),
-                    lambda into: [(into / name).write_text(text, encoding="utf-8") for name, text in files.items()],
-                )
+                write_folder(layout.data_folder(folder), write)
 
 
 def take_objects(keys: Mapping[str, Any], task: Any, resumes: bool) -> tuple[dict[str, Any], Given]:

@@ -181,9 +181,8 @@ class Upload(Callback):
             return
         recipe = run.recipe
         repo = repository_of(recipe.hub_model_id, run.folder)
-        options = {"private": recipe.hub_private_repo, "revision": recipe.hub_revision}
         try:
-            address = push_model(str(run.folder), repo, **options)
+            address = push_model(str(run.folder), repo, private=recipe.hub_private_repo, revision=recipe.hub_revision)
         except OutdoError as error:
             run.reporter.note(f"  warning: {error}")
             run.reporter.note(f"  upload it later with: {shlex.join(['outdo', 'push', str(run.folder), repo])}")

@@ -345,8 +345,8 @@ class TrainingRun(Generic[L]):
             if problem := checkpoint.corruption(folder):
                 self.reporter.note(f"  warning: the best checkpoint, {folder}: {problem}; the last weights are saved")
                 return None
-            keys = {"dtype": self.recipe.dtype, "seed": self.recipe.seed, "lora": lora_of(self.recipe)}
-            policy = load_policy(str(folder), device="cpu", **keys)
+            recipe, lora = self.recipe, lora_of(self.recipe)
+            policy = load_policy(str(folder), device="cpu", dtype=recipe.dtype, seed=recipe.seed, lora=lora)
         self.best = best
         self.writer.update_manifest(best=best.row())
         self.reporter.note(f"best: {best.describe()}; its weights are in {self.writer.model_folder}")
