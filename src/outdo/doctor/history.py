@@ -42,6 +42,7 @@ class History:
     held: tuple[Held, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    ended: str = ""  # why the run stopped or failed; empty where it did not
     skipped: tuple[str, ...] = ()  # lines of its files that are not JSON rows
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from outdo.doctor import policy, reward
+from outdo.doctor import conditions, policy, reward
 from outdo.doctor.finding import Evidence, Finding
 from outdo.doctor.history import History
 from outdo.doctor.phase import current_phase
@@ -16,6 +16,7 @@ from outdo.metrics import limits as at
 Rule = Callable[[History], Finding | None]
 
 _ORDER = (
+    *(conditions.out_of_memory, conditions.grader_drift),
     *(reward.broken_grader, reward.inconsistent_grader, policy.sampler_mismatch, reward.reward_hacking),
     *(policy.steps_too_big, policy.kl_blowup, policy.not_finite, reward.dead_all_wrong, reward.dead_all_right),
     *(policy.entropy_collapse, policy.mode_collapse, reward.thinking_tax, reward.truncation, reward.overfit),
@@ -24,13 +25,22 @@ _ORDER = (
 RULES: dict[str, Rule] = {rule.__name__: rule for rule in _ORDER}
 
 # Their levels mean the same on any prompts: these rules see all rows, the others those of the current phase.
-ANY_PHASE = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
+ANY_PHASE = {
+    "out_of_memory",
+    "grader_drift",
+    "broken_grader",
+    "inconsistent_grader",
+    "sampler_mismatch",
+    "kl_blowup",
+    "not_finite",
+}
 
 COLLAPSED = ("entropy_collapse", "mode_collapse")
 STALLED = ("noisy_advantage", "steps_too_small")  # reported where nothing else explains why nothing is learned
 
 # A cause -> its effects, which are not reported beside it.
 EFFECTS: dict[str, tuple[str, ...]] = {
+    "grader_drift": ("reward_hacking", "steps_too_big", "kl_blowup", "overfit", "dead_all_wrong", *COLLAPSED, *STALLED),
     "broken_grader": ("dead_all_wrong", *COLLAPSED, *STALLED),
     "inconsistent_grader": ("reward_hacking", *STALLED),
     "sampler_mismatch": ("steps_too_big", "kl_blowup", "not_finite", *COLLAPSED, *STALLED),

@@ -12,10 +12,10 @@ import numpy as np
 
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.drills.desk import Desk, ShowProgress, logged
+from outdo.drills.desk import Desk
 from outdo.drills.draw import draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel
-from outdo.drills.judge import improved, named, no_longer
+from outdo.drills.judge import cured, improved, named, no_longer
 from outdo.errors import RunError
 from outdo.evals.loading import run_with_model
 from outdo.evals.report import EvalResult, compare, format_difference, format_interval
@@ -27,7 +27,6 @@ from outdo.runs import checkpoint
 from outdo.runs.files import disk_errors
 from outdo.runs.layout import CHECKPOINTS, MODEL
 from outdo.tasks.task import find_task
-from outdo.training.treat import treat
 
 
 def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
@@ -47,10 +46,7 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     elif findings[0].change:
         change = findings[0].change.pair()
         desk.say(f"  change, by the doctor: {change}")
-        with logged(desk.folder / "cured.log") as reporter:
-            progress = [ShowProgress("cured", desk.say)]
-            treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
-        fixed, start = treatment.folder, treatment.start
+        fixed, start = desk.treat(failing, "cured")
     else:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
     fixed_history = run_history(fixed)
@@ -58,6 +54,7 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
     fixed_history = replace(since, held=fixed_history.held)
     after = diagnose(fixed_history)
+    checks += cured(history, fixed_history)
     checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))
     checks += [drill.extra_check(failing, fixed)] if drill.extra_check else []

@@ -20,6 +20,7 @@ from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
 from outdo.training.callbacks import Callback, notify
 from outdo.training.console import interval
+from outdo.training.drift import GraderDrift
 from outdo.training.trackers import Trackers
 from outdo.types import Group
 
@@ -30,10 +31,10 @@ KL_PATIENCE = 3  # steps in a row past kl_limit before the guard acts
 
 
 def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
-    """Recording comes first: what the others report must be on the disk. Schedules come last."""
+    """What measures comes first, then recording: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
     trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
-    return [recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder)]
+    return [GraderDrift(), recorder, trackers, Doctor(), KLGuard(), Console(), Schedule(recorder)]
 
 
 class Recorder(Callback):

@@ -1,0 +1,98 @@
+"""Runs whose memory is limited for real: each is a process of its own, because freed memory stays with a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outdo.drills.acts import fail_and_fix
+from outdo.drills.desk import Desk, ShowProgress, logged, treat_to_end
+from outdo.drills.drill import Drill, Keys, Outcome
+from outdo.errors import OutOfMemory, RunError
+from outdo.metrics.measure import Metrics
+from outdo.runs import layout
+from outdo.training.callbacks import Callback
+from outdo.training.run import TrainingRun
+from outdo.types import Group
+
+MEBIBYTES = 110  # beyond what the process has when the limit is set: less than the update of all answers at once takes
+AFTER = 4  # steps
+# glibc keeps what is freed, and reserves address space for each thread: neither may blur the limit.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+
+
+class MemoryLimit(Callback):
+    """Limits the address space of this process after a step, as another program on the machine would."""
+
+    def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
+        if step + 1 != AFTER:
+            return
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MEBIBYTES * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@dataclass(frozen=True)
+class LimitedDesk(Desk):
+    def train(self, name: str, keys: Keys) -> Path:
+        recipe = self.recipe(name, keys)
+        self._run({"name": name, "recipe": recipe.model_dump(mode="json")})
+        return self.folder / name
+
+    def treat(self, failing: Path, name: str) -> tuple[Path, int]:
+        start = self._run({"name": name, "failing": str(failing)})
+        return self.folder / name, start
+
+    def _run(self, request: dict[str, Any]) -> int:
+        """Runs this file with a request, shows its lines, and returns the step that it resumed from."""
+        if not sys.platform.startswith("linux"):
+            raise RunError("memory can only be limited on Linux: run this drill there")
+        line = [sys.executable, "-m", __name__, json.dumps({**request, "folder": str(self.folder)})]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env={**os.environ, **ALLOCATOR}) as process:
+            assert process.stdout
+            start = 0
+            for text in process.stdout:
+                if text.startswith("{"):
+                    start = json.loads(text)["start"]
+                else:
+                    self.say(text.rstrip("\n"))
+        if process.returncode:
+            raise RunError(f"the run in {self.folder / request['name']} ended with status {process.returncode}")
+        return start
+
+
+def run_out_of_memory(drill: Drill, desk: Desk) -> Outcome:
+    """`fail_and_fix` with limited memory, in the failing run and in the fixed one."""
+    outcome = fail_and_fix(drill, LimitedDesk(**vars(desk)))
+    return outcome
+
+
+def main(request: dict[str, Any]) -> None:
+    """One run, in the process whose memory is limited. Out of memory is what the drill expects."""
+    from outdo import api
+    from outdo.parallel.host import one_thread
+    from outdo.recipe.load import load_recipe
+
+    one_thread()
+    name, folder = request["name"], Path(request["folder"])
+    callbacks = [ShowProgress(name, lambda line: print(line, flush=True)), MemoryLimit()]
+    with logged(folder / f"{name}.log") as reporter:
+        if "failing" in request:
+            _, start = treat_to_end(Path(request["failing"]), folder / name, reporter, callbacks)
+            print(json.dumps({"start": start}))
+            return
+        try:
+            api.train(load_recipe(None, {}, base_of=request["recipe"]), reporter=reporter, callbacks=callbacks)
+        except OutOfMemory as error:
+            print(f"  {name:<7} {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
