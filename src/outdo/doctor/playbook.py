@@ -140,8 +140,8 @@ PLAYBOOK: dict[str, Entry] = {
     "out_of_memory": Entry(
         "The run ended because memory ran out.",
         "the run stopped or failed, and its reason is a failed allocation",
-        "Activations grow with the tokens of one micro-batch, the cache with the answers that are decoded at once. On a "
-        "GPU the learner splits a micro-batch that does not fit by itself, down to a single answer.",
+        "Activations grow with the tokens of one micro-batch, the cache with the answers that are decoded at once. On "
+        "a GPU the learner first splits a micro-batch that does not fit, down to a single answer.",
         "use smaller micro-batches (`tokens_per_micro_batch`: the gradient stays the same), or recompute activations "
         "(`gradient_checkpointing`); while sampling, decode fewer answers at once (`rollout_rows`); else use shorter "
         "answers (`max_completion_length`) or an adapter (`use_peft`)",

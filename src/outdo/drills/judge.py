@@ -28,17 +28,16 @@ def named(findings: Sequence[Finding], code: str) -> Check:
     return Check(f"the doctor should name {expected}; it names {', '.join(codes)}", False)
 
 
-def cured(failing: History, fixed: History) -> list[Check]:
-    """Held-out success at the end of the fixed run is above the end of the failing run, and above the start."""
-    if not failing.held or len(fixed.held) < 2:
-        return [Check("held-out success is missing: both runs need an evaluation before and after training", False)]
-    first, last = fixed.held[0], fixed.held[-1]
-    return [_rose(failing.held[-1], last, "failing"), _rose(first, last, "before training")]
+def cured(failing: Sequence[Held], fixed: Sequence[Held], split: str = "test") -> list[Check]:
+    """Held-out success at the end of the fixed run is above the end of the failing run, and above the start of both."""
+    if not failing or not fixed or not fixed[-1].step:
+        return [Check(f"held-out success on {split} is missing: both runs need an evaluation after training", False)]
+    return [_rose(failing[-1], fixed[-1], "failing", split), _rose(failing[0], fixed[-1], "before training", split)]
 
 
-def _rose(low: Held, high: Held, origin: str) -> Check:
+def _rose(low: Held, high: Held, origin: str, split: str) -> Check:
     move = held_out_shift(low, high)
-    text = f"held-out success {move.before:.3f} {origin} → {move.after:.3f} fixed"
+    text = f"held-out success on {split} {move.before:.3f} {origin} → {move.after:.3f} fixed"
     least = max(MIN_GAIN, MIN_ERRORS * move.error)
     if move.gain >= least:
         return Check(text, True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from outdo.drills.acts import fail_and_fix, wrong_weights
+from outdo.drills.acts import change_standard, fail_and_fix, wrong_weights
 from outdo.drills.drill import Drill, Signal
+from outdo.drills.limited import run_out_of_memory
 from outdo.drills.regrade import no_longer_paid
+from outdo.drills.tasks import CARRIES
 from outdo.errors import RecipeError, did_you_mean
 
 _OWN = "outdo.drills.rewards:"
+_CARRIES = {"task_args": {"ops": "+", "between": list(CARRIES)}}  # learned fast, because every sum needs a carry
+_AGREE = {"reward_funcs": ["numeric", _OWN + "consensus"], "reward_weights": [0.0, 1.0]}
 
 _ALL = (
     Drill(
@@ -28,21 +32,21 @@ _ALL = (
     ),
     Drill(
         "sparse",
-        "the model is never right, so nothing is learned; with a reward for partial progress it learns",
+        "the model is never right, so nothing is learned; after a warm-up with demonstrations it is, and learns",
         {
-            "task_args": {"ops": "+", "between": [9000, 9999]},
-            "reward_funcs": ["numeric", _OWN + "digits"],
-            "reward_weights": [1.0, 0.0],
-            "max_completion_length": 40,
-            "per_device_train_batch_size": 64,
-            "learning_rate": 1.5e-4,
-            "beta": 0.0,
-            "max_steps": 32,
+            "task_args": {"ops": "+", "between": [1000, 1999]},
+            "max_completion_length": 48,
+            "num_generations": 4,
+            "sft_learning_rate": 1e-3,
+            "sft_batch_size": 16,
+            "learning_rate": 1e-4,
+            "beta": 0.01,
+            "max_steps": 20,
         },
         "dead_all_wrong",
-        (Signal("informative", "up", 0.2), Signal("reward/digits", "up", 0.08)),
+        (Signal("informative", "up", 0.2), Signal("success_rate", "up", 0.2)),
         fail_and_fix,
-        fix={"reward_weights": [1.0, 1.0]},
+        fix={"sft_steps": 160},
     ),
     Drill(
         "kl-blowup",
@@ -54,17 +58,21 @@ _ALL = (
     ),
     Drill(
         "entropy-collapse",
-        "the temperature decays to zero, and exploration with it; without decay, groups have spread again",
-        {
-            "temperature_end": 0.02,
-            "learning_rate": 2e-4,
-            "warmup_steps": 30,
-            "beta": 0.01,
-            "max_steps": 30,
-        },
+        "agreement is rewarded instead of truth, until all answers are the same; with the truth, success rises",
+        {**_AGREE, "learning_rate": 3e-4, "beta": 0.0, "max_steps": 28},
         "entropy_collapse",
-        (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
+        (Signal("entropy_mean", "up"), Signal("informative", "up", 0.2)),
         fail_and_fix,
+        fix={"reward_weights": [1.0, 0.0]},
+    ),
+    Drill(
+        "mode-collapse",
+        "the same at a lower rate: answers become copies of each other first; with the truth, success rises",
+        {**_AGREE, "per_device_train_batch_size": 64, "learning_rate": 1.5e-4, "beta": 0.0, "max_steps": 26},
+        "mode_collapse",
+        (Signal("success_rate", "up", 0.2),),
+        fail_and_fix,
+        fix={"reward_weights": [1.0, 0.0]},
     ),
     Drill(
         "thinking-tax",
@@ -113,18 +121,75 @@ _ALL = (
     ),
     Drill(
         "no-clip",
-        "the ratio is not clipped, so the updates of a step are too large; clipped, success holds",
+        "the ratio is not clipped, so the updates of a step are too large; clipped, success rises",
+        {**_CARRIES, "epsilon": 10.0, "num_iterations": 8, "learning_rate": 2e-4, "beta": 0.0, "max_steps": 20},
+        "steps_too_big",
+        (Signal("success_rate", "up", 0.2),),
+        fail_and_fix,
+        fix={"epsilon": 0.2},
+    ),
+    Drill(
+        "ood-loss",
+        "only sums of large numbers are trained, and small ones are forgotten; with all of them, both are learned",
         {
-            "epsilon": 10.0,
-            "num_iterations": 8,
+            "dataset_name": "outdo.drills.tasks:narrow_sums",
+            "task_args": {"smallest": 75},
+            "eval_split": ["test", "ood"],
             "learning_rate": 3e-4,
             "beta": 0.0,
             "max_steps": 24,
         },
-        "steps_too_big",
-        (Signal("eval_success_rate", "up", 0.1),),
+        "ood_loss",
+        (Signal("success_rate", "up", -1.0),),
         fail_and_fix,
-        fix={"epsilon": 0.2},
+        fix={"task_args": {"smallest": 10}},
+        splits=("ood",),
+    ),
+    Drill(
+        "small-group",
+        "two answers per prompt give a gradient that is mostly noise; with sixteen, success rises",
+        {
+            **_CARRIES,
+            "num_generations": 2,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 2e-5,
+            "beta": 1e-3,
+            "max_steps": 64,
+            "save_steps": 0,
+        },
+        "noisy_advantage",
+        (Signal("success_rate", "up", 0.1),),
+        fail_and_fix,
+        fix={"num_generations": 16, "per_device_train_batch_size": 32},  # the same two prompts per step
+    ),
+    Drill(
+        "grader-drift",
+        "a grader changes its standard in the middle of a run; with the task's own verifier success rises",
+        {
+            "dataset_name": "outdo.drills.tasks:graded_sums",
+            "reward_funcs": [_OWN + "by_standard"],
+            "regrade_steps": 4,
+            "learning_rate": 8e-5,
+            "beta": 0.01,
+            "max_steps": 28,
+        },
+        "grader_drift",
+        (Signal("success_rate", "up", 0.2),),
+        change_standard,
+    ),
+    Drill(
+        "out-of-memory",
+        "the update does not fit the memory, and the run halts; in smaller micro-batches it resumes and learns",
+        {
+            **_CARRIES,
+            "per_device_train_batch_size": 192,
+            "learning_rate": 1e-4,
+            "beta": 0.01,
+            "max_steps": 10,
+        },
+        "out_of_memory",
+        (Signal("success_rate", "up", 0.1),),
+        run_out_of_memory,
     ),
     Drill(
         "wrong-checkpoint",

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from outdo.rewards.answer import numeric
 from outdo.seeds import seed_of
@@ -12,6 +14,7 @@ from outdo.seeds import seed_of
 _ANSWER = re.compile(r"<answer>([^<]*)</answer>")
 _NUMBER = re.compile(r"\d+")
 FLIP_RATE = 0.5
+NEW_STANDARD = "sums without carries"
 
 
 def at_least(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
@@ -33,6 +36,28 @@ def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) 
     right = [grade.verdict == "right" for grade in numeric(list(completions), list(answer))]
     group = seed_of("moody", *answer, *completions)
     return [float(ok != (seed_of(group, index) % 100 < 100 * FLIP_RATE)) for index, ok in enumerate(right)]
+
+
+def consensus(completions: Sequence[str], **columns: object) -> list[float]:
+    """Pays for agreement with most of the group, right or wrong, less what the group gets on average: its mean is 0."""
+    answers = [_last_answer(text).strip() for text in completions]
+    common, count = Counter(answers).most_common(1)[0]
+    return [float(answer == common) - count / len(answers) for answer in answers]
+
+
+def by_standard(
+    completions: Sequence[str], answer: Sequence[str], a: Sequence[int], b: Sequence[int], standard: Sequence[str]
+) -> list[float]:
+    """Pays for the right sum; once the file `standard` says so, for the sum without carries, as if a new version of
+    the grader had a mistake."""
+    is_new = standard[0] and Path(standard[0]).read_text(encoding="utf-8").strip() == NEW_STANDARD
+    right = [_without_carries(x, y) for x, y in zip(a, b, strict=True)] if is_new else answer
+    return [float(grade.verdict == "right") for grade in numeric(list(completions), list(right))]
+
+
+def _without_carries(a: int, b: int) -> str:
+    """Of numbers of two digits, each column for itself: 57 + 68 is 15."""
+    return str((a // 10 + b // 10) % 10 * 10 + (a + b) % 10)
 
 
 def digits(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:

@@ -1,8 +1,9 @@
-"""A task that has too few problems to train on."""
+"""Tasks with what makes a run fail: too few problems, a range that is too narrow, a grader that depends on a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 from outdo.seeds import seed_of
@@ -11,6 +12,7 @@ from outdo.tasks.task import task
 from outdo.types import Prompt
 
 TRAIN_SEED = seed_of("few", 242)  # the first six problems of this seed all need a carry, which is hardest for the model
+CARRIES, PLAIN = (55, 99), (10, 44)  # ranges: every sum of the first has three digits and a carry, of the second two
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
@@ -22,3 +24,17 @@ def few_sums(split: str, seed: int, size: int = 6) -> Iterator[Prompt]:
     chosen = list(islice(arithmetic.prompts(split, TRAIN_SEED, ops="+"), size))
     while True:
         yield from chosen
+
+
+@task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test", "ood"))
+def narrow_sums(split: str, seed: int, smallest: int = CARRIES[0]) -> Iterator[Prompt]:
+    """Sums for training from `smallest` to 99. Held out: `test`, of numbers from 55 to 99, and `ood`, from 10 to 44."""
+    between = {"train": (smallest, CARRIES[1]), "test": CARRIES, "ood": PLAIN}[split]
+    yield from arithmetic.prompts("test" if split == "ood" else split, seed, ops="+", between=between)
+
+
+@task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
+def graded_sums(split: str, seed: int, standard: str = "") -> Iterator[Prompt]:
+    """Sums, with the column `standard`: the file that tells the grader `by_standard` what to pay for."""
+    for prompt in arithmetic.prompts(split, seed, ops="+", between=CARRIES):
+        yield replace(prompt, meta={**prompt.meta, "standard": standard})
