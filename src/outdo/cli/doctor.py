@@ -58,10 +58,15 @@ def doctor(
     findings = diagnose(history)
     if history.skipped:
         print(describe_skipped(history.skipped), file=sys.stderr)
+    ignored = f"ignored columns, which no rule reads: {', '.join(history.ignored)}" if history.ignored else ""
     if as_json:
+        if ignored:
+            print(ignored, file=sys.stderr)
         print(json.dumps([finding.row() for finding in findings], indent=2))
         return
     out.print(f"{target}: {len(history)} steps", markup=False, soft_wrap=True)
+    if ignored:
+        out.print(ignored, markup=False, soft_wrap=True, style="dim")
     show(findings, out)
 
 

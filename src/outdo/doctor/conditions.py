@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from outdo.doctor.finding import Change, Evidence, Expect, Finding, set_key
+from outdo.doctor.changes import set_key
+from outdo.doctor.finding import Change, Evidence, Expect, Finding
 from outdo.doctor.history import History
 from outdo.doctor.reward import PART
 from outdo.doctor.signals import finite

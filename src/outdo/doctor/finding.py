@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -35,21 +34,32 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Change:
-    """A key of the recipe, its value now (None: unknown) and the value to set."""
+    """A key of the recipe, its value now and the value to set.
+
+    Another trainer's log does not have its settings. Then both are None, and `words` are the change: "lower
+    learning_rate 4×".
+    """
 
     key: str
     old: Any
     new: Any
+    words: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return not self.words
 
     def pair(self) -> str:
-        """As it is typed on the command line."""
-        return f"{self.key}={_typed(self.new)}"
+        """As it is typed on the command line; in words where the value now is unknown."""
+        return self.words or f"{self.key}={_typed(self.new)}"
 
     def describe(self) -> str:
+        if self.words:
+            return f"{self.words} (the log does not have its value)"
         return f"{self.key}: {_typed(self.old) if self.old is not None else 'current value'} → {_typed(self.new)}"
 
     def row(self) -> dict[str, Any]:
-        return {"key": self.key, "from": self.old, "to": self.new}
+        return {"key": self.key, "from": self.old, "to": self.new, "words": self.describe()}
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,9 @@ class Finding:
     evidence: tuple[Evidence, ...]
     change: Change | None = None
     expect: Expect | None = None
+    also: tuple[str, ...] = ()  # codes of other failures that were seen, and that this one explains
+    unrecoverable: bool = False  # no later step of the run can undo it
+    unjudged: tuple[str, ...] = ()  # of a run without failures: rules that lack their signals, "code (signal)"
 
     @property
     def page(self) -> str:
@@ -89,12 +102,10 @@ class Finding:
             "change": self.change.row() if self.change else None,
             "expect": asdict(self.expect) if self.expect else None,
             "page": self.page,
+            "also": list(self.also),
+            "unrecoverable": self.unrecoverable,
+            "unjudged": list(self.unjudged),
         }
-
-
-def set_key(recipe: Mapping[str, Any], key: str, new: Any) -> Change:
-    """A change with the recipe's value now; another trainer's recipe may be unknown."""
-    return Change(key, recipe.get(key), new)
 
 
 def _short(value: float) -> str:

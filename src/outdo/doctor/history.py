@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from outdo.doctor.names import CORE_SIGNALS, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
+from outdo.doctor.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 from outdo.doctor.signals import Curve, finite, slope
 
 MAX_STEP = 1e12  # a larger number is something else, such as a time
+OUTSIDE = re.compile(r"(?:^|[_/-])ood(?:$|[_/-])|out.of.(?:domain|distribution)", re.IGNORECASE)
 EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 
 
@@ -44,6 +47,8 @@ class History:
     answers: Answers = field(default_factory=Answers)
     ended: str = ""  # why the run stopped or failed; empty where it did not
     skipped: tuple[str, ...] = ()  # lines of its files that are not JSON rows
+    splits: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)  # every held-out set; `held` is the first
+    ignored: tuple[str, ...] = ()  # columns of its file that no rule reads
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -70,9 +75,13 @@ class History:
     def since(self, index: int) -> History:
         if not index:
             return self
-        held = tuple(point for point in self.held if index < len(self) and point.step >= self.steps[index])
+        first = self.steps[index] if index < len(self) else math.inf
+        held, *others = (
+            tuple(point for point in points if point.step >= first) for points in (self.held, *self.splits.values())
+        )
         columns = {name: curve[index:] for name, curve in self.columns.items()}
-        return replace(self, steps=self.steps[index:], columns=columns, held=held)
+        splits = dict(zip(self.splits, others, strict=True))
+        return replace(self, steps=self.steps[index:], columns=columns, held=held, splits=splits)
 
     def until(self, index: int) -> History:
         columns = {name: curve[:index] for name, curve in self.columns.items()}
@@ -92,10 +101,13 @@ def from_rows(
     """
     logged = [values for row in rows if (values := canonical_values(row))]
     by_step: dict[int, dict[str, float]] = {}
-    held: list[Held] = []
+    splits: dict[str, list[Held]] = {}
+    for row in evals:
+        if point := _held(row):
+            splits.setdefault(str(row.get("split") or ""), []).append(point)
     for step, values in zip(_steps(logged), logged, strict=True):
-        if "eval_success_rate" in values:
-            held.append(Held(step, values["eval_success_rate"], max(1, int(values.get("eval_n", EVAL_SIZE)))))
+        for split, point in _printed_evals(step, values):
+            splits.setdefault(split, []).append(point)
         signals = {name: value for name, value in values.items() if name != "step" and not name.startswith("eval_")}
         if not signals:
             continue
@@ -104,11 +116,26 @@ def from_rows(
                 by_step.popitem()
             by_step[step] = {k: value for k, value in by_step[step].items() if not k.startswith(NON_FINITE)}
         by_step[step] = by_step.get(step, {}) | signals
-    first_split = [row for row in evals if row.get("split") == evals[0].get("split")]  # others may be out of reach
-    held = [*filter(None, map(_held, first_split)), *(held if all(0 <= p.success <= 1 for p in held) else ())]
-    steps, ordered = tuple(sorted(by_step)), tuple(sorted(held, key=lambda point: point.step))
+    steps = tuple(sorted(by_step))
     columns = _columns([by_step[step] for step in steps])
-    return History(steps, columns, ordered, dict(recipe or {}), answers or Answers())
+    held = _ordered(splits)
+    first = next(iter(held.values()), ())
+    return History(steps, columns, first, dict(recipe or {}), answers or Answers(), splits=held)
+
+
+def _printed_evals(step: int, values: Mapping[str, float]) -> Iterator[tuple[str, Held]]:
+    """Held-out success in a row of metrics, by its split: `eval_success_rate`, or that with /NAME."""
+    for name, value in values.items():
+        key, _, split = name.partition("/")
+        if key == HELD_OUT:
+            yield split, Held(step, value, max(1, int(values.get("eval_n", EVAL_SIZE))))
+
+
+def _ordered(splits: Mapping[str, list[Held]]) -> dict[str, tuple[Held, ...]]:
+    """Points by step. Splits that are no shares are dropped; one by the name of another distribution is not first."""
+    shares = {name: points for name, points in splits.items() if all(0 <= point.success <= 1 for point in points)}
+    names = sorted(shares, key=lambda name: bool(OUTSIDE.search(name)))  # stable: else as logged
+    return {name: tuple(sorted(shares[name], key=lambda point: point.step)) for name in names}
 
 
 def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:

@@ -16,7 +16,7 @@ def current_phase(history: History) -> History:
     Success drops where a curriculum moves on, and lengths and entropy jump: that is by design, no failure.
     """
     easy = num_easy(history)
-    return replace(history, held=()) if easy and easy == len(history) else history.since(easy)
+    return replace(history, held=(), splits={}) if easy and easy == len(history) else history.since(easy)
 
 
 def num_easy(history: History) -> int:

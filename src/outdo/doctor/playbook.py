@@ -82,10 +82,10 @@ PLAYBOOK: dict[str, Entry] = {
     "overfit": Entry(
         "The model memorizes the training prompts.",
         f"training success gains {at.OVERFIT_GAP} more than held-out success, or held-out success falls "
-        f"{at.SUCCESS_DROP} below its best, beyond its error, while training success does not fall; not checked during "
-        "the easier part of a curriculum",
+        f"{at.SUCCESS_DROP} below its best, while training success does not fall; both beyond the error, and where "
+        "there are many evaluations by the means of several; not checked during the easier part of a curriculum",
         "There are too few prompts for so many steps.",
-        "train on more prompts, raise `beta`, or stop where held-out success was best",
+        "train on more prompts, raise `beta`, or stop where held-out success was best (not where that is the start)",
         "`task_args`, `beta`, `max_steps`",
         "held-out success rises",
     ),
@@ -168,9 +168,11 @@ PLAYBOOK: dict[str, Entry] = {
     "steps_too_big": Entry(
         "Single updates are too large.",
         f"`clipfrac` exceeds {at.CLIP_HIGH}, or `step_kl` {at.STEP_KL_HIGH}, or `ratio_mean` differs from 1 by more "
-        f"than {at.RATIO_OFF}, or updates are skipped, or success falls below {at.COLLAPSE:.0%} of its best",
+        f"than {at.RATIO_OFF}, or updates are skipped, or success falls below {at.COLLAPSE:.0%} of its best, or the "
+        f"first few updates take it below {at.LOST:.0%} of what it was before training, for good",
         "Advantages are only valid near the policy that sampled the answers.",
-        "restore clipping (`epsilon` 0.2), lower `learning_rate` to a fifth, or use fewer `num_iterations`",
+        "restore clipping (`epsilon` 0.2), lower `learning_rate` to a fifth (to a thirtieth where the first updates "
+        "did it), or use fewer `num_iterations`",
         "`epsilon`, `learning_rate`, `num_iterations`",
         "`step_kl`, `clipfrac` or `ratio_mean` falls; success rises",
     ),
@@ -190,9 +192,53 @@ PLAYBOOK: dict[str, Entry] = {
         "`dtype`, `sampler`",
         "`mismatch_kl` falls",
     ),
+    "no_signal": Entry(
+        "Hardly any group has spread, though the task is not solved: there is almost nothing to learn from.",
+        f"`informative` is {1 - at.NO_SPREAD:.1f} or less, or `adv_std` {at.ADV_STD_LOW} or less or a tenth of its "
+        f"start, and success is below {at.SOLVED}",
+        "An answer is compared with the others of its group. Where all get the same reward, every advantage is 0.",
+        "sample at a higher `temperature` (near 0 all answers are the same), use a larger `num_generations`, replace "
+        "groups without spread (`dynamic_sampling`), mix harder or easier prompts, or use a reward with more levels",
+        "`temperature`, `num_generations`, `dynamic_sampling`",
+        "`informative` rises",
+    ),
+    "unstable": Entry(
+        "Success or the reward swings up and down, far beyond the noise of a step.",
+        f"it turns more than {at.SWINGS} times by {at.SWING} or more (a reward that is not from 0 to 1: by "
+        f"{2 * at.SWING:.0%} of its level) and by {at.SWING_Z:g} standard errors, or it repeats itself every few "
+        "steps, up to the end of the run",
+        "Each update overshoots, and the next ones undo it: the learning rate is too high for the noise of a step.",
+        "lower `learning_rate` to a third, or use more prompts per step (`per_device_train_batch_size`); a fixed order "
+        "of prompts that repeats looks the same: shuffle them",
+        "`learning_rate`, `per_device_train_batch_size`",
+        "the swings get smaller",
+    ),
+    "ood_loss": Entry(
+        "Held-out success holds or rises, but it falls on another distribution.",
+        f"success on a second held-out set falls by {at.SUCCESS_DROP} or more, beyond its error, and on the first it "
+        "does not; the means of several evaluations are compared where there are many",
+        "The model unlearns what the training prompts do not need.",
+        "raise `beta`, mix prompts of the other distribution into the training prompts (`dataset_mixture`), or stop "
+        "earlier",
+        "`beta`, `dataset_mixture`, `max_steps`",
+        "success on the other set holds",
+    ),
+    "entropy_falling": Entry(
+        "A note: entropy is nearly gone while success still rises.",
+        f"`entropy_mean` is below {at.ENTROPY_FRACTION:.0%} of its start and success, below {at.SOLVED}, still rises",
+        "Learning may stop soon, because answers become the same. It is no failure yet: the run counts as healthy.",
+        "continue; if success stops to rise, raise `temperature` or add an entropy bonus (`entropy_coef`)",
+    ),
+    "too_little_data": Entry(
+        "Too little was logged to judge the run.",
+        "no rule finds a failure, and the reward or success was not logged, or no signal of the policy (KL, entropy, "
+        "clipping, gradients, advantages)",
+        "A failure that is not logged cannot be seen: that is no evidence of health.",
+        "log the missing signals, or give the file that has them",
+    ),
     "healthy": Entry(
         "The curves show no failure.",
-        "none of the above holds",
+        "none of the above holds; rules whose signals were not logged are listed as not judged",
         "Curves cannot show everything: read answers too.",
         "continue",
     ),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity, set_key
+from outdo.doctor.changes import higher_temperature, larger_groups, lower_rate, raise_beta, scale_key, set_key
+from outdo.doctor.finding import Evidence, Expect, Finding, Severity
 from outdo.doctor.history import History, is_share
 from outdo.doctor.names import NON_FINITE
-from outdo.doctor.signals import early, edge_size, finite, late, late_mean, noise, onset, shift, trend, trimmed_mean
-from outdo.doctor.signals import slope as row_slope
+from outdo.doctor.signals import early, finite, late, late_mean, noise, onset, shift, trend
 from outdo.metrics import limits as at
 
 
@@ -56,36 +53,6 @@ def still_learns(history: History) -> bool:
     return half.gain > 0.02 and half.z > at.Z_WEAK
 
 
-def lower_rate(recipe: Mapping[str, Any], by: float) -> Change:
-    rate = recipe.get("learning_rate")
-    return set_key(recipe, "learning_rate", float(f"{rate / by:.3g}") if rate else 1e-6)
-
-
-def fits_batch(size: int, recipe: Mapping[str, Any]) -> bool:
-    """Whether the batch divides into groups of that size; assumed where another trainer's batch is unknown."""
-    rows = recipe.get("per_device_train_batch_size")
-    multiple = recipe.get("steps_per_generation") or recipe.get("gradient_accumulation_steps") or 1
-    batch = recipe.get("generation_batch_size") or (rows * multiple if rows else size)
-    return int(batch) % size == 0
-
-
-def higher_temperature(recipe: Mapping[str, Any]) -> Change:
-    """A higher temperature; where it decays during the run, no decay."""
-    start, end = float(recipe.get("temperature") or 1.0), recipe.get("temperature_end")
-    if end is not None and end < start:
-        return set_key(recipe, "temperature_end", start)
-    return set_key(recipe, "temperature", round(1.25 * start, 2))
-
-
-def larger_groups(recipe: Mapping[str, Any]) -> Change:
-    """Larger groups where the batch divides into them, else a larger batch."""
-    size = 2 * int(recipe.get("num_generations") or 8)
-    if fits_batch(size, recipe):
-        return set_key(recipe, "num_generations", size)
-    key = "generation_batch_size" if recipe.get("generation_batch_size") else "per_device_train_batch_size"
-    return set_key(recipe, key, 2 * int(recipe[key]))
-
-
 def kl_blowup(history: History) -> Finding | None:
     if not history.has("kl_mean", least=at.KL_STEPS):
         return None
@@ -97,7 +64,7 @@ def kl_blowup(history: History) -> Finding | None:
     recipe, beta = history.recipe, history.recipe.get("beta") or 0.0
     fast = history.step_at(index) - history.step_at(0) < at.KL_FAST_STEPS
     rate = lower_rate(recipe, 4 if np.median(last) < 1 else 10)
-    change = rate if fast or beta >= 0.04 else set_key(recipe, "beta", max(0.04, 4 * beta))
+    change = rate if fast or beta >= 0.04 else raise_beta(recipe)
     severity: Severity = "critical" if np.median(last) > at.KL_CRITICAL else "warning"
     evidence = (Evidence("kl_mean", float(np.median(kl[:5])), float(np.median(last)), history.slope("kl_mean")),)
     return Finding("kl_blowup", severity, history.step_at(index), evidence, change, Expect("kl_mean", "down", 20))
@@ -115,25 +82,46 @@ def not_finite(history: History) -> Finding | None:
     evidence = tuple(Evidence(name, note=note) for name, note in notes.items())
     step, expect = history.step_at(int(np.argmax(any_N))), Expect(next(iter(flagged)), "steady", 20)
     change = None if flagged.keys() == {"reward_mean"} else lower_rate(history.recipe, 4)  # no rate fixes a grader
-    return Finding("not_finite", "critical", step, evidence, change, expect)
+    lost = [at_N for name, at_N in flagged.items() if name != "reward_mean"]
+    is_final = any(len(at_N) >= at.LOST_STEPS and bool(at_N[-at.LOST_STEPS :].all()) for at_N in lost)
+    return Finding("not_finite", "critical", step, evidence, change, expect, unrecoverable=is_final)
 
 
 def entropy_collapse(history: History) -> Finding | None:
-    if not history.has("entropy_mean", least=at.TREND_STEPS) or is_solved(history):
+    if not (start := _lost_entropy(history)) or still_learns(history):
         return None
-    entropy = history["entropy_mean"]
-    start = float(np.median(finite(entropy)[:5]))
-    floor = max(at.ENTROPY_FRACTION * start, at.ENTROPY_ZERO)
-    if late(entropy) > floor or start <= 2 * at.ENTROPY_ZERO or still_learns(history):
-        return None
-    change = higher_temperature(history.recipe)
-    bonus = history.recipe.get("entropy_coef") or 0.0
-    if change.key == "temperature" and (bonus or change.new > 1.3):
+    change, bonus = higher_temperature(history.recipe), history.recipe.get("entropy_coef") or 0.0
+    if change.is_known and change.key == "temperature" and (bonus or change.new > 1.3):
         change = set_key(history.recipe, "entropy_coef", max(0.01, 4 * bonus))
-    evidence = [Evidence("entropy_mean", start, late(entropy), history.slope("entropy_mean"))]
-    evidence += movements(history, "informative", goal_of(history))
-    step, expect = history.step_at(onset(entropy, 0.5 * start, above=False)), Expect("entropy_mean", "up", 20)
-    return Finding("entropy_collapse", "critical", step, tuple(evidence), change, expect)
+    step, expect = history.step_at(_entropy_onset(history, start)), Expect("entropy_mean", "up", 20)
+    return Finding("entropy_collapse", "critical", step, _entropy_evidence(history, start), change, expect)
+
+
+def entropy_falling(history: History) -> Finding | None:
+    """A note: entropy is nearly gone while success still rises, so that it may stop to."""
+    if not (start := _lost_entropy(history)) or not still_learns(history):
+        return None
+    step = history.step_at(_entropy_onset(history, start))
+    return Finding("entropy_falling", "info", step, _entropy_evidence(history, start))
+
+
+def _lost_entropy(history: History) -> float:
+    """The entropy at the start where that at the end is near 0 and the task is not solved; else 0."""
+    if not history.has("entropy_mean", least=at.TREND_STEPS) or is_solved(history):
+        return 0.0
+    start = float(np.median(finite(history["entropy_mean"])[:5]))
+    floor = max(at.ENTROPY_FRACTION * start, at.ENTROPY_ZERO)
+    return start if start > 2 * at.ENTROPY_ZERO and late(history["entropy_mean"]) <= floor else 0.0
+
+
+def _entropy_onset(history: History, start: float) -> int:
+    return onset(history["entropy_mean"], 0.5 * start, above=False)
+
+
+def _entropy_evidence(history: History, start: float) -> tuple[Evidence, ...]:
+    entropy = history["entropy_mean"]
+    moved = Evidence("entropy_mean", start, late(entropy), history.slope("entropy_mean"))
+    return (moved, *movements(history, "informative", goal_of(history)))
 
 
 def mode_collapse(history: History) -> Finding | None:
@@ -187,8 +175,7 @@ def steps_too_small(history: History) -> Finding | None:
     unmoved = _unmoved(history)
     if len(unmoved.keys() - {"clipfrac"}) < 2 or not all(unmoved.values()):  # clipfrac is 0 with one update a step
         return None
-    rate = history.recipe.get("learning_rate")
-    change = set_key(history.recipe, "learning_rate", float(f"{rate * 10:.3g}") if rate else 1e-5)
+    change = scale_key(history.recipe, "learning_rate", 10)
     evidence = tuple(movements(history, goal, *unmoved))
     expect = Expect("kl_mean" if history.has("kl_mean") else goal, "up", 40)
     return Finding("steps_too_small", "warning", history.step_at(0), evidence, change, expect)
@@ -206,80 +193,6 @@ def _unmoved(history: History) -> dict[str, bool]:
     if history.has("clipfrac", least=at.STALL_STEPS):
         unmoved["clipfrac"] = late_mean(history["clipfrac"]) < at.CLIP_UNMOVED
     return unmoved
-
-
-def steps_too_big(history: History) -> Finding | None:
-    if len(history) < at.LEVEL_STEPS:
-        return None
-    evidence, index = large_updates(history)
-    are_large = bool(evidence)
-    if fall := _collapse(history):
-        index = min(index, fall[0]) if are_large else fall[0]
-        evidence += [fall[1], *movements(history, "entropy_mean", "grad_norm")]
-    if not evidence:
-        return None
-    epsilon = history.recipe.get("epsilon", 0.2)
-    change = set_key(history.recipe, "epsilon", 0.2) if epsilon and epsilon > 0.5 else lower_rate(history.recipe, 5)
-    signal = evidence[0].signal if are_large else goal_of(history)
-    expect = Expect(signal, "down" if are_large else "up", 20)
-    return Finding("steps_too_big", "critical", history.step_at(index), tuple(evidence), change, expect)
-
-
-def large_updates(history: History) -> tuple[list[Evidence], int]:
-    """Signals of single updates that are too large, rather than many in a row, and their onset."""
-    large: list[tuple[int, Evidence]] = []
-    if history.has("clipfrac", least=at.LEVEL_STEPS) and late(history["clipfrac"]) > at.CLIP_HIGH:
-        large.append((onset(history["clipfrac"], at.CLIP_HIGH), movement(history, "clipfrac")))
-    if step_kl := _large_step_kl(history):
-        large.append(step_kl)
-    if history.has("ratio_mean", least=at.LEVEL_STEPS):
-        ratio = history["ratio_mean"]
-        distance = np.abs(np.where(ratio > 0, ratio, np.nan) - 1)  # 0: there was no update
-        if late(distance) > at.RATIO_OFF:
-            evidence = Evidence("ratio_mean", None, late(ratio), None, "1 is no change")
-            large.append((onset(distance, at.RATIO_OFF), evidence))
-    if history.has("skipped_updates", least=at.LEVEL_STEPS) and late_mean(history["skipped_updates"]) > 0.2:
-        large.append((onset(history["skipped_updates"], 0), movement(history, "skipped_updates")))
-    return [evidence for _, evidence in large], min((index for index, _ in large), default=len(history) - 1)
-
-
-def _large_step_kl(history: History) -> tuple[int, Evidence] | None:
-    """The onset and level of `step_kl`, where the updates of a step move far from the policy that sampled."""
-    if not history.has("step_kl", least=at.LEVEL_STEPS):
-        return None
-    at_N = np.flatnonzero(np.isfinite(history["step_kl"]))
-    kl_N = history["step_kl"][at_N]
-    size = min(len(kl_N), max(at.STEP_KL_STEPS, edge_size(len(kl_N))))
-    levels = np.median(np.lib.stride_tricks.sliding_window_view(kl_N, size), axis=1)
-    if levels[-1] <= at.STEP_KL_HIGH:
-        return None
-    below = np.flatnonzero(levels <= at.STEP_KL_HIGH)
-    index = int(at_N[below[-1] + 1 + size // 2]) if len(below) else 0  # the middle of the first window past the limit
-    return index, Evidence("step_kl", float(levels[0]), float(levels[-1]), history.slope("step_kl"))
-
-
-def _collapse(history: History) -> tuple[int, Evidence] | None:
-    """Success that was reached and lost again, in a run that may log neither KL nor clipping."""
-    goal = goal_of(history)
-    if not history.has(goal, least=at.TREND_STEPS):
-        return None
-    has_floor = goal != "reward_mean" or is_share(history["reward_mean"])
-    if goal != "reward_mean" and history.has("reward_mean", least=at.TREND_STEPS):
-        paid = shift(history["reward_mean"])
-        if paid.gain > 0 and paid.z > at.Z_WEAK:  # the policy follows the reward: that is the reward's fault
-            return None
-    values = finite(history[goal])
-    size = edge_size(len(values))
-    levels = [trimmed_mean(values[i : i + size]) for i in range(0, len(values) - size + 1, max(1, size // 2))]
-    peak = int(np.argmax(levels))
-    best, last = levels[peak], trimmed_mean(values[-size:])
-    error = noise(values) * float(np.sqrt(2.0 / size))
-    limit = at.COLLAPSE * best if has_floor else best - (1 - at.COLLAPSE) * abs(best)  # a reward may be below 0
-    if last > limit or best - last < max(0.15, (at.Z_STRONG + 1) * error):
-        return None
-    index = onset(history[goal], best - (best - last) / 3, above=False)
-    falls = row_slope(values[peak * max(1, size // 2) :]) / history.stride
-    return index, Evidence(goal, best, last, falls, "from its best to its end")
 
 
 def sampler_mismatch(history: History) -> Finding | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,15 @@ import numpy as np
 
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
-from outdo.doctor.names import CORE_SIGNALS
+from outdo.doctor.names import CORE_SIGNALS, canonical_values, is_read
+from outdo.doctor.printed import printed_rows, step_blocks
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
 from outdo.runs.layout import MANIFEST
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics
 
-EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, under outdo's names, TRL's or verl's"
-VERL_LINE = re.compile(r"\bstep:(\d+) - (.+)")  # verl: step:3 - actor/entropy:0.51 - critic/score/mean:np.float64(0.4)
-WRAPPED = re.compile(r"np\.\w+\((.+)\)")
-PAIRS = re.compile(r"\{('[^{}\n]+)\}")  # transformers: {'loss': '0.01', 'reward': '0.4'}, among progress bars
-PAIR = re.compile(r"'([^']+)': '?(-?(?:[\d.]+(?:e[-+]?\d+)?|nan|inf))\b")
+EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, or a trainer's printed steps"
 
 
 def read_history(path: Path) -> History:
@@ -38,11 +34,12 @@ def read_history(path: Path) -> History:
         raise RecipeError(f"{path} {'is no file' if path.exists() else 'does not exist'}: give {EXPECTED}")
     rows, skipped = _rows(path)
     history = from_rows(rows)
+    ignored = tuple(name for name in history.columns if not is_read(name))
     if not CORE_SIGNALS & history.columns.keys():
         columns = ", ".join(list(history.columns)[:8]) or "no numbers"
         names = "reward_mean, reward, kl, entropy, critic/score/mean"
         raise RecipeError(f"{path} has no known signal (it has {columns}): name the columns as in {names}")
-    return replace(history, recipe=_settings(history), skipped=tuple(skipped))
+    return replace(history, recipe=_settings(history), skipped=tuple(skipped), ignored=ignored)
 
 
 def _trainer_state(folder: Path) -> Path | None:
@@ -88,7 +85,7 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
     if is_json and (document := _json_document(path, text)) is not None:
         return document, []
     rows, skipped = _json_lines(path, text)
-    printed = _printed_rows(text)
+    printed = printed_rows(text)
     if rows and len(rows) >= len(printed):
         return rows, skipped
     if printed:
@@ -97,21 +94,10 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
         raise RecipeError(f"{path}: none of its lines is a JSON row: {text.lstrip()[:60]!r}: give {EXPECTED}")
     if "\ufffd" in text:
         raise RecipeError(f"{path} cannot be read (it is not UTF-8): give {EXPECTED}")
-    return _csv_rows(path, text), []
-
-
-def _printed_rows(text: str) -> list[JsonRow]:
-    """From a trainer's console: verl's lines, or the dictionaries that transformers and TRL print; else empty."""
-    rows = [_verl_row(match) for match in map(VERL_LINE.search, text.split("\n")) if match]
-    return rows or [row for match in PAIRS.finditer(text) if (row := dict(PAIR.findall(match[1])))]
-
-
-def _verl_row(match: re.Match[str]) -> JsonRow:
-    row: JsonRow = {"step": match[1]}
-    for pair in match[2].split(" - "):
-        name, _, value = pair.rpartition(":")
-        row[name] = WRAPPED.sub(r"\1", value.strip())
-    return row
+    table = _csv_rows(path, text)
+    if any(CORE_SIGNALS & canonical_values(row).keys() for row in table[:50]):
+        return table, []
+    return step_blocks(text) or table, []
 
 
 def _csv_rows(path: Path, text: str) -> list[JsonRow]:

@@ -56,6 +56,9 @@ class FindingRecord(Record):
     do: str = ""
     seen: int | None = None
     past: bool = False
+    also: list[str] = Field(default_factory=list)  # codes of what else was seen, and is explained by it
+    unrecoverable: bool = False
+    unjudged: list[str] = Field(default_factory=list)  # rules that lack their signals
 
 
 class Findings(PartialRecord):
@@ -98,8 +101,10 @@ def history_of(reader: RunReader, problems: list[str]) -> History:
     given = ((row, as_int(row.get("step")), as_float(row.get("success_rate"))) for row in reader.evals.all())
     evals = [row for row, *numbers in given if None not in numbers]
     columns = {name: column for name, column in frame.columns.items() if np.isfinite(column).any()}
-    held = from_rows([], evals).held
-    return History(tuple(frame.steps.tolist()), columns, held, reader.recipe, _answers(reader, problems, gained=False))
+    measured = from_rows([], evals)
+    answers = _answers(reader, problems, gained=False)
+    steps = tuple(frame.steps.tolist())
+    return History(steps, columns, measured.held, reader.recipe, answers, splits=measured.splits)
 
 
 def _answers(reader: RunReader, problems: list[str], gained: bool) -> Answers:
@@ -135,14 +140,21 @@ def _record(row: JsonRow, seen: int | None, past: bool = False) -> FindingRecord
         **({"what": entry.what, "why": entry.why, "do": entry.do} if entry else {}),
         seen=seen,
         past=past,
+        also=texts_in(row.get("also")),
+        unrecoverable=row.get("unrecoverable") is True,
+        unjudged=texts_in(row.get("unjudged")),
     )
+
+
+def texts_in(value: Any) -> list[str]:
+    return [as_text(item, 200) for item in value[:MAX_FINDINGS]] if isinstance(value, list) else []
 
 
 def _change(row: JsonRow) -> ChangeRecord | None:
     if not isinstance(row.get("key"), str):
         return None
     change = Change(as_text(row["key"], 80), json_safe(row.get("from")), json_safe(row.get("to")))
-    return ChangeRecord.model_validate({**change.row(), "words": change.describe(), "override": change.pair()})
+    return ChangeRecord.model_validate({**change.row(), "override": change.pair()})
 
 
 def _expect(row: JsonRow) -> ExpectRecord | None:

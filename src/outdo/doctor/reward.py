@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity, set_key
-from outdo.doctor.history import Held, History, is_share
-from outdo.doctor.policy import fits_batch, goal_of, larger_groups, movement, movements
-from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late, late_mean, onset, shift
+from outdo.doctor.changes import larger_groups, scale_key, set_key
+from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity
+from outdo.doctor.history import Held, History
+from outdo.doctor.policy import goal_of, movement, movements
+from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late_mean, onset, shift
 from outdo.metrics import limits as at
 
 PART = "reward/"  # prefix of the signal that is the mean of a reward
@@ -66,7 +68,15 @@ def _truth(history: History) -> tuple[str, Shift] | None:
             return name, shift(history[name])
     if len(history.held) < 2:
         return None
-    return "eval_success_rate", _between(history.held[0], history.held[-1])
+    first, last = history.held[0], history.held[-1]
+    if len(history.held) > 5:  # more than a few: means of the first and of the last ones
+        size = max(2, len(history.held) // 6)
+        first, last = _mean(history.held[:size]), _mean(history.held[-size:])
+    return "eval_success_rate", _between(first, last)
+
+
+def _mean(points: Sequence[Held]) -> Held:
+    return Held(points[0].step, float(np.mean([point.success for point in points])), sum(point.n for point in points))
 
 
 def _between(first: Held, last: Held) -> Shift:
@@ -81,11 +91,11 @@ def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:
     grown = [key for key, part in parts.items() if part.gain > at.REWARD_RISE and part.z > at.Z_STRONG]
     evidence += [movement(history, key) for key in grown][:3]
     evidence += [Evidence("answers", note=text) for text in history.answers.gained]
-    change, expect = _stricter_reward(history, grown), Expect(name, "up", 40)
+    change, expect = stricter_reward(history, grown), Expect(name, "up", 40)
     return Finding("reward_hacking", "critical", history.step_at(index), tuple(evidence), change, expect)
 
 
-def _stricter_reward(history: History, grown: list[str]) -> Change:
+def stricter_reward(history: History, grown: list[str]) -> Change:
     """Gates the other rewards by the strict one; where there is a gate already, trains on the strict one alone."""
     others = [key for key in history.columns if key.startswith(PART) and key not in grown]
     parts = [key.removeprefix(PART) for key in others if not _is_penalty(history[key])]
@@ -99,41 +109,6 @@ def _is_penalty(curve: Curve) -> bool:
     """Whether it is never above 0, so that it cannot tell right from wrong."""
     values = finite(curve)
     return bool(np.min(values, initial=0.0) < 0 and np.max(values, initial=0.0) <= 0)
-
-
-def overfit(history: History) -> Finding | None:
-    """Training success outgrows held-out success, or held-out success falls from its best meanwhile."""
-    goal, held = goal_of(history), history.held
-    if len(history) < at.TREND_STEPS or len(held) < 2 or not history.has(goal, least=at.LEVEL_STEPS):
-        return None
-    trained = history[goal]
-    train = Shift(float(np.median(finite(trained)[:5])), late(trained), shift(trained).error)
-    held_out = _between(held[0], held[-1])
-    best = max(held[:-1], key=lambda point: point.success)
-    fall = _between(best, held[-1])
-    memorized = goal == "success_rate" and train.after >= at.MEMORIZED and train.z > at.Z_STRONG
-    gap = memorized and train.gain - held_out.gain >= at.OVERFIT_GAP and held_out.gain < 0.4 * train.gain
-    since = trained[[step >= best.step for step in history.steps]]
-    holds = len(finite(since)) >= at.LEVEL_STEPS and shift(since).gain > -at.SUCCESS_DROP / 2
-    fell = -fall.gain >= at.SUCCESS_DROP and fall.z < -at.Z_WEAK - 0.5 and holds
-    if not gap and not fell:
-        return None
-    step = best.step if fell else history.step_at(departure(trained))
-    before, expect = (fall if fell else held_out).before, Expect("eval_success_rate", "up", 40)
-    held_evidence = Evidence("eval_success_rate", before, held[-1].success, None, "on held-out prompts")
-    evidence = (movement(history, goal), held_evidence)
-    return Finding("overfit", "warning", step, evidence, _less_overfitting(history, step), expect)
-
-
-def _less_overfitting(history: History, step: int) -> Change:
-    """More prompts, else a larger `beta`, else an earlier end."""
-    recipe = history.recipe
-    args = recipe.get("task_args") or {}
-    if isinstance(args, dict) and isinstance(args.get("size"), int):
-        return Change("task_args.size", args["size"], 10 * args["size"])
-    if recipe.get("beta"):
-        return set_key(recipe, "beta", 4 * recipe["beta"])
-    return set_key(recipe, "max_steps", max(1, step))
 
 
 def thinking_tax(history: History) -> Finding | None:
@@ -173,65 +148,6 @@ def is_much_longer(history: History) -> bool:
     return history.has("len_mean") and shift(history["len_mean"]).ratio >= at.LENGTH_GROWN_MUCH
 
 
-def _is_flat(history: History) -> bool:
-    """Whether hardly any group at the end has spread."""
-    return history.has("informative", least=at.LEVEL_STEPS) and late_mean(history["informative"]) <= 1 - at.NO_SPREAD
-
-
-def _is_all_wrong(history: History) -> bool:
-    """Whether the groups at the end have no spread because all answers are wrong."""
-    if history.has("all_wrong", least=at.LEVEL_STEPS):
-        return late_mean(history["all_wrong"]) >= at.NO_SPREAD
-    return _is_flat(history) and history.has(goal_of(history)) and late(history[goal_of(history)]) <= 0.05
-
-
-def _is_all_paid(history: History) -> bool:
-    """Whether the groups at the end have no spread because all answers get the full reward, right or not."""
-    paid = "reward_mean" if history.has("reward_mean") and is_share(history["reward_mean"]) else goal_of(history)
-    is_full = history.has(paid) and late(history[paid]) >= at.FULL_REWARD
-    return _is_flat(history) and is_full and not _is_all_wrong(history)
-
-
-def dead_all_wrong(history: History) -> Finding | None:
-    if not _is_all_wrong(history):
-        return None
-    name = "all_wrong" if history.has("all_wrong") else "informative"
-    goal, recipe = goal_of(history), history.recipe
-    chance = late_mean(history[goal]) if goal == "success_rate" and history.has(goal) else 0.0
-    current = int(recipe.get("num_generations") or 8)
-    size = next((g for g in (16, 32, 64) if 1 - (1 - min(chance, 1.0)) ** g >= 0.3 and fits_batch(g, recipe)), 0)
-    warm_up = set_key(recipe, "sft_steps", int(recipe.get("sft_steps") or 0) + 500)
-    change = set_key(recipe, "num_generations", size) if size > current else warm_up
-    index = onset(history[name], 0.8 if name == "all_wrong" else 0.2, above=name == "all_wrong")
-    evidence, expect = tuple(movements(history, name, goal)), Expect("informative", "up", 20)
-    return Finding("dead_all_wrong", "critical", history.step_at(index), evidence, change, expect)
-
-
-def dead_all_right(history: History) -> Finding | None:
-    """All right, or all with the same reward, from the start. A run that learned to get there is done, not failing."""
-    right = history.has("all_right", least=at.LEVEL_STEPS) and late_mean(history["all_right"]) >= at.NO_SPREAD
-    if not (right or _is_all_paid(history)):
-        return None
-    name = "all_right" if right else "informative"
-    first = float(np.mean(finite(history[name])[: max(at.LEVEL_STEPS, len(history) // 20)]))
-    if (first if right else 1 - first) < at.NO_SPREAD_AT_START:
-        return None
-    names = dict.fromkeys((name, goal_of(history)) if right else (name, "reward_mean", goal_of(history)))
-    evidence, expect = tuple(movements(history, *names)), Expect("informative", "up", 20)
-    return Finding("dead_all_right", "critical", history.step_at(0), evidence, _restore_spread(history), expect)
-
-
-def _restore_spread(history: History) -> Change:
-    """A reward that tells right from wrong where this one does not, else harder prompts."""
-    if history.has("success_rate") and late(history["success_rate"]) < at.SOLVED:
-        full = [key for key in history.columns if key.startswith(PART) and late(history[key]) >= at.FULL_REWARD]
-        return _stricter_reward(history, full)
-    args = history.recipe.get("task_args") or {}
-    if isinstance(args, dict) and isinstance(args.get("digits"), int):
-        return Change("task_args.digits", args["digits"], args["digits"] + 1)
-    return set_key(history.recipe, "dynamic_sampling", True)
-
-
 def inconsistent_grader(history: History) -> Finding | None:
     answers = history.answers
     evidence: list[Evidence] = []
@@ -260,7 +176,7 @@ def broken_grader(history: History) -> Finding | None:
     evidence = [Evidence("grader_broken", early(broken), share, history.slope("grader_broken"))]
     if history.answers.broken:
         evidence.append(Evidence("answers", note=f"the most common reason: {history.answers.broken}"))
-    change = set_key(history.recipe, "reward_timeout", 3 * float(history.recipe.get("reward_timeout") or 10.0))
+    change = scale_key(history.recipe, "reward_timeout", 3)
     severity: Severity = "critical" if share > at.BROKEN_CRITICAL else "warning"
     return Finding("broken_grader", severity, step, tuple(evidence), change, Expect("grader_broken", "down", 5))
 
@@ -272,8 +188,7 @@ def truncation(history: History) -> Finding | None:
     recovery = shift(share[len(history) // 2 :]) if len(history) >= 2 * at.LEVEL_STEPS else None
     if late_mean(share) <= at.TRUNCATED or (recovery and recovery.gain < -0.03 and recovery.z < -at.Z_WEAK):
         return None
-    limit = int(history.recipe.get("max_completion_length") or 256)
-    change = set_key(history.recipe, "max_completion_length", 2 * limit)
+    change = scale_key(history.recipe, "max_completion_length", 2)
     evidence = tuple(movements(history, "truncated", "len_mean", goal_of(history)))
     step, expect = history.step_at(onset(share, at.TRUNCATED)), Expect("truncated", "down", 10)
     return Finding("truncation", "warning", step, evidence, change, expect)

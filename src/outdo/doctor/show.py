@@ -32,22 +32,31 @@ def lines(finding: Finding, width: int) -> Iterator[str]:
     yield from _field("", entry.what, width)
     for index, evidence in enumerate(finding.evidence):
         yield from _field("" if index else "evidence", evidence.describe(), width)
+    if finding.unjudged:
+        yield from _field("not judged", f"for lack of signals: {', '.join(finding.unjudged)}", width)
     if finding.severity == "info":
         return
     yield from _field("why", entry.why, width)
     yield from _field("do", entry.do.replace("`", ""), width)
-    if finding.change:
+    if finding.change and finding.change.is_known:
         yield f"  {'change':<{INDENT - 2}}{finding.change.pair()}"  # not wrapped, to be copied
         yield from _field("", f"({finding.change.describe()})", width)
+    elif finding.change:
+        yield from _field("change", finding.change.describe(), width)
     if finding.expect:
         yield from _field("expect", finding.expect.describe(), width)
+    if finding.also:
+        yield from _field("also seen", f"explained by it: {', '.join(finding.also)}", width)
+    if finding.unrecoverable:
+        yield from _field("final", "no later step of this run can undo it", width)
     yield f"  {'page':<{INDENT - 2}}{finding.page}"
 
 
 def note(finding: Finding) -> str:
     """One line, for a run in progress."""
     change = f"; try {finding.change.pair()}" if finding.change else ""
-    return f"  doctor: {finding.code} since step {finding.step} ({finding.evidence[0].describe()}){change}"
+    also = f"; also seen, explained by it: {', '.join(finding.also)}" if finding.also else ""
+    return f"  doctor: {finding.code} since step {finding.step} ({finding.evidence[0].describe()}){change}{also}"
 
 
 def _field(name: str, text: str, width: int) -> Iterator[str]:

@@ -94,6 +94,30 @@ def trend(curve: Curve) -> Shift:
     return Shift(level - rise / 2, level + rise / 2, 1.1 * noise(values) * float(np.sqrt(12.0 / max(len(values), 1))))
 
 
+def windows(values: Curve, count: int) -> Curve:
+    """The means of `count` or fewer windows of the same size, the last of which ends with the last value."""
+    size = max(1, -(-len(values) // count))
+    used = values[len(values) % size :] if len(values) >= size else values
+    return np.asarray(used.reshape(-1, size).mean(axis=1), dtype=np.float64)
+
+
+def reversals(values: Curve, least: float) -> list[int]:
+    """The indices of the turning points between swings of at least that size: highs and lows in turn."""
+    turns: list[int] = []
+    low = high = 0
+    way = 0
+    for index, value in enumerate(values):
+        if value > values[high]:
+            high = index
+        if value < values[low]:
+            low = index
+        if way <= 0 and value - values[low] >= least:
+            turns, way, high = [*turns, low], 1, index
+        elif way >= 0 and values[high] - value >= least:
+            turns, way, low = [*turns, high], -1, index
+    return turns
+
+
 def slope(curve: Curve) -> float:
     """Change per row, by Theil and Sen: the median of the slopes between all pairs of blocks."""
     at = np.flatnonzero(np.isfinite(curve))

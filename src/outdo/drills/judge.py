@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from outdo.doctor.causes import EFFECTS
 from outdo.doctor.finding import Finding
 from outdo.doctor.history import Held, History
-from outdo.doctor.rules import EFFECTS
 from outdo.doctor.signals import Shift
 from outdo.drills.drill import Check, Signal
 from outdo.training.treat import answer
@@ -17,11 +17,13 @@ MIN_ERRORS = 3.0  # standard errors that it must exceed too
 
 
 def named(findings: Sequence[Finding], code: str) -> Check:
-    """The doctor's first finding is this code, and the others are its effects."""
-    codes = [finding.code for finding in findings]
+    """The doctor's first finding is this code, and the others are its effects. Notes are no findings."""
+    codes = [finding.code for finding in findings[:1]]
+    codes += [finding.code for finding in findings[1:] if finding.severity != "info"]
     others = [other for other in codes[1:] if other not in EFFECTS.get(code, ())]
     if codes[0] == code and not others:
-        finding, effects = findings[0], f" (and its effects: {', '.join(codes[1:])})" if codes[1:] else ""
+        finding, effects = findings[0], ", ".join((*findings[0].also, *codes[1:]))
+        effects = f" (and its effects: {effects})" if effects else ""
         evidence = finding.evidence[0].describe()
         return Check(f"the doctor names {code}, since step {finding.step}: {evidence}{effects}", True)
     expected = f"{code} first, and nothing but its effects beside it"

@@ -34,6 +34,7 @@ FULL_REWARD = 0.95  # where the reward is from 0 to 1
 
 REWARD_NOISE = 0.33  # noise of a step's mean reward, in standard deviations of single rewards
 ADV_STD_HIGH = 2.0
+ADV_STD_LOW = 0.1  # advantages that are hardly different from 0
 
 DISAGREEMENT = 0.02  # of the answers with the same text
 DISAGREEMENT_SETS = 3
@@ -54,6 +55,18 @@ STEP_KL_HIGH = 0.12
 STEP_KL_STEPS = 10  # the last steps, whose median is taken: single steps differ tenfold
 GRAD_GROWN = 5.0
 COLLAPSE = 0.5  # of the best success remains
+
+EARLY_ROWS = 4  # the first updates, and the rows after them that must stay low
+LOST = 0.25  # of the success before training, that most steps stay below
+ENTROPY_GROWN = 1.5  # times the initial entropy: the policy came apart
+STUCK_STEPS = 8  # in a row without spread and without a gradient: nothing will change any more
+LOST_STEPS = 3  # in a row with metrics that are NaN or infinite: the weights are lost
+
+SWING_STEPS = 30  # before swings can be told from a trend
+SWING = 0.15  # of success, or of a reward from 0 to 1; of others twice that share of their level
+SWING_Z = 6.0  # standard errors of a swing
+SWINGS = 4  # turns up or down, at least
+CYCLE = 0.5  # correlation with the same curve some steps later
 
 NON_FINITE = 0.1  # of the steps
 
