@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from outdo.drills import rewards
 from outdo.drills.acts import audit_refuses
 from outdo.drills.desk import Desk
 from outdo.drills.registry import DRILLS
-from outdo.drills.tasks import few_sums
+from outdo.drills.tasks import few_sums, narrow_sums
 
 
 def answer(number: object) -> str:
@@ -29,6 +30,22 @@ def test_wordy() -> None:
 def test_digits() -> None:
     texts = [answer(1234), answer(123), answer(1034), answer(9999), answer(91234), "1234"]
     assert rewards.digits(texts, ["1234"] * 6) == [1.0, 0.75, 0.75, 0.0, 0.0, 0.0]
+
+
+def test_consensus() -> None:
+    texts = [answer(42), answer(42), answer(42), answer(7)]
+    assert rewards.consensus(texts) == [0.25, 0.25, 0.25, -0.75]
+    assert rewards.consensus([answer(1)] * 3) == [0.0] * 3
+
+
+def test_standard_that_changes(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"answer": ["125"] * 2, "a": [57] * 2, "b": [68] * 2}
+    file = tmp_path / "standard.txt"
+    columns["standard"] = [str(file)] * 2
+    file.write_text("right sums")
+    assert rewards.by_standard([answer(125), answer(15)], **columns) == [1.0, 0.0]
+    file.write_text(rewards.NEW_STANDARD)
+    assert rewards.by_standard([answer(125), answer(15)], **columns) == [0.0, 1.0]
 
 
 def test_moody_rate() -> None:
@@ -60,3 +77,12 @@ def test_few_sums() -> None:
     trained = {prompt.id for prompt, _ in zip(task.prompts("train", 1), range(20), strict=False)}
     held = {prompt.id for prompt, _ in zip(task.prompts("test", 1), range(200), strict=False)}
     assert len(trained) == 4 and len(held) > 100 and not trained & held
+
+
+def test_narrow_sums() -> None:
+    task = narrow_sums.with_args({"smallest": 85})
+    numbers = {
+        split: [prompt.meta["a"] for prompt, _ in zip(task.prompts(split, 1), range(200), strict=False)]
+        for split in ("train", "test", "ood")
+    }
+    assert min(numbers["train"]) == 85 and min(numbers["test"]) == 55 and max(numbers["ood"]) == 44

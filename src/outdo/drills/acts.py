@@ -17,7 +17,7 @@ from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
 from outdo.drills.desk import Desk
 from outdo.drills.draw import draw, draw_shares
-from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel
+from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel, Signal
 from outdo.drills.judge import cured, improved, named, no_longer
 from outdo.drills.rewards import NEW_STANDARD
 from outdo.errors import RunError
@@ -73,7 +73,8 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
     picture = None
     with suppress(RunError):  # without matplotlib there is no picture
-        picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
+        signals = drill.signals or (Signal("eval_success_rate", "up"),)
+        picture = draw(panels, signals, drill.name, desk.folder / "picture.png")
     return Outcome(tuple(checks), facts, picture)
 
 

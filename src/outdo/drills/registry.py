@@ -11,7 +11,12 @@ from outdo.errors import RecipeError, did_you_mean
 
 _OWN = "outdo.drills.rewards:"
 _CARRIES = {"task_args": {"ops": "+", "between": list(CARRIES)}}  # learned fast, because every sum needs a carry
-_AGREE = {"reward_funcs": ["numeric", _OWN + "consensus"], "reward_weights": [0.0, 1.0]}
+_AGREE = {
+    "reward_funcs": ["numeric", _OWN + "consensus"],
+    "reward_weights": [0.0, 1.0],
+    "per_device_train_batch_size": 64,
+    "beta": 0.0,
+}
 
 _ALL = (
     Drill(
@@ -34,9 +39,8 @@ _ALL = (
         "sparse",
         "the model is never right, so nothing is learned; after a warm-up with demonstrations it is, and learns",
         {
-            "task_args": {"ops": "+", "between": [1000, 1999]},
+            "task_args": {"ops": "+", "between": [1000, 1099]},
             "max_completion_length": 48,
-            "num_generations": 4,
             "sft_learning_rate": 1e-3,
             "sft_batch_size": 16,
             "learning_rate": 1e-4,
@@ -44,9 +48,9 @@ _ALL = (
             "max_steps": 20,
         },
         "dead_all_wrong",
-        (Signal("informative", "up", 0.2), Signal("success_rate", "up", 0.2)),
+        (Signal("informative", "up", 0.2), Signal("success_rate", "up", 0.1)),
         fail_and_fix,
-        fix={"sft_steps": 160},
+        fix={"sft_steps": 200},
     ),
     Drill(
         "kl-blowup",
@@ -59,18 +63,18 @@ _ALL = (
     Drill(
         "entropy-collapse",
         "agreement is rewarded instead of truth, until all answers are the same; with the truth, success rises",
-        {**_AGREE, "learning_rate": 3e-4, "beta": 0.0, "max_steps": 28},
+        {**_AGREE, "temperature": 0.6, "learning_rate": 2e-4, "max_steps": 30},
         "entropy_collapse",
-        (Signal("entropy_mean", "up"), Signal("informative", "up", 0.2)),
+        (Signal("entropy_mean", "up"),),
         fail_and_fix,
         fix={"reward_weights": [1.0, 0.0]},
     ),
     Drill(
         "mode-collapse",
-        "the same at a lower rate: answers become copies of each other first; with the truth, success rises",
-        {**_AGREE, "per_device_train_batch_size": 64, "learning_rate": 1.5e-4, "beta": 0.0, "max_steps": 26},
+        "the same at a higher temperature: answers become copies of each other; with the truth, success rises",
+        {**_AGREE, "temperature": 0.8, "learning_rate": 1.5e-4, "max_steps": 30},
         "mode_collapse",
-        (Signal("success_rate", "up", 0.2),),
+        (Signal("success_rate", "up"),),
         fail_and_fix,
         fix={"reward_weights": [1.0, 0.0]},
     ),
@@ -82,6 +86,7 @@ _ALL = (
         (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
         fail_and_fix,
         refused=_OWN + "wordy",
+        extra_check=no_longer_paid,
         fix={"reward_gate": "numeric"},
     ),
     Drill(
@@ -122,9 +127,9 @@ _ALL = (
     Drill(
         "no-clip",
         "the ratio is not clipped, so the updates of a step are too large; clipped, success rises",
-        {**_CARRIES, "epsilon": 10.0, "num_iterations": 8, "learning_rate": 2e-4, "beta": 0.0, "max_steps": 20},
+        {**_CARRIES, "epsilon": 10.0, "num_iterations": 8, "learning_rate": 1.5e-4, "beta": 0.0, "max_steps": 20},
         "steps_too_big",
-        (Signal("success_rate", "up", 0.2),),
+        (Signal("success_rate", "up"),),
         fail_and_fix,
         fix={"epsilon": 0.2},
     ),
@@ -140,7 +145,7 @@ _ALL = (
             "max_steps": 24,
         },
         "ood_loss",
-        (Signal("success_rate", "up", -1.0),),
+        (),
         fail_and_fix,
         fix={"task_args": {"smallest": 10}},
         splits=("ood",),
@@ -151,16 +156,16 @@ _ALL = (
         {
             **_CARRIES,
             "num_generations": 2,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 2e-5,
+            "per_device_train_batch_size": 2,
+            "learning_rate": 5e-5,
             "beta": 1e-3,
             "max_steps": 64,
             "save_steps": 0,
         },
         "noisy_advantage",
-        (Signal("success_rate", "up", 0.1),),
+        (Signal("success_rate", "up"),),
         fail_and_fix,
-        fix={"num_generations": 16, "per_device_train_batch_size": 32},  # the same two prompts per step
+        fix={"num_generations": 16, "per_device_train_batch_size": 32},
     ),
     Drill(
         "grader-drift",
@@ -174,7 +179,7 @@ _ALL = (
             "max_steps": 28,
         },
         "grader_drift",
-        (Signal("success_rate", "up", 0.2),),
+        (Signal("eval_success_rate", "up"),),
         change_standard,
     ),
     Drill(
@@ -188,7 +193,7 @@ _ALL = (
             "max_steps": 10,
         },
         "out_of_memory",
-        (Signal("success_rate", "up", 0.1),),
+        (Signal("eval_success_rate", "up"),),
         run_out_of_memory,
     ),
     Drill(
