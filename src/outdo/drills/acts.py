@@ -16,7 +16,7 @@ from outdo.doctor.history import Held, from_rows
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
 from outdo.drills.desk import Desk
-from outdo.drills.draw import draw, draw_shares
+from outdo.drills.draw import HELD_OUT, draw, draw_shares
 from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel, Signal
 from outdo.drills.judge import cured, improved, named, no_longer
 from outdo.drills.rewards import NEW_STANDARD
@@ -73,7 +73,7 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
     picture = None
     with suppress(RunError):  # without matplotlib there is no picture
-        signals = drill.signals or (Signal("eval_success_rate", "up"),)
+        signals = drill.signals or [Signal(f"{HELD_OUT}/{split}", "up") for split in drill.splits]
         picture = draw(panels, signals, drill.name, desk.folder / "picture.png")
     return Outcome(tuple(checks), facts, picture)
 

@@ -61,7 +61,7 @@ class Drill:
     shows: str  # in one line
     failing: Keys  # keys of the failing run, over those that all drills share
     code: str  # the doctor's first finding; others are its effects
-    signals: tuple[Signal, ...]  # that must improve; the first is the main one, and drawn
+    signals: tuple[Signal, ...]  # that must improve, beside held-out success; drawn, the first on its scale
     act: Callable[[Drill, Desk], Outcome]  # what it does
     fix: Keys | None = None  # the one change; None: the doctor's own
     splits: tuple[str, ...] = ("test",)  # on which held-out success must rise
