@@ -20,7 +20,7 @@ from outdo.runs import checkpoint, layout
 from outdo.runs.manifest import read_manifest
 from support.fakes import QuietReporter
 
-CPU_ERROR = "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"
+CPU_ERROR = "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 99614720 bytes. Error"
 SMALL: dict[str, Any] = {
     **{"sft_steps": 2, "sft_batch_size": 4, "max_steps": 4, "num_generations": 4, "per_device_train_batch_size": 32},
     **{"max_completion_length": 8, "eval_size": 2, "eval_samples": 0, "eval_split": ["test"], "device": "cpu"},
@@ -42,7 +42,7 @@ def test_run_halts_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         train(reporter=QuietReporter(), output_dir=str(folder), **SMALL)
     assert halted.value.exit_status == 3
     manifest = read_manifest(folder)
-    assert manifest.status == "stopped" and "in the update after step 2" in manifest.why
+    assert manifest.status == "stopped" and "in the update after step 2 (95 MiB more" in manifest.why
     assert (folder / layout.MODEL).exists() and checkpoint.newest_valid(folder / layout.CHECKPOINTS)
     finding, *others = diagnose(run_history(folder))
     assert finding.code == "out_of_memory" and finding.severity == "critical" and not others

@@ -17,11 +17,17 @@ from outdo.metrics import limits as at
 
 IN_UPDATE, IN_SAMPLING, ONE_ANSWER = "in the update", "while sampling", "with one answer"
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|MemoryError|\bOOM\b", re.IGNORECASE)
+_SIZE = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", re.IGNORECASE)
 ROWS = 512  # answers decoded at once on a CPU, where the recipe does not say
 
 
-def describe_out_of_memory(where: str, done: int, recipe: Mapping[str, Any], tokens: int, detail: str) -> str:
+def describe_out_of_memory(where: str, done: int, recipe: Mapping[str, Any], tokens: int, error: str) -> str:
     """Why a run ended, and the change that helps. The doctor's rule reads these words."""
+    size = _SIZE.search(error)
+    amount = (
+        f"{int(size[1]) / 2**20:,.0f} MiB" if size and size[2] == "bytes" else f"{size[1]} {size[2]}" if size else ""
+    )
+    detail = f"{amount} more could not be allocated" if amount else error.partition("\n")[0][:100] or "MemoryError"
     change = _smaller(recipe, where, tokens)
     advice = f"resume with {change.pair()}" if change else "use a smaller model"
     return f"out of memory {where} after step {done} ({detail}): {advice}. The checkpoints are kept"
@@ -33,7 +39,7 @@ def out_of_memory(history: History) -> Finding | None:
         return None
     where = next((each for each in (ONE_ANSWER, IN_SAMPLING) if each in history.ended), IN_UPDATE)
     tokens = int(np.max(finite(history["tokens"])[-5:])) if history.has("tokens", least=1) else 0
-    evidence = [Evidence("the run ended:", note=history.ended[:240])]
+    evidence = [Evidence("the run ended:", note=history.ended[:200])]
     if history.has("memory", least=1):
         memory = finite(history["memory"])
         evidence.append(Evidence("memory", float(memory[0]) / 2**30, float(memory[-1]) / 2**30, note="GiB at the peak"))

@@ -107,7 +107,7 @@ class ShowProgress(Callback):
 
     def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
         if "loss" in row:
-            self._show(row["step"] + 1, run.total, f"loss {row['loss']:.3f}")
+            self._show(row["step"] + 1, run.recipe.sft_steps, f"SFT  loss {row['loss']:.3f}")
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self._show(step + 1, run.recipe.max_steps, signal_line(metrics))

@@ -63,7 +63,7 @@ _ALL = (
     Drill(
         "entropy-collapse",
         "agreement is rewarded instead of truth, until all answers are the same; with the truth, success rises",
-        {**_AGREE, "temperature": 0.6, "learning_rate": 2e-4, "max_steps": 30},
+        {**_AGREE, "temperature": 0.7, "learning_rate": 5e-5, "max_steps": 30},
         "entropy_collapse",
         (Signal("entropy_mean", "up"),),
         fail_and_fix,
@@ -127,9 +127,17 @@ _ALL = (
     Drill(
         "no-clip",
         "the ratio is not clipped, so the updates of a step are too large; clipped, success rises",
-        {**_CARRIES, "epsilon": 10.0, "num_iterations": 8, "learning_rate": 1.5e-4, "beta": 0.0, "max_steps": 20},
+        {
+            **_CARRIES,
+            "epsilon": 10.0,
+            "num_iterations": 16,
+            "per_device_train_batch_size": 64,
+            "learning_rate": 1.2e-4,
+            "beta": 0.0,
+            "max_steps": 16,
+        },
         "steps_too_big",
-        (Signal("success_rate", "up"),),
+        (),
         fail_and_fix,
         fix={"epsilon": 0.2},
     ),
@@ -152,12 +160,12 @@ _ALL = (
     ),
     Drill(
         "small-group",
-        "two answers per prompt give a gradient that is mostly noise; with sixteen, success rises",
+        "two answers per prompt give a gradient that is mostly noise; with eight, and more prompts, success rises",
         {
             **_CARRIES,
             "num_generations": 2,
             "per_device_train_batch_size": 2,
-            "learning_rate": 5e-5,
+            "learning_rate": 1.2e-5,
             "beta": 1e-3,
             "max_steps": 64,
             "save_steps": 0,
@@ -165,7 +173,7 @@ _ALL = (
         "noisy_advantage",
         (),
         fail_and_fix,
-        fix={"num_generations": 16, "per_device_train_batch_size": 32},
+        fix={"num_generations": 8, "per_device_train_batch_size": 48},
     ),
     Drill(
         "grader-drift",

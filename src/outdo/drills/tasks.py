@@ -12,7 +12,7 @@ from outdo.tasks.task import task
 from outdo.types import Prompt
 
 TRAIN_SEED = seed_of("few", 242)  # the first six problems of this seed all need a carry, which is hardest for the model
-CARRIES, PLAIN = (55, 99), (10, 44)  # ranges: every sum of the first has three digits and a carry, of the second two
+CARRIES = (55, 99)  # every sum has three digits, and at least one carry
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
@@ -27,10 +27,10 @@ def few_sums(split: str, seed: int, size: int = 6) -> Iterator[Prompt]:
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test", "ood"))
-def narrow_sums(split: str, seed: int, smallest: int = CARRIES[0]) -> Iterator[Prompt]:
-    """Sums for training from `smallest` to 99. Held out: `test`, of numbers from 55 to 99, and `ood`, from 10 to 44."""
-    between = {"train": (smallest, CARRIES[1]), "test": CARRIES, "ood": PLAIN}[split]
-    yield from arithmetic.prompts("test" if split == "ood" else split, seed, ops="+", between=between)
+def narrow(split: str, seed: int, ops: str = "+") -> Iterator[Prompt]:
+    """Two digits: `ops` for training; held out sums, and differences as another distribution."""
+    held_out = {"test": "+", "ood": "-"}
+    yield from arithmetic.prompts("train" if split == "train" else "test", seed, ops=held_out.get(split, ops))
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))

@@ -217,11 +217,11 @@ class TrainingRun(Generic[L]):
         """The run ends as stopped, in words that name the change that helps."""
         modules = {frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)}
         where = IN_UPDATE if any(name.startswith("outdo.learn.") for name in modules) else IN_SAMPLING
-        detail = str(error).partition("\n")[0][:200] or type(error).__name__
+        text = str(error)
         traceback.clear_frames(error.__traceback__)  # which hold the tensors that filled the memory
         release_memory(self.policy.device)
         recipe = self.recipe.model_dump(mode="json")
-        halted = OutOfMemory(describe_out_of_memory(where, self.done, recipe, self.tokens, detail))
+        halted = OutOfMemory(describe_out_of_memory(where, self.done, recipe, self.tokens, text))
         with self.uninterruptible():
             self._end("stopped", str(halted))
         return halted
