@@ -26,7 +26,7 @@ def test_files_and_bad_input(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"step": i, "reward": 0.4, "kl": 0.02 * i, "entropy": 0.5} for i in range(40)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = outdo("doctor", "log.jsonl")
-    assert said.returncode == 0 and "kl_blowup" in said.stdout and "learning_rate=" in said.stdout
+    assert said.returncode == 0 and "kl_blowup" in said.stdout and "lower learning_rate 4×" in said.stdout
     assert all(len(line) <= 80 for line in said.stdout.splitlines())
     findings = json.loads(outdo("doctor", "log.jsonl", "--json").stdout)
     assert findings[0]["code"] == "kl_blowup" and findings[0]["expect"]["signal"] == "kl_mean"

@@ -91,7 +91,7 @@ def test_file_formats(tmp_path: Path, name: str) -> None:
     ill = noisy(TRL, kl=np.linspace(0.001, 0.6, 50))
     (finding, *_) = diagnose(read_history(write(tmp_path / name, ill)))
     assert finding.code == "kl_blowup" and finding.step % 10 == 0
-    assert finding.change and finding.change.pair() == "beta=0.04"
+    assert finding.change and finding.change.pair() == "raise beta 4×, at least to 0.04"
     well = noisy(
         TRL, **{"rewards/accuracy_reward/mean": np.linspace(0.3, 0.6, 50), "reward": np.linspace(0.3, 0.7, 50)}
     )

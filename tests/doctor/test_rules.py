@@ -8,16 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from outdo.doctor.causes import EFFECTS
+from outdo.doctor.coverage import NEEDS
 from outdo.doctor.finding import Evidence
 from outdo.doctor.history import Held, History, from_rows
 from outdo.doctor.playbook import PLAYBOOK
-from outdo.doctor.rules import RULES, diagnose
+from outdo.doctor.rules import NOTES, RULES, diagnose
 from outdo.doctor.show import lines
 from outdo.doctor.signals import departure, noise, onset, shift, slope
 from outdo.recipe.load import load_recipe
 from outdo.rewards.choose import rewards_of
 from outdo.tasks.task import find_task
-from support import curves
+from support import curves, mechanism
 
 
 def flat(n: int = 60, **columns: float) -> History:
@@ -50,16 +52,21 @@ def test_slope_noise_onset() -> None:
     assert shift(holes).gain == pytest.approx(1.0, abs=0.05) and abs(onset(holes, 0.5) - 150) <= 15
 
 
-@pytest.mark.parametrize("code", RULES)
+@pytest.mark.parametrize("code", [code for code in RULES if code in {*curves.FAILURES, *mechanism.CLASSES}])
 def test_finding_is_complete(code: str) -> None:
-    finding = diagnose(curves.history(code, 0))[0]
+    history = curves.history(code, 0) if code in curves.FAILURES else mechanism.history(code, 1, 200)
+    finding = diagnose(replace(history, recipe=load_recipe().model_dump(mode="json")))[0]
     assert finding.code == code and finding.change and finding.expect and finding.evidence
     assert "=" in finding.change.pair() and finding.page.endswith(f"#{code}")
-    assert set(finding.row()) == {"code", "severity", "step", "evidence", "change", "expect", "page"}
+    kept = {"code", "severity", "step", "evidence", "change", "expect", "page", "also", "unrecoverable", "unjudged"}
+    assert set(finding.row()) == kept
+    other = diagnose(history)[0].change  # of another trainer: no value is made up
+    assert other and (other.new is None) == (not other.is_known) and "None" not in other.describe()
 
 
 def test_playbook_is_complete() -> None:
-    assert {*RULES, "healthy", "too_early"} == set(PLAYBOOK) and len(RULES) >= 12
+    assert {*RULES, *NOTES, "healthy", "too_early", "too_little_data"} == set(PLAYBOOK)
+    assert {*RULES} >= {*NEEDS} | {*EFFECTS}
 
 
 def test_change_uses_recipe() -> None:
@@ -176,9 +183,9 @@ def test_missing_signals() -> None:
         for name in history.columns:
             RULES[code](replace(history, columns={name: history[name]}))
         assert RULES[code](replace(history, columns={}, held=())) is None
-    assert codes(from_rows([{"step": i, "loss": 0.1} for i in range(50)])) == ["too_early"]
+    assert codes(from_rows([{"step": i, "loss": 0.1} for i in range(50)])) == ["too_little_data"]
     empty = from_rows([{"step": i, "reward_mean": None, "kl_mean": float("nan")} for i in range(50)])
-    assert codes(empty) == ["too_early"]
+    assert codes(empty) == ["too_early"]  # no step has a value
 
 
 def test_gaps_in_curves() -> None:
@@ -231,9 +238,14 @@ def test_change_is_valid() -> None:
     assert finding.change and finding.change.pair() == "entropy_coef=0.08"
 
 
-def test_too_early_note() -> None:
+def test_too_little_data() -> None:
     (finding,) = diagnose(from_rows([{"step": i, "entropy_mean": 0.5} for i in range(50)]))
-    assert finding.code == "too_early" and "50, 0 of them with reward_mean" in finding.evidence[0].describe()
+    assert finding.code == "too_little_data" and finding.severity == "info"
+    assert {"kl_blowup (kl_mean)", "overfit (reward_mean, held-out success)"} <= {*finding.unjudged}
+    assert not any(text.startswith("entropy_collapse") for text in finding.unjudged)
+    assert codes(from_rows([{"step": i, "reward_mean": 0.3 + 0.01 * i} for i in range(50)])) == ["too_little_data"]
+    (finding,) = diagnose(flat())
+    assert finding.code == "healthy" and "truncation (truncated)" in finding.unjudged
 
 
 def test_no_control_characters() -> None:

@@ -46,7 +46,12 @@ def with_causes_only(findings: Mapping[str, Finding], history: History) -> list[
     pairs = {cause: _effects(cause, findings, history) for cause in findings}
     explained = {effect for effects in pairs.values() for effect in effects}
     causes = [code for code in findings if code not in explained] or list(findings)[:1]
-    return [replace(findings[code], also=_reached(code, pairs, findings)) for code in causes]
+    return [_with_effects(findings[code], _reached(code, pairs, findings), findings) for code in causes]
+
+
+def _with_effects(cause: Finding, also: tuple[str, ...], findings: Mapping[str, Finding]) -> Finding:
+    is_final = cause.unrecoverable or any(findings[code].unrecoverable for code in also)
+    return replace(cause, also=also, unrecoverable=is_final)
 
 
 def _reached(cause: str, pairs: Mapping[str, set[str]], findings: Mapping[str, Finding]) -> tuple[str, ...]:

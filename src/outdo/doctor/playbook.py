@@ -205,7 +205,7 @@ PLAYBOOK: dict[str, Entry] = {
     "unstable": Entry(
         "Success or the reward swings up and down, far beyond the noise of a step.",
         f"it turns more than {at.SWINGS} times by {at.SWING} or more (a reward that is not from 0 to 1: by "
-        f"{2 * at.SWING:.0%} of its level) and by {at.SWING_Z:g} standard errors, or it repeats itself every few "
+        f"{2 * at.SWING:.0%} of its level) and further than noise alone would, or it repeats itself every few "
         "steps, up to the end of the run",
         "Each update overshoots, and the next ones undo it: the learning rate is too high for the noise of a step.",
         "lower `learning_rate` to a third, or use more prompts per step (`per_device_train_batch_size`); a fixed order "

@@ -91,7 +91,7 @@ def entropy_collapse(history: History) -> Finding | None:
     if not (start := _lost_entropy(history)) or still_learns(history):
         return None
     change, bonus = higher_temperature(history.recipe), history.recipe.get("entropy_coef") or 0.0
-    if change.is_known and change.key == "temperature" and (bonus or change.new > 1.3):
+    if change.key == "temperature" and (bonus or (change.is_known and change.new > 1.3)):
         change = set_key(history.recipe, "entropy_coef", max(0.01, 4 * bonus))
     step, expect = history.step_at(_entropy_onset(history, start)), Expect("entropy_mean", "up", 20)
     return Finding("entropy_collapse", "critical", step, _entropy_evidence(history, start), change, expect)

@@ -90,6 +90,8 @@ def _rows(path: Path) -> tuple[list[JsonRow], list[str]]:
         return rows, skipped
     if printed:
         return printed, []
+    if is_json and (blocks := step_blocks(text)):  # [Step 3/60] reward: …
+        return blocks, []
     if is_json:
         raise RecipeError(f"{path}: none of its lines is a JSON row: {text.lstrip()[:60]!r}: give {EXPECTED}")
     if "\ufffd" in text:

@@ -110,7 +110,9 @@ def first_updates(history: History) -> tuple[int, Evidence] | None:
             continue
         level, error = before
         stays_low = float(np.quantile(after, 0.9)) <= at.LOST * level
-        if stays_low and level - float(after.mean()) >= max(0.1, 3 * error) and (count or _confirmed(history, level)):
+        confirmed = _confirmed(history, level)
+        least = max(0.1, (1.5 if confirmed else 3.0) * error)
+        if stays_low and level - float(after.mean()) >= least and (count or confirmed):
             note = f"lost within the first {max(count, 1)} updates"
             return int(at_N[count]), Evidence(goal, level, float(after.mean()), None, note)
     return None
@@ -128,7 +130,7 @@ def _level_before(history: History, rows: Curve) -> tuple[float, float] | None:
 
 
 def _confirmed(history: History, level: float) -> bool:
-    """Whether the policy did move, where no training step shows it as it was: training prompts may be harder."""
+    """Whether the policy did move far: else training prompts may be harder, or the first step was lucky."""
     moved = history.has("kl_mean") and late(history["kl_mean"]) > at.KL_LIMIT
     return moved or (len(history.held) > 1 and history.held[-1].success <= at.LOST * level)
 
@@ -193,7 +195,8 @@ def _swings(values: Curve, least: float) -> list[int]:
     while len(values) // size >= 12:
         count = len(values) // size
         means = values[len(values) - count * size :].reshape(count, size).mean(axis=1)
-        turns = reversals(means, max(least, at.SWING_Z * spread / float(np.sqrt(size))))
+        chance = 2 * float(np.sqrt(2 * np.log(count)))  # standard errors from the lowest to the highest of so many
+        turns = reversals(means, max(least, (chance + at.SWING_Z) * spread / float(np.sqrt(size))))
         if len(turns) > at.SWINGS and turns[-1] >= 0.6 * count:
             return [turn * size for turn in turns]
         size *= 2

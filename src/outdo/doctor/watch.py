@@ -16,13 +16,15 @@ FRACTION = 20  # … a twentieth of the run so far, so that they cost next to no
 
 
 class Watch:
-    """A finding is reported when two diagnoses in a row have it: one may be chance."""
+    """A finding is reported when two diagnoses in a row have it: one may be chance. It is reported again when it has
+    become unrecoverable."""
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         """Continues from the folder: findings that were reported before the run was resumed are not repeated."""
         self.folder, self.recipe = folder, recipe
         self.rows = list(read_metrics(folder, []))
         self.reported = {row["code"]: int(row["seen"]) for row in read_findings(folder, [])}  # code -> last step
+        self.final = {row["code"] for row in read_findings(folder, []) if row.get("unrecoverable")}
         self.suspected: set[str] = set()
         self.due = _next_due(len(self.rows))
 
@@ -36,9 +38,13 @@ class Watch:
         findings = [f for f in diagnose(from_rows(self.rows, evals, self.recipe)) if f.severity != "info"]
         confirmed = [f for f in findings if f.code in self.suspected]
         self.suspected = {f.code for f in findings}
-        new = [f for f in confirmed if f.step > self.reported.get(f.code, -1)]
+        new = [f for f in confirmed if f.step > self.reported.get(f.code, -1) or self._ends(f)]
         self.reported |= {f.code: int(row["step"]) for f in new}
+        self.final |= {f.code for f in new if f.unrecoverable}
         return new
+
+    def _ends(self, finding: Finding) -> bool:
+        return finding.unrecoverable and finding.code not in self.final
 
 
 def _next_due(rows: int) -> int:

@@ -44,7 +44,7 @@ BROKEN_CRITICAL = 0.2
 
 UNMOVED = 0.05  # relative change of entropy and length that counts as none
 KL_UNMOVED = 1e-3
-CLIP_UNMOVED = 1e-3
+CLIP_UNMOVED = 1e-2
 
 CLIP_HIGH = 0.3
 RATIO_OFF = 0.1
@@ -64,7 +64,7 @@ LOST_STEPS = 3  # in a row with metrics that are NaN or infinite: the weights ar
 
 SWING_STEPS = 30  # before swings can be told from a trend
 SWING = 0.15  # of success, or of a reward from 0 to 1; of others twice that share of their level
-SWING_Z = 6.0  # standard errors of a swing
+SWING_Z = 2.0  # standard errors of a swing beyond those that chance alone gives
 SWINGS = 4  # turns up or down, at least
 CYCLE = 0.5  # correlation with the same curve some steps later
 

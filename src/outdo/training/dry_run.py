@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 
 from outdo.doctor.difficulty import describe_difficulty
+from outdo.doctor.recipe_check import check_recipe
 from outdo.metrics.estimate import mean_interval
 from outdo.models.load import load_tokenizer
 from outdo.models.renderer import encode_prompts
@@ -38,13 +39,19 @@ def describe_run(context: RunContext) -> list[str]:
     if not stages:
         _refuse_unfit(context)
         find_demonstrations(recipe, task)
-    lines = [*describe(recipe), *describe_data(task), *(stage.describe() for stage in stages)]
+    trained = [stage.recipe for stage in stages if stage.kind == "grpo"] if stages else [recipe]
+    warnings = [f"warning   {line}" for one in trained for line in check_recipe(one, _num_parameters(one))]
+    lines = [*describe(recipe), *describe_data(task), *(stage.describe() for stage in stages), *warnings]
     for stage in stages:  # the demonstrations of a stage may be for an earlier one to make
         staged = context.for_stage(stage.kind, stage.recipe, None)
         if stage.kind == "grpo":
             _refuse_unfit(staged)
         _long_prompts(staged.recipe, staged.task)
     return [*lines, *(_long_prompts(recipe, task) if not stages else ())]
+
+
+def _num_parameters(recipe: Recipe) -> int:
+    return shape_of(find_source(recipe.model_name_or_path)).parameters
 
 
 def _refuse_unfit(context: RunContext) -> None:

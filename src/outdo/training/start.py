@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.models.load import Policy
@@ -88,6 +89,8 @@ def _start(context: RunContext) -> Opened:
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts)
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
     reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
+    for line in check_recipe(recipe, policy.num_parameters) if context.kind == "grpo" else ():
+        reporter.note(f"warning: {line}")
     return Opened(replace(context, task=task), policy, writer, None, demonstrations)
 
 
