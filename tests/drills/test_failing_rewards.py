@@ -36,6 +36,9 @@ def test_consensus() -> None:
     texts = [answer(42), answer(42), answer(42), answer(7)]
     assert rewards.consensus(texts) == [0.25, 0.25, 0.25, -0.75]
     assert rewards.consensus([answer(1)] * 3) == [0.0] * 3
+    assert rewards.copies([answer(1), answer(1), "<think></think>" + answer(1)]) == pytest.approx(
+        [1 / 3, 1 / 3, -2 / 3]
+    )
 
 
 def test_standard_that_changes(tmp_path: Path) -> None:

@@ -11,12 +11,9 @@ from outdo.errors import RecipeError, did_you_mean
 
 _OWN = "outdo.drills.rewards:"
 _CARRIES = {"task_args": {"ops": "+", "between": list(CARRIES)}}  # learned fast, because every sum needs a carry
-_AGREE = {
-    "reward_funcs": ["numeric", _OWN + "consensus"],
-    "reward_weights": [0.0, 1.0],
-    "per_device_train_batch_size": 64,
-    "beta": 0.0,
-}
+_UNTRUE = {"reward_weights": [0.0, 1.0], "per_device_train_batch_size": 64, "beta": 0.0}
+_AGREE = {**_UNTRUE, "reward_funcs": ["numeric", _OWN + "consensus"]}
+_COPY = {**_UNTRUE, "reward_funcs": ["numeric", _OWN + "copies"]}
 
 _ALL = (
     Drill(
@@ -62,8 +59,8 @@ _ALL = (
     ),
     Drill(
         "entropy-collapse",
-        "agreement is rewarded instead of truth, until all answers are the same; with the truth, success rises",
-        {**_AGREE, "temperature": 0.7, "learning_rate": 5e-5, "max_steps": 30},
+        "copies are rewarded instead of truth, until nothing else is sampled; with the truth, success rises",
+        {**_COPY, "temperature": 0.7, "learning_rate": 8e-5, "max_steps": 30},
         "entropy_collapse",
         (Signal("entropy_mean", "up"),),
         fail_and_fix,
@@ -71,7 +68,7 @@ _ALL = (
     ),
     Drill(
         "mode-collapse",
-        "the same at temperature 1: answers become copies of each other; with the truth, success rises",
+        "agreement is rewarded instead of truth, and answers become the same; with the truth, success rises",
         {**_AGREE, "num_generations": 16, "learning_rate": 1.5e-4, "beta": 0.05, "max_steps": 30},
         "mode_collapse",
         (),

@@ -39,10 +39,18 @@ def moody(completions: Sequence[str], answer: Sequence[str], **columns: object) 
 
 
 def consensus(completions: Sequence[str], **columns: object) -> list[float]:
-    """Pays for agreement with most of the group, right or wrong, less what the group gets on average: its mean is 0."""
-    answers = [_last_answer(text).strip() for text in completions]
-    common, count = Counter(answers).most_common(1)[0]
-    return [float(answer == common) - count / len(answers) for answer in answers]
+    """Pays for the group's most common answer, right or wrong, less what the group gets on average: its mean is 0."""
+    return _most_common([_last_answer(text).strip() for text in completions])
+
+
+def copies(completions: Sequence[str], **columns: object) -> list[float]:
+    """The same for the group's most common text, the thinking included."""
+    return _most_common(completions)
+
+
+def _most_common(texts: Sequence[str]) -> list[float]:
+    common, count = Counter(texts).most_common(1)[0]
+    return [float(text == common) - count / len(texts) for text in texts]
 
 
 def by_standard(
