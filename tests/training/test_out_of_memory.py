@@ -20,7 +20,7 @@ from outdo.runs import checkpoint, layout
 from outdo.runs.manifest import read_manifest
 from support.fakes import QuietReporter
 
-CPU_ERROR = "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 99614720 bytes. Error"
+CPU_ERROR = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99614720 bytes. Error code 12"
 SMALL: dict[str, Any] = {
     **{"sft_steps": 2, "sft_batch_size": 4, "max_steps": 4, "num_generations": 4, "per_device_train_batch_size": 32},
     **{"max_completion_length": 8, "eval_size": 2, "eval_samples": 0, "eval_split": ["test"], "device": "cpu"},

@@ -23,11 +23,10 @@ ROWS = 512  # answers decoded at once on a CPU, where the recipe does not say
 
 def describe_out_of_memory(where: str, done: int, recipe: Mapping[str, Any], tokens: int, error: str) -> str:
     """Why a run ended, and the change that helps. The doctor's rule reads these words."""
-    size = _SIZE.search(error)
-    amount = (
-        f"{int(size[1]) / 2**20:,.0f} MiB" if size and size[2] == "bytes" else f"{size[1]} {size[2]}" if size else ""
-    )
-    detail = f"{amount} more could not be allocated" if amount else error.partition("\n")[0][:100] or "MemoryError"
+    detail = error.partition("\n")[0][:100] or "MemoryError"
+    if size := _SIZE.search(error):
+        amount = f"{int(size[1]) / 2**20:,.0f} MiB" if size[2] == "bytes" else f"{size[1]} {size[2]}"
+        detail = f"{amount} more could not be allocated"
     change = _smaller(recipe, where, tokens)
     advice = f"resume with {change.pair()}" if change else "use a smaller model"
     return f"out of memory {where} after step {done} ({detail}): {advice}. The checkpoints are kept"
