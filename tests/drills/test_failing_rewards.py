@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,15 @@ def test_few_sums() -> None:
 
 
 def test_narrow_sums() -> None:
-    task = narrow_sums.with_args({"smallest": 85})
-    numbers = {
-        split: [prompt.meta["a"] for prompt, _ in zip(task.prompts(split, 1), range(200), strict=False)]
-        for split in ("train", "test", "ood")
+    drawn = {
+        (split, only): list(islice(narrow_sums.with_args({"only": only}).prompts(split, 1), 300))
+        for split, only in (("train", 100), ("train", 0), ("test", 100), ("ood", 100))
     }
-    assert min(numbers["train"]) == 85 and min(numbers["test"]) == 55 and max(numbers["ood"]) == 44
+    trained, held = drawn["train", 100], drawn["test", 100]
+    assert {prompt.answer for prompt in (*trained, *held)} == {"100"}
+    assert not {frozenset((p.meta["a"], p.meta["b"])) for p in trained} & {
+        frozenset((p.meta["a"], p.meta["b"])) for p in held
+    }
+    assert len({prompt.id for prompt in held}) > 30
+    assert len({prompt.answer for prompt in drawn["ood", 100]}) > 50 < len({p.answer for p in drawn["train", 0]})
+    assert not {p.id for p in drawn["ood", 100]} & {p.id for p in drawn["train", 0]}

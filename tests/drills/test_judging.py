@@ -86,14 +86,24 @@ def test_nothing_critical_remains() -> None:
     ],
 )
 def test_cure(start: float, failing: float, fixed: float, held: list[bool]) -> None:
-    checks = cured([Held(0, start), Held(20, failing)], [Held(0, start), Held(20, fixed)])
+    checks = cured({"test": [Held(0, start), Held(20, failing)]}, {"test": [Held(0, start), Held(20, fixed)]})
     assert [check.held for check in checks] == held
 
 
 def test_cure_needs_evaluations() -> None:
-    assert [check.held for check in cured([Held(0, 0.1)], [Held(0, 0.9)])] == [False]  # none after training
-    assert [check.held for check in cured([], [Held(20, 0.9)])] == [False]
-    assert all(check.held for check in cured([Held(0, 0.1)], [Held(0, 0.1), Held(9, 0.9)]))  # the failing run halted
+    start, end = [Held(0, 0.1)], [Held(0, 0.1), Held(9, 0.9)]
+    assert [check.held for check in cured({"test": start}, {"test": start})] == [False]  # none after training
+    assert [check.held for check in cured({}, {"test": end})] == [False]
+    assert all(check.held for check in cured({"test": start}, {"test": end}))  # the failing run halted
+
+
+def test_cure_of_a_lost_split() -> None:
+    failing = {"test": [Held(0, 0.1), Held(20, 0.9)], "ood": [Held(0, 0.6), Held(20, 0.2)]}
+    fixed = {"test": [Held(0, 0.1), Held(20, 0.8)], "ood": [Held(0, 0.6), Held(20, 0.6)]}
+    assert all(check.held for check in cured(failing, fixed, "ood"))
+    assert [check.held for check in cured(failing, {**fixed, "ood": failing["ood"]}, "ood")] == [False, True]
+    stuck = {**fixed, "test": [Held(0, 0.1), Held(20, 0.1)]}
+    assert [check.held for check in cured(failing, stuck, "ood")] == [True, False]
 
 
 def test_outcome() -> None:

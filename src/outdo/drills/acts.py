@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -61,26 +61,26 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
     fixed_history = replace(since, held=fixed_history.held)
     after = diagnose(fixed_history)
-    points = {split: (held_out(failing, split), held_out(fixed, split)) for split in drill.splits}
-    checks += [check for split, (before, now) in points.items() for check in cured(before, now, split)]
+    before, now = held_out(failing), held_out(fixed)
+    checks += cured(before, now, drill.lost)
     checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))
     checks += [drill.extra_check(failing, fixed)] if drill.extra_check else []
-    facts["held_out"] = {split: _held_facts(*pair) for split, pair in points.items()}
+    facts["held_out"] = {split: _held_facts(before[split], now.get(split, ())) for split in before}
     facts |= {"cured": [finding.row() for finding in after], "change": change, "start": start}
     onset = {findings[0].step: f"the doctor: {findings[0].code}"}
     resumed = {start: "changed here"} if start else {}
     panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
     picture = None
     with suppress(RunError):  # without matplotlib there is no picture
-        signals = drill.signals or [Signal(f"{HELD_OUT}/{split}", "up") for split in drill.splits]
+        signals = drill.signals or [Signal(f"{HELD_OUT}/{split}", "up") for split in before]
         picture = draw(panels, signals, drill.name, desk.folder / "picture.png")
     return Outcome(tuple(checks), facts, picture)
 
 
-def held_out(run: Path, split: str) -> tuple[Held, ...]:
-    """The evaluations of a run on one split."""
-    return from_rows([], [row for row in read_evals(run) if row.get("split") == split]).held
+def held_out(run: Path) -> Mapping[str, tuple[Held, ...]]:
+    """The evaluations of a run, by split."""
+    return from_rows([], list(read_evals(run))).splits
 
 
 def _held_facts(failing: Sequence[Held], fixed: Sequence[Held]) -> dict[str, float | None]:
@@ -99,7 +99,7 @@ def change_standard(drill: Drill, desk: Desk) -> Outcome:
 class ChangeStandard(Callback):
     """Rewrites the file that a grader follows, in the middle of a run."""
 
-    def __init__(self, file: Path, after: int = 8) -> None:
+    def __init__(self, file: Path, after: int = 4) -> None:
         self.file, self.after = file, after
 
     def on_start(self, run: TrainingRun[Any]) -> None:

@@ -64,6 +64,6 @@ class Drill:
     signals: tuple[Signal, ...]  # that must improve, beside held-out success; drawn, the first on its scale
     act: Callable[[Drill, Desk], Outcome]  # what it does
     fix: Keys | None = None  # the one change; None: the doctor's own
-    splits: tuple[str, ...] = ("test",)  # on which held-out success must rise
+    lost: str = "test"  # the split on which held-out success must rise above the failing run's
     refused: str = ""  # a reward of it that the audit must refuse
     extra_check: Callable[[Path, Path], Check] | None = None  # of the failing and the fixed run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outdo.doctor.causes import EFFECTS
 from outdo.doctor.finding import Finding
@@ -12,6 +12,8 @@ from outdo.doctor.signals import Shift
 from outdo.drills.drill import Check, Signal
 from outdo.training.treat import answer
 
+TEST = "test"  # the held-out split of the distribution that is trained on
+Points = Mapping[str, Sequence[Held]]  # the evaluations of each split
 MIN_GAIN = 0.1  # of held-out success, over the failing run and over the start
 MIN_ERRORS = 3.0  # standard errors that it must exceed too
 
@@ -30,11 +32,15 @@ def named(findings: Sequence[Finding], code: str) -> Check:
     return Check(f"the doctor should name {expected}; it names {', '.join(codes)}", False)
 
 
-def cured(failing: Sequence[Held], fixed: Sequence[Held], split: str = "test") -> list[Check]:
-    """Held-out success at the end of the fixed run is above the end of the failing run, and above the start of both."""
-    if not failing or not fixed or not fixed[-1].step:
-        return [Check(f"held-out success on {split} is missing: both runs need an evaluation after training", False)]
-    return [_rose(failing[-1], fixed[-1], "failing", split), _rose(failing[0], fixed[-1], "before training", split)]
+def cured(failing: Points, fixed: Points, lost: str = TEST) -> list[Check]:
+    """Held-out success at the end of the fixed run is above that of the failing run, on the split that was lost, and
+    above that of the model that both start from."""
+    if not all(points.get(split) for points in (failing, fixed) for split in (TEST, lost)) or not fixed[lost][-1].step:
+        return [Check("held-out success is missing: the fixed run needs an evaluation after training", False)]
+    return [
+        _rose(failing[lost][-1], fixed[lost][-1], "failing", lost),
+        _rose(failing[TEST][0], fixed[TEST][-1], "before training", TEST),
+    ]
 
 
 def _rose(low: Held, high: Held, origin: str, split: str) -> Check:
