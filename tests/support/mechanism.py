@@ -43,7 +43,7 @@ class World:
     entropy: float = 0.6
     entropy_decay: float = 0.0
     entropy_grow: float = 0.0
-    kl_rate: float = 0.02  # KL for each unit of skill that is gained
+    kl_rate: float = 0.01  # KL for each unit of skill that is gained
     kl_drift: float = 0.0  # per step
     length: float = 120.0
     length_grow: float = 0.0  # per step, as a share
@@ -170,7 +170,7 @@ def _healthy(w: World, r: np.random.Generator) -> World:
     if kind == 2:  # solved
         return replace(w, ceiling=6.0, rate=w.rate * 4, wide=0.7)
     if kind == 3:  # longer answers, and better ones
-        return replace(w, length_grow=r.uniform(0.3, 0.8) / w.steps, limit=8 * w.length)
+        return replace(w, length_grow=r.uniform(0.3, 0.8) / w.steps, limit=8 * w.length, rate=w.rate * 0.5, ceiling=3.5)
     if kind == 4:  # entropy falls, to a level that is enough
         return replace(w, entropy_decay=r.uniform(0.3, 0.9) / w.steps)
     return w
@@ -207,7 +207,7 @@ CLASSES: dict[str, Callable[[World, np.random.Generator], World]] = {
     "overfit": lambda w, r: _unlearning(
         w, pool=24, memory=60 / (w.steps * w.prompts / 24), forget=r.choice([0.0, 0.9]) / w.steps
     ),
-    "ood_loss": lambda w, r: replace(w, forget_other=r.uniform(2.0, 3.0) / w.steps, kl_rate=0.01),
+    "ood_loss": lambda w, r: replace(w, forget_other=r.uniform(2.0, 3.0) / w.steps),
     "noisy_advantage": lambda w, r: _unlearning(w, prompts=int(r.integers(1, 4)), answers=2, wide=0.6, noise=0.03),
     "steps_too_small": lambda w, r: _unlearning(w, prompts=48, noise=min(w.noise, 0.06)),
     "sampler_mismatch": lambda w, r: replace(w, mismatch=10 ** r.uniform(-1.8, -0.3)),

@@ -16,6 +16,8 @@ STALLED = ("noisy_advantage", "steps_too_small")  # reported where nothing else 
 DEAD = ("dead_all_wrong", "no_signal")
 WORSE = ("overfit", "ood_loss")  # held-out success falls with anything that breaks the policy
 LONGER = ("truncation", "thinking_tax")
+MOVED = ("kl_blowup", "steps_too_big", "not_finite")
+SLACK = 3  # steps by which onsets may be off
 
 # A cause -> its effects.
 EFFECTS: dict[str, tuple[str, ...]] = {
@@ -66,6 +68,8 @@ def _reached(cause: str, pairs: Mapping[str, set[str]], findings: Mapping[str, F
 def _effects(cause: str, findings: Mapping[str, Finding], history: History) -> set[str]:
     """The effects of a cause in this run. Where two rules see one failure, the curves decide which is the cause."""
     effects = set(EFFECTS.get(cause, ())) & findings.keys()
+    if cause in MOVED and "no_signal" in effects and findings["no_signal"].step < findings[cause].step - SLACK:
+        effects.discard("no_signal")  # it was there before: sampling that is too cold, say
     for first, second in _decided(findings, history):
         if cause == first:
             effects.add(second)

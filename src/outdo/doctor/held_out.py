@@ -52,8 +52,10 @@ def levels_of(points: Sequence[Held]) -> Levels | None:
     means = windows(success, count)
     middles = np.array([point.step for point in points])[len(points) % size :].reshape(-1, size)[:, size // 2]
     scatter = _scatter(points)
-    between = noise(means) if len(means) >= 6 else 0.0  # success that wanders from window to window
-    error = max(scatter / np.sqrt(size), between)
+    error = scatter / np.sqrt(size)
+    if len(means) >= 6 and (between := noise(means)) > error:  # success wanders from window to window
+        few, many = 6, len(means) - 2  # a few windows show that badly, so both count
+        error = np.sqrt((few * error**2 + many * between**2) / (few + many))
     few = min(size, 3)
     first = Shift(float(success[:few].mean()), float(means[-1]), float(np.hypot(scatter / np.sqrt(few), error)))
     return Levels(tuple(means.tolist()), tuple(middles.tolist()), float(np.sqrt(2.0) * error), first)

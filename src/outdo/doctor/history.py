@@ -151,11 +151,16 @@ def _steps(logged: Sequence[Mapping[str, float]]) -> list[int]:
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
-    """A curve for each name. Success outside of 0 to 1 is dropped; a part of the reward may stand in for it."""
+    """A curve for each name. Success in percent becomes a share, and is dropped where it is neither; a part of the
+    reward may stand in for it."""
     names = dict.fromkeys(name for values in rows for name in values)
     columns = {name: np.array([values.get(name, np.nan) for values in rows], dtype=np.float64) for name in names}
-    if "success_rate" in columns and not is_share(columns["success_rate"]):
-        del columns["success_rate"]
+    success = finite(columns.get("success_rate", np.empty(0)))
+    if np.any((success < 0) | (success > 1)):
+        is_percent = success.min() >= 0 and 5 < success.max() <= 100
+        columns |= {"success_rate": columns["success_rate"] / 100} if is_percent else {}
+        if not is_percent:
+            del columns["success_rate"]
     part = next((name for name, curve in columns.items() if SUCCESS_PART.fullmatch(name) and is_share(curve)), None)
     if part is not None:
         columns.setdefault("success_rate", columns[part])

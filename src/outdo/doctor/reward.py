@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
 from outdo.doctor.changes import larger_groups, scale_key, set_key
 from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity
-from outdo.doctor.history import Held, History
+from outdo.doctor.held_out import levels_of
+from outdo.doctor.history import History
 from outdo.doctor.policy import goal_of, movement, movements
 from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late_mean, onset, shift
 from outdo.metrics import limits as at
@@ -66,22 +65,8 @@ def _truth(history: History) -> tuple[str, Shift] | None:
     for name in ("audit_reward_mean", "success_rate"):
         if history.has(name, least=at.LEVEL_STEPS):
             return name, shift(history[name])
-    if len(history.held) < 2:
-        return None
-    first, last = history.held[0], history.held[-1]
-    if len(history.held) > 5:  # more than a few: means of the first and of the last ones
-        size = max(2, len(history.held) // 6)
-        first, last = _mean(history.held[:size]), _mean(history.held[-size:])
-    return "eval_success_rate", _between(first, last)
-
-
-def _mean(points: Sequence[Held]) -> Held:
-    return Held(points[0].step, float(np.mean([point.success for point in points])), sum(point.n for point in points))
-
-
-def _between(first: Held, last: Held) -> Shift:
-    shares = [((point.success * point.n + 1) / (point.n + 2), point.n) for point in (first, last)]
-    return Shift(first.success, last.success, math.hypot(*(math.sqrt(share * (1 - share) / n) for share, n in shares)))
+    levels = levels_of(history.held)
+    return ("eval_success_rate", levels.first) if levels else None
 
 
 def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:

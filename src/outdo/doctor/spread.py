@@ -90,8 +90,9 @@ def no_signal(history: History) -> Finding | None:
     flat, faint = _is_flat(history), _is_faint(history)
     if not (flat or faint) or is_solved(history) or _has_converged(history):
         return None
-    name = "informative" if flat and history.has("informative") else "adv_std" if faint else "all_wrong"
-    level = 1 - at.NO_SPREAD if name == "informative" else max(at.ADV_STD_LOW, 0.1 * early(history[name]))
+    names = ("informative", "all_wrong") if flat else ("adv_std", "reward_std")
+    name = next(key for key in names if history.has(key, least=at.LEVEL_STEPS))
+    level = 1 - at.NO_SPREAD if flat else max(at.ADV_STD_LOW, 0.1 * early(history[name]))
     index = onset(history[name], level, above=name == "all_wrong")
     extra = ("informative", "adv_std", "group_diversity", goal_of(history))
     evidence = tuple(movements(history, *dict.fromkeys((name, *extra))))
@@ -101,7 +102,12 @@ def no_signal(history: History) -> Finding | None:
 
 
 def _is_faint(history: History) -> bool:
-    """Whether the advantages at the end are near 0: small, and small beside the rewards or what they were."""
+    """Whether the advantages at the end are near 0: small, and small beside the rewards or what they were. Rewards
+    that hardly differ give none."""
+    if history.has("reward_std", least=at.LEVEL_STEPS):
+        level = late_mean(history["reward_std"])
+        if level < 1e-3 or level <= 0.05 * early(history["reward_std"]):
+            return True
     if not history.has("adv_std", least=at.LEVEL_STEPS):
         return False
     level = late_mean(history["adv_std"])

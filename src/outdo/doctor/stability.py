@@ -171,22 +171,25 @@ def has_diverged(history: History) -> bool:
 
 def unstable(history: History) -> Finding | None:
     """Success or the reward swings up and down, far beyond the noise of a step, up to the end."""
-    goal = goal_of(history)
-    if not history.has(goal, least=at.SWING_STEPS):
-        return None
-    curve = history[goal]
-    at_N = np.flatnonzero(np.isfinite(curve))
-    values = curve[at_N]
-    least = at.SWING if goal == "success_rate" or is_share(values) else 2 * at.SWING * abs(float(np.median(values)))
+    for name in dict.fromkeys((goal_of(history), "reward_mean")):
+        if history.has(name, least=at.SWING_STEPS) and (finding := _swinging(history, name)):
+            return finding
+    return None
+
+
+def _swinging(history: History, name: str) -> Finding | None:
+    at_N = np.flatnonzero(np.isfinite(history[name]))
+    values = history[name][at_N]
+    least = at.SWING if name == "success_rate" or is_share(values) else 2 * at.SWING * abs(float(np.median(values)))
     turns = _swings(values, least) or _cycles(values, least)
     if not turns:
         return None
     low, high = np.quantile(values, [0.1, 0.9])
     note = f"it swings between them, {len(turns)} times up or down"
-    evidence = [Evidence(goal, float(low), float(high), None, note), *movements(history, "kl_mean", "grad_norm")]
-    expect = Expect(goal, "steady", 40)
+    evidence = [Evidence(name, float(low), float(high), None, note), *movements(history, "kl_mean", "grad_norm")]
     step = history.step_at(int(at_N[turns[0]]))
-    return Finding("unstable", "warning", step, tuple(evidence), lower_rate(history.recipe, 3), expect)
+    change, expect = lower_rate(history.recipe, 3), Expect(name, "steady", 40)
+    return Finding("unstable", "warning", step, tuple(evidence), change, expect)
 
 
 def _swings(values: Curve, least: float) -> list[int]:

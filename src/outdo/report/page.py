@@ -78,6 +78,7 @@ def _finding(finding: FindingRecord) -> Raw:
         el("ul", [el("li", line) for line in finding.evidence.split("\n") if line]),
         el("p", el("b", "Change "), el("code", change)) if change else None,
         el("p", el("b", "Expect "), finding.expect.words) if finding.expect else None,
+        el("p", el("b", "Also seen, explained by it "), ", ".join(finding.also)) if finding.also else None,
         el("p", el("b", "Do "), _with_code(finding.do)) if finding.do and finding.severity != "info" else None,
         class_=f"finding {finding.severity if finding.severity in ('critical', 'warning') else 'info'}",
     )

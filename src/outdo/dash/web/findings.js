@@ -56,7 +56,7 @@ function healthy(notes, held) {
   if (!held.metrics.steps.length) {
     return state("No diagnosis yet", "The doctor reads the curves; there are none so far.");
   }
-  const early = notes.some((finding) => finding.code === "too_early");
+  const early = notes.some((finding) => ["too_early", "too_little_data"].includes(finding.code));
   const explanation = notes.map((finding) => visible(finding.what)).filter(Boolean).join(" ");
   return state(early ? "Too early to say" : "✓ No findings",
     explanation || "No rule of the doctor fires on these curves.",
@@ -72,6 +72,7 @@ function card(held, catalogue, charts, finding) {
       finding.do && row("Do", withCode(finding.do)),
       finding.expect && row("Expect", visible(finding.expect.words ??
         `${finding.expect.signal} ${DIRECTIONS[finding.expect.direction]} within ${finding.expect.steps} steps`)),
+      finding.also?.length > 0 && row("Also seen", visible(`explained by it: ${finding.also.join(", ")}`)),
       finding.page && row("Page", h("span.mono", {}, visible(finding.page)))),
     finding.change && change(finding.change));
   const curves = names.map((name) => evidenceChart(held, catalogue, charts, finding, name));
