@@ -56,6 +56,7 @@ _ALL = (
         "kl_blowup",
         (Signal("kl_mean", "down", 0.5),),
         fail_and_fix,
+        fix={"learning_rate": 2e-4},
     ),
     Drill(
         "entropy-collapse",
