@@ -96,8 +96,6 @@ _ALL = (
             "learning_rate": 1.5e-4,
             "beta": 0.0,
             "max_steps": 30,
-            "eval_size": 100,
-            "eval_samples": 2,
             "eval_steps": 10,
         },
         "overfit",
