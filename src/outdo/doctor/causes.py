@@ -17,6 +17,7 @@ DEAD = ("dead_all_wrong", "no_signal")
 WORSE = ("overfit", "ood_loss")  # held-out success falls with anything that breaks the policy
 LONGER = ("truncation", "thinking_tax")
 MOVED = ("kl_blowup", "steps_too_big", "not_finite")
+AT_ONCE = 2  # updates
 SLACK = 3  # steps by which onsets may be off
 
 # A cause -> its effects.
@@ -83,11 +84,12 @@ def _decided(findings: Mapping[str, Finding], history: History) -> list[tuple[st
     codes, decided = findings.keys(), []
     if {"reward_hacking", "thinking_tax"} <= codes and reward.is_much_longer(history):
         decided.append(("thinking_tax", "reward_hacking"))  # length is rewarded
-    if "steps_too_big" in codes and not stability.large_updates(history)[0] and not stability.first_updates(history):
-        # Only the fall of success is seen, and each of these explains it.
-        if "kl_blowup" in codes:
+    if "steps_too_big" in codes and not stability.large_updates(history)[0]:
+        # Only the loss of success is seen, and each of these explains it, unless it was lost at once.
+        lost = stability.first_updates(history)
+        if "kl_blowup" in codes and (lost is None or lost[0] > AT_ONCE):
             decided.append(("kl_blowup", "steps_too_big"))
-        if "unstable" in codes:
+        if "unstable" in codes and not lost:
             decided.append(("unstable", "steps_too_big"))
         if "truncation" in codes and not stability.has_diverged(history):
             decided.append(("truncation", "steps_too_big"))

@@ -15,6 +15,7 @@ from outdo.doctor.signals import Shift, departure, edge_size, finite, noise, shi
 from outdo.metrics import limits as at
 
 WINDOWS = 8  # that evaluations are averaged in
+FIRST_STEPS = 5  # whose success counts as that of the start
 PRIOR = 4  # evaluations that the error of the sampled problems counts for, beside the scatter of the points
 
 
@@ -56,7 +57,7 @@ def levels_of(points: Sequence[Held]) -> Levels | None:
     if len(means) >= 6 and (between := noise(means)) > error:  # success wanders from window to window
         few, many = 6, len(means) - 2  # a few windows show that badly, so both count
         error = np.sqrt((few * error**2 + many * between**2) / (few + many))
-    few = min(size, 3)
+    few = min(size, 3, sum(point.step < points[0].step + FIRST_STEPS for point in points))
     first = Shift(float(success[:few].mean()), float(means[-1]), float(np.hypot(scatter / np.sqrt(few), error)))
     return Levels(tuple(means.tolist()), tuple(middles.tolist()), float(np.sqrt(2.0) * error), first)
 
@@ -83,12 +84,15 @@ def overfit(history: History) -> Finding | None:
     train, held, fall = _trained(history, goal), levels.first, levels.fall
     memorized = goal == "success_rate" and train.after >= at.MEMORIZED and train.z > at.Z_STRONG
     lead = Shift(held.gain, train.gain, float(np.hypot(held.error, train.error)))
+    behind = Shift(levels.values[-1], train.after, lead.error)  # held-out success at the end
     gap = memorized and lead.gain >= at.OVERFIT_GAP and lead.z > at.Z_WEAK and held.gain < 0.4 * train.gain
+    gap = gap and behind.gain >= at.OVERFIT_GAP / 2
     since = history[goal][np.array(history.steps) >= levels.steps[levels.best]]
     meanwhile = shift(since)
     fails = meanwhile.gain < -at.SUCCESS_DROP / 2 and meanwhile.z < -at.Z_WEAK
     holds = len(finite(since)) >= at.LEVEL_STEPS and not fails
     fell = -fall.gain >= at.SUCCESS_DROP and fall.z < -levels.strict_z and holds
+    fell = fell and (goal != "success_rate" or behind.gain > 0.02)  # else the held-out prompts are as well known
     if not gap and not fell:
         return None
     step = levels.steps[levels.best] if fell else history.step_at(departure(history[goal]))
@@ -103,10 +107,9 @@ def _trained(history: History, goal: str) -> Shift:
     """Training success over the steps of the first and of the last evaluations."""
     values = finite(history[goal])
     size = edge_size(len(values))
-    count = max(5, min(3, len(history.held)))
-    before, after = float(np.median(values[:count])), float(np.median(values[-size:]))
+    before, after = float(np.median(values[:FIRST_STEPS])), float(np.median(values[-size:]))
     spread = 1.25 * noise(values)
-    return Shift(before, after, float(np.hypot(spread / np.sqrt(count), spread / np.sqrt(size))))
+    return Shift(before, after, float(np.hypot(spread / np.sqrt(FIRST_STEPS), spread / np.sqrt(size))))
 
 
 def _less_overfitting(history: History, best_step: int | None) -> Change:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from outdo.doctor.changes import lower_rate, set_key
@@ -18,7 +20,6 @@ from outdo.doctor.signals import (
     onset,
     reversals,
     shift,
-    smooth,
     trimmed_mean,
 )
 from outdo.doctor.signals import slope as row_slope
@@ -104,29 +105,25 @@ def first_updates(history: History) -> tuple[int, Evidence] | None:
     if len(values) < at.EARLY_ROWS + 1 or not is_share(values):
         return None
     for count in range(0, min(at.EARLY_ROWS, len(values) - at.EARLY_ROWS) + 1):
-        before = _level_before(history, values[:count])
         after = values[count:]
-        if before is None:
-            continue
-        level, error = before
-        stays_low = float(np.quantile(after, 0.9)) <= at.LOST * level
-        confirmed = _confirmed(history, level)
-        least = max(0.1, (1.5 if confirmed else 3.0) * error)
-        if stays_low and level - float(after.mean()) >= least and (count or confirmed):
-            note = f"lost within the first {max(count, 1)} updates"
-            return int(at_N[count]), Evidence(goal, level, float(after.mean()), None, note)
+        high = max(float(np.quantile(after, 0.9)), float(after[:3].mean()))  # later and at once
+        for level, error in _levels_before(history, values[:count]):
+            confirmed = _confirmed(history, level)
+            least = max(0.1, (1.5 if confirmed else 3.0) * error)
+            if high <= at.LOST * level and level - float(after.mean()) >= least and (count or confirmed):
+                note = f"lost in the first {f'{count} updates' if count > 1 else 'update'}"
+                return int(at_N[count]), Evidence(goal, level, float(after.mean()), None, note)
     return None
 
 
-def _level_before(history: History, rows: Curve) -> tuple[float, float] | None:
-    """Success of the model before training, with its error: of an evaluation, else of these first rows."""
+def _levels_before(history: History, rows: Curve) -> Iterator[tuple[float, float]]:
+    """Success of the model before training, with its error: of an evaluation, and of these first rows."""
     point = history.held[0] if history.held and history.held[0].step <= history.step_at(0) else None
-    if point and goal_of(history) == "success_rate":
-        return point.success, float(np.sqrt(max(point.success * (1 - point.success), 0.01) / point.n))
-    if not len(rows):
-        return None
-    level = float(rows.mean())
-    return level, float(np.sqrt(max(level * (1 - level), 0.01) / (16 * len(rows))))  # of 16 answers a step, or more
+    if point and point.n >= at.LEVEL_STEPS and goal_of(history) == "success_rate":
+        yield point.success, float(np.sqrt(max(point.success * (1 - point.success), 0.01) / point.n))
+    if len(rows):
+        level = float(rows.mean())
+        yield level, float(np.sqrt(max(level * (1 - level), 0.01) / (16 * len(rows))))  # of 16 answers a step, or more
 
 
 def _confirmed(history: History, level: float) -> bool:
@@ -208,9 +205,11 @@ def _swings(values: Curve, least: float) -> list[int]:
 
 def _cycles(values: Curve, least: float) -> list[int]:
     """The turning points of fast swings, which look like noise from step to step: they repeat after some steps."""
-    rest = values - smooth(values)
+    size = max(9, len(values) // 8)  # a shorter mean would follow the noise, and leave what looks like a cycle
+    padded = np.pad(values, (size // 2, size - 1 - size // 2), mode="reflect")
+    rest = values - np.convolve(padded, np.full(size, 1 / size), mode="valid")
     total = float(rest @ rest)
-    if len(values) < at.SWING_STEPS or float(np.std(rest)) < least / 2 or total <= 0:
+    if float(np.std(rest)) < least / 2 or total <= 0:
         return []
     lags = np.array([float(rest[lag:] @ rest[:-lag]) / total for lag in range(1, min(len(values) // 4, 40))])
     low = int(np.argmin(lags))
