@@ -46,6 +46,16 @@ def test_list_and_wrong_name(outdo: Outdo) -> None:
 
 
 @pytest.mark.slow
+def test_out_of_memory(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("drill", "out-of-memory", "wrong-checkpoint", "--jobs", "2", "--json", "--out", "drills")
+    assert done.returncode == 0, done.stderr
+    halted = next(row for row in json.loads(done.stdout) if row["name"] == "out-of-memory")
+    assert halted["findings"][0]["code"] == "out_of_memory" and halted["change"] == "tokens_per_micro_batch=1024"
+    manifest = json.loads((tmp_path / "drills" / "drill-out-of-memory" / "ill" / "run.json").read_text())
+    assert manifest["status"] == "stopped" and manifest["why"].startswith("out of memory in the update after step 0")
+
+
+@pytest.mark.slow
 def test_kl_blowup(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("drill", "kl-blowup", "--json", "--out", "drills")
     assert done.returncode == 0, done.stderr

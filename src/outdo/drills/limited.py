@@ -52,11 +52,15 @@ class LimitedDesk(Desk):
         with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env={**os.environ, **ALLOCATOR}) as process:
             assert process.stdout
             start = 0
-            for text in process.stdout:
-                if text.startswith("{"):
-                    start = json.loads(text)["start"]
-                else:
-                    self.say(text.rstrip("\n"))
+            try:
+                for text in process.stdout:
+                    if text.startswith("{"):
+                        start = json.loads(text)["start"]
+                    else:
+                        self.say(text.rstrip("\n"))
+            except BaseException:  # an interrupt: the run must not outlive the drill
+                process.terminate()
+                raise
         if process.returncode:
             raise RunError(f"the run in {self.folder / request['name']} ended with status {process.returncode}")
         return start
