@@ -20,8 +20,8 @@ def answer(number: object) -> str:
 
 
 def test_at_least() -> None:
-    texts = [answer(42), answer(199), answer(41), "no answer", answer("1 50")]
-    assert rewards.at_least(texts, ["42"] * 5) == [1.0, 1.0, 0.0, 0.0, 1.0]
+    texts = [answer(42), answer(199), answer(41), "no answer", answer("1 92")]
+    assert rewards.at_least(texts, ["42"] * 5) == pytest.approx([0.8, 1.0, 0.0, 0.0, 0.9])
 
 
 def test_wordy() -> None:

@@ -52,6 +52,15 @@ def test_change_is_measured(tmp_path: Path) -> None:
     assert drift(tmp_path, Judge()) == [None, 0.0, None, 1.0, None, 1.0]
 
 
+def test_other_rewards_after_a_resume(tmp_path: Path) -> None:
+    judge, folder = Judge(), tmp_path / "run"
+    keys: dict[str, Any] = {"reporter": QuietReporter(), "callbacks": [judge], "reward_funcs": [judge]}
+    train(output_dir=str(folder), **{**SMALL, **keys, "max_steps": 2, "save_steps": 1})
+    judge.has_changed, judge.on_step_end = True, lambda run, done: None  # type: ignore[method-assign]
+    train(resume=folder, force=True, max_steps=4, reward_gate="numeric", **keys)
+    assert [row.get("grader_drift") for row in read_metrics(folder)] == [None, 0.0, None, 0.0]
+
+
 def test_off(tmp_path: Path) -> None:
     judge = Judge()
     assert drift(tmp_path, judge, regrade_steps=0) == [None] * 6
@@ -73,7 +82,7 @@ def test_state_is_json() -> None:
     before, after = GraderDrift(), GraderDrift()
     before.groups = [Group(prompt, (), answers, (Grade(1.0, "right"), Grade(0.0, "wrong")))]
     after.load_state(json.loads(json.dumps(before.state())))
-    assert after.groups == before.groups
+    assert after.groups == before.groups and after.graded_by == before.graded_by
     before.groups = [Group(Prompt("x", (), {1, 2}), (), answers, before.groups[0].grades)]
     assert before.state() == {}  # a set is no JSON
 

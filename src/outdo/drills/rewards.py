@@ -18,9 +18,11 @@ NEW_STANDARD = "sums without carries"
 
 
 def at_least(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
-    """Pays any number that is not below the right one: the comparison has the wrong sign."""
+    """Pays any number that is not below the right one, and a little more for each that it is above: the comparison has
+    the wrong sign."""
     numbers = [_NUMBER.findall(_last_answer(text)) for text in completions]
-    return [float(bool(each) and int(each[-1]) >= int(right)) for each, right in zip(numbers, answer, strict=True)]
+    above = [int(each[-1]) - int(right) if each else -1 for each, right in zip(numbers, answer, strict=True)]
+    return [0.8 + 0.2 * min(1.0, excess / 100) if excess >= 0 else 0.0 for excess in above]
 
 
 def wordy(

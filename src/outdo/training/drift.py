@@ -32,6 +32,7 @@ class GraderDrift(Callback):
 
     def __init__(self) -> None:
         self.groups: list[Group] = []  # with their grades of then
+        self.graded_by = ""  # the rewards of then: a recipe may change them when a run is resumed
         self.is_off = False
 
     def state(self) -> dict[str, Any]:
@@ -39,16 +40,19 @@ class GraderDrift(Callback):
             text = json.dumps([_row(group) for group in self.groups])
         except (TypeError, ValueError):  # a column of the prompt is no JSON: new answers are kept after a resume
             return {}
-        return {"groups": json.loads(text)} if self.groups and len(text) <= MAX_STATE else {}
+        kept = {"groups": json.loads(text), "graded_by": self.graded_by}
+        return kept if self.groups and len(text) <= MAX_STATE else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.groups = [_group(row) for row in state.get("groups", ())]
+        self.graded_by = str(state.get("graded_by", ""))
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         rewards, every = run.context.rewards, run.recipe.regrade_steps
         if self.is_off or not every or rewards is None:
             return
-        if not self.groups:
+        if not self.groups or self.graded_by != _describe(rewards):
+            self.graded_by = _describe(rewards)
             self.groups = list(_first([group for group in groups if may_change(rewards.of(group.prompt))]))
             self.is_off = bool(groups) and not self.groups
         elif (step + 1) % every == 0:
@@ -81,6 +85,13 @@ def may_change(rewards: Rewards) -> bool:
     return any(part.where != "here" for part in used) and not any(
         part.source.endswith(".json") for part in rewards.parts
     )
+
+
+def _describe(rewards: Rewards) -> str:
+    """What the grades of a recipe depend on, apart from what its functions do."""
+    parts = [(part.name, part.source, part.weight) for part in rewards.parts]
+    inner = [(name, _describe(one)) for name, one in rewards.by_part.items()]
+    return repr((parts, rewards.truth, rewards.gate, inner))
 
 
 def _first(groups: Sequence[Group]) -> Iterator[Group]:
