@@ -74,6 +74,10 @@ class BrokenGraders(Halted, RuntimeError):
     """Too many answers could not be judged."""
 
 
+class OutOfMemory(Halted, MemoryError):
+    """An allocation failed."""
+
+
 class RunError(OutdoError, OSError):
     """The run folder cannot be written or read."""
 

@@ -16,8 +16,8 @@ from outdo.training.resume import FREE
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 
-NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "thinking-tax", "overfit", "noisy-grader"]
-NAMES += ["no-clip", "wrong-checkpoint"]
+NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "mode-collapse", "thinking-tax", "overfit"]
+NAMES += ["noisy-grader", "no-clip", "ood-loss", "small-group", "grader-drift", "out-of-memory", "wrong-checkpoint"]
 
 
 def test_registry(tmp_path: Path) -> None:
@@ -26,14 +26,15 @@ def test_registry(tmp_path: Path) -> None:
     for drill in DRILLS.values():
         assert drill.shows and len(drill.shows) < 110
         if drill.name != "wrong-checkpoint":
-            assert drill.code in PLAYBOOK and drill.signals
+            assert drill.code in PLAYBOOK
         failing = desk.recipe("ill", drill.failing)  # a misspelt key would be refused here
         if drill.fix is not None:
             fixed = desk.recipe("ill", {**drill.failing, **drill.fix})
-            assert len(drill.fix) == 1, "one change"
+            follows = {"per_device_train_batch_size"} if "num_generations" in drill.fix else set()
+            assert len(drill.fix.keys() - follows) == 1, "one change"
             assert failing != fixed and not drill.fix.keys() & FREE
     by_the_doctor = [drill.name for drill in DRILLS.values() if drill.fix is None and drill.code]
-    assert {"kl-blowup", "entropy-collapse"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
+    assert {"reward-hack", "grader-drift", "out-of-memory"} <= set(by_the_doctor) and len(by_the_doctor) >= 4
 
 
 def test_list_and_wrong_name(outdo: Outdo) -> None:
@@ -42,6 +43,16 @@ def test_list_and_wrong_name(outdo: Outdo) -> None:
     assert json.loads(outdo("drill", "--json").stdout).keys() == DRILLS.keys()
     wrong = outdo("drill", "kl-blowupp")
     assert wrong.returncode == 2 and "did you mean 'kl-blowup'?" in wrong.stderr and "Traceback" not in wrong.stderr
+
+
+@pytest.mark.slow
+def test_out_of_memory(outdo: Outdo, tmp_path: Path) -> None:
+    done = outdo("drill", "out-of-memory", "wrong-checkpoint", "--jobs", "2", "--json", "--out", "drills")
+    assert done.returncode == 0, done.stderr
+    halted = next(row for row in json.loads(done.stdout) if row["name"] == "out-of-memory")
+    assert halted["findings"][0]["code"] == "out_of_memory" and halted["change"] == "tokens_per_micro_batch=1024"
+    manifest = json.loads((tmp_path / "drills" / "drill-out-of-memory" / "ill" / "run.json").read_text())
+    assert manifest["status"] == "stopped" and manifest["why"].startswith("out of memory in the update after step 0")
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @app.command()
 def drill(
     names: Annotated[list[str] | None, Argument(metavar="[NAME … | all]", help="Default: list them.")] = None,
-    seed: Annotated[int, Option(min=0, help="Of the warm-up and of every run.")] = 0,
+    seed: Annotated[list[int] | None, Option(min=0, help="Of the warm-up and of every run; may be repeated.")] = None,
+    jobs: Annotated[int, Option("--jobs", "-j", min=1, help="Drills at once, each with one core.")] = 1,
     out: Annotated[Path, Option("--out", "-o", help="Parent of the folders drill-NAME.")] = Path("runs"),
     as_json: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -32,7 +33,8 @@ def drill(
     \b
       outdo drill
       outdo drill kl-blowup
-      outdo drill all --seed 1
+      outdo drill all --jobs 2
+      outdo drill sparse overfit --seed 0 --seed 1 --seed 2
     """
     one_thread()  # else results would depend on the number of cores
     from outdo.drills.registry import DRILLS, find_drills
@@ -51,7 +53,7 @@ def drill(
 
     results: list[Performed] = []
     with exit_on_signal():
-        for each in perform(chosen, out, seed, notify):
+        for each in perform(chosen, out, list(dict.fromkeys(seed or [0])), notify, jobs):
             results.append(each)
             _show(each, console)
     if as_json:
@@ -68,15 +70,26 @@ def _show(done: Performed, console: Console) -> None:
     style, word = ("bold green", "PASS") if done.outcome.passed else ("bold red", "FAIL")
     where = done.outcome.picture or done.folder
     console.print(f"[{style}]{word}[/]  ", end="")
-    console.print(f"{done.drill.name}  {done.seconds:.0f} s  {where}", markup=False, soft_wrap=True)
+    console.print(f"{done.drill.name}  seed {done.seed}  {done.seconds:.0f} s  {where}", markup=False, soft_wrap=True)
 
 
 def _summary(results: list[Performed], console: Console) -> None:
-    console.print()
-    for each in results:
-        word = "PASS" if each.outcome.passed else "FAIL"
-        line = f"{word}  {each.drill.name:<18}{each.seconds:5.0f} s {each.cpu_seconds:5.0f} s of CPU"
-        console.print(line, markup=False, soft_wrap=True)
+    """A line for each drill; with several seeds, a cell for each. Held-out success is that of the last split."""
+    seeds = sorted({each.seed for each in results})
+    console.print(f"\n{'held-out success':<18}" + "".join(f"{f'seed {seed}':<26}" for seed in seeds), soft_wrap=True)
+    for name in dict.fromkeys(each.drill.name for each in results):
+        cells = {each.seed: _cell(each) for each in results if each.drill.name == name}
+        line = f"{name:<18}" + "".join(f"{cells.get(seed, '–'):<26}" for seed in seeds)
+        console.print(line.rstrip(), markup=False, soft_wrap=True)
     passed = sum(each.outcome.passed for each in results)
-    minutes = sum(each.seconds for each in results) / 60
-    console.print(f"{passed} of {len(results)} drills pass, in {minutes:.1f} minutes")
+    cpu = sum(each.cpu_seconds for each in results) / 60
+    console.print(f"{passed} of {len(results)} drills pass, in {cpu:.1f} minutes of one core")
+
+
+def _cell(done: Performed) -> str:
+    word = "PASS" if done.outcome.passed else "FAIL"
+    points = list(done.outcome.facts.get("held_out", {}).values())[-1:]
+    if not points or None in points[0].values():
+        return f"{word} {done.cpu_seconds:.0f} s"
+    failing, fixed = points[0]["failing"], points[0]["fixed"]
+    return f"{word} {failing:.2f} → {fixed:.2f}, {done.cpu_seconds:.0f} s"

@@ -22,14 +22,15 @@ SLACK = 3  # steps by which onsets may be off
 
 # A cause -> its effects.
 EFFECTS: dict[str, tuple[str, ...]] = {
+    "grader_drift": ("reward_hacking", "steps_too_big", "kl_blowup", "unstable", *WORSE, *DEAD, *COLLAPSED, *STALLED),
     "broken_grader": (*DEAD, "unstable", *COLLAPSED, *STALLED),
     "inconsistent_grader": ("reward_hacking", "no_signal", *STALLED),
     "sampler_mismatch": ("steps_too_big", "kl_blowup", "not_finite", "no_signal", "unstable", *COLLAPSED, *STALLED),
     "steps_too_big": ("kl_blowup", "not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
-    "reward_hacking": ("kl_blowup", *LONGER, *DEAD, *WORSE, *COLLAPSED, *STALLED),
+    "reward_hacking": ("kl_blowup", "unstable", *LONGER, *DEAD, *WORSE, *COLLAPSED, *STALLED),
     "kl_blowup": ("not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
     "not_finite": ("unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
-    "thinking_tax": ("truncation", *STALLED),
+    "thinking_tax": ("truncation", "unstable", *STALLED),
     "truncation": ("overfit", *DEAD, *STALLED),
     "overfit": ("ood_loss", "no_signal", *COLLAPSED, *STALLED),
     "ood_loss": STALLED,

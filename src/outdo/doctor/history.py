@@ -45,6 +45,7 @@ class History:
     held: tuple[Held, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    ended: str = ""  # why the run stopped or failed; empty where it did not
     skipped: tuple[str, ...] = ()  # lines of its files that are not JSON rows
     splits: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)  # every held-out set; `held` is the first
     ignored: tuple[str, ...] = ()  # columns of its file that no rule reads

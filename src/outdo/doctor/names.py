@@ -104,7 +104,16 @@ SIGNALS = {  # that rules read
     *CORE_SIGNALS,
     *ALWAYS_FINITE,
     *("reward_std", "ratio_mean", "mismatch_kl", "mismatch_ratio_std", "mismatch_logp", "skipped_updates"),
-    *("grader_broken", "grader_disagreement", "audit_reward_mean", "reasoning_tokens_mean", "lr", "beta", "step"),
+    *(
+        "grader_broken",
+        "grader_disagreement",
+        "grader_drift",
+        "audit_reward_mean",
+        "reasoning_tokens_mean",
+        "lr",
+        "beta",
+        "step",
+    ),
 }
 
 

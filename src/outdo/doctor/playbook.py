@@ -127,6 +127,27 @@ PLAYBOOK: dict[str, Entry] = {
         "`num_generations`, `reward_funcs`",
         "`reward_mean` rises",
     ),
+    "grader_drift": Entry(
+        "The grader changed its standard while the run went on.",
+        f"early answers are graded again every `regrade_steps` steps, and more than {at.DRIFT:.0%} of them get another "
+        "grade than they got then (`grader_drift`)",
+        "The policy follows whatever is paid now, so rewards before and after are not comparable.",
+        "pin the grader (its version, its prompt, its model), and resume from before the onset; or train on the task's "
+        "own verifier",
+        "`reward_funcs`, `regrade_steps`",
+        "held-out success rises",
+    ),
+    "out_of_memory": Entry(
+        "The run ended because memory ran out.",
+        "the run stopped or failed, and its reason is a failed allocation",
+        "Activations grow with the tokens of one micro-batch, the cache with the answers that are decoded at once. On "
+        "a GPU the learner first splits a micro-batch that does not fit, down to a single answer.",
+        "use smaller micro-batches (`tokens_per_micro_batch`: the gradient stays the same), or recompute activations "
+        "(`gradient_checkpointing`); while sampling, decode fewer answers at once (`rollout_rows`); else use shorter "
+        "answers (`max_completion_length`) or an adapter (`use_peft`)",
+        "`tokens_per_micro_batch`, `gradient_checkpointing`, `rollout_rows`, `max_completion_length`",
+        "the run passes the step at which it ended, with less `memory`",
+    ),
     "broken_grader": Entry(
         "Answers cannot be graded.",
         f"`grader_broken` exceeds {at.BROKEN}",

@@ -63,7 +63,8 @@ def run_history(folder: Path) -> History:
     skipped: list[str] = []
     rows, evals = list(read_metrics(folder, skipped)), list(read_evals(folder, skipped))
     history = from_rows(rows, evals, manifest.recipe, read_answers(folder, skipped))
-    return replace(history, skipped=tuple(skipped))
+    ended = manifest.why if manifest.status in ("stopped", "failed") else ""
+    return replace(history, skipped=tuple(skipped), ended=ended)
 
 
 def _settings(history: History) -> dict[str, Any]:

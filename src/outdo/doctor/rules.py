@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from outdo.doctor import held_out, policy, reward, spread, stability
+from outdo.doctor import conditions, held_out, policy, reward, spread, stability
 from outdo.doctor.causes import with_causes_only
 from outdo.doctor.coverage import is_enough, unjudged
 from outdo.doctor.finding import Evidence, Finding
@@ -19,6 +19,7 @@ from outdo.metrics import limits as at
 Rule = Callable[[History], Finding | None]
 
 _ORDER = (
+    *(conditions.out_of_memory, conditions.grader_drift),
     *(reward.broken_grader, reward.inconsistent_grader, policy.sampler_mismatch, reward.reward_hacking),
     *(stability.steps_too_big, policy.kl_blowup, policy.not_finite, spread.dead_all_wrong, spread.dead_all_right),
     *(policy.entropy_collapse, policy.mode_collapse, reward.thinking_tax, reward.truncation, spread.no_signal),
@@ -28,7 +29,10 @@ RULES: dict[str, Rule] = {rule.__name__: rule for rule in _ORDER}
 NOTES: dict[str, Rule] = {rule.__name__: rule for rule in (policy.entropy_falling,)}  # beside any verdict
 
 # Their levels mean the same on any prompts: these rules see all rows, the others those of the current phase.
-ANY_PHASE = {"broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup", "not_finite"}
+ANY_PHASE = {
+    *("out_of_memory", "grader_drift", "broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup"),
+    "not_finite",
+}
 
 SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 

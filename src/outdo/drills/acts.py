@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from outdo.doctor.history import Held, from_rows
 from outdo.doctor.read import run_history
 from outdo.doctor.rules import diagnose
-from outdo.drills.desk import Desk, ShowProgress, logged
-from outdo.drills.draw import draw, draw_shares
-from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel
-from outdo.drills.judge import improved, named, no_longer
+from outdo.drills.desk import Desk
+from outdo.drills.draw import HELD_OUT, draw, draw_shares
+from outdo.drills.drill import Check, Drill, Keys, Outcome, Panel, Signal
+from outdo.drills.judge import cured, improved, named, no_longer
+from outdo.drills.rewards import NEW_STANDARD
 from outdo.errors import RunError
 from outdo.evals.loading import run_with_model
 from outdo.evals.report import EvalResult, compare, format_difference, format_interval
@@ -24,10 +28,12 @@ from outdo.evals.suite import build_eval_suite, evaluate_model
 from outdo.rewards.audit import audit
 from outdo.rewards.compose import find_rewards
 from outdo.runs import checkpoint
-from outdo.runs.files import disk_errors
+from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import CHECKPOINTS, MODEL
+from outdo.runs.reader import read_evals
 from outdo.tasks.task import find_task
-from outdo.training.treat import treat
+from outdo.training.callbacks import Callback
+from outdo.training.run import TrainingRun
 
 
 def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
@@ -47,10 +53,7 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     elif findings[0].change:
         change = findings[0].change.pair()
         desk.say(f"  change, by the doctor: {change}")
-        with logged(desk.folder / "cured.log") as reporter:
-            progress = [ShowProgress("cured", desk.say)]
-            treatment = treat(failing, reporter, drill.steps, desk.folder / "cured", progress)
-        fixed, start = treatment.folder, treatment.start
+        fixed, start = desk.treat(failing, "cured")
     else:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
     fixed_history = run_history(fixed)
@@ -58,17 +61,56 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
     since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
     fixed_history = replace(since, held=fixed_history.held)
     after = diagnose(fixed_history)
+    before, now = held_out(failing), held_out(fixed)
+    checks += cured(before, now, drill.lost)
     checks += [improved(history, fixed_history, signal) for signal in drill.signals]
     checks.append(no_longer(after, drill.code))
     checks += [drill.extra_check(failing, fixed)] if drill.extra_check else []
+    facts["held_out"] = {split: _held_facts(before[split], now.get(split, ())) for split in before}
     facts |= {"cured": [finding.row() for finding in after], "change": change, "start": start}
     onset = {findings[0].step: f"the doctor: {findings[0].code}"}
     resumed = {start: "changed here"} if start else {}
     panels = Panel("ill", failing, onset), Panel(f"cured: {change}", fixed, resumed)  # as in docs/images
     picture = None
     with suppress(RunError):  # without matplotlib there is no picture
-        picture = draw(panels, drill.signals, drill.name, desk.folder / "picture.png")
+        signals = drill.signals or [Signal(f"{HELD_OUT}/{split}", "up") for split in before]
+        picture = draw(panels, signals, drill.name, desk.folder / "picture.png")
     return Outcome(tuple(checks), facts, picture)
+
+
+def held_out(run: Path) -> Mapping[str, tuple[Held, ...]]:
+    """The evaluations of a run, by split."""
+    return from_rows([], list(read_evals(run))).splits
+
+
+def _held_facts(failing: Sequence[Held], fixed: Sequence[Held]) -> dict[str, float | None]:
+    points = {"before": failing[:1], "failing": failing[-1:], "fixed": fixed[-1:]}
+    return {name: point[0].success if point else None for name, point in points.items()}
+
+
+def change_standard(drill: Drill, desk: Desk) -> Outcome:
+    """`fail_and_fix` with a grader that follows a file, which changes during either run."""
+    standard = ChangeStandard(desk.folder / "standard.txt")
+    standard.write(0)
+    failing = {**drill.failing, "task_args": {"standard": str(standard.file)}}
+    return fail_and_fix(replace(drill, failing=failing), replace(desk, callbacks=(standard,)))
+
+
+class ChangeStandard(Callback):
+    """Rewrites the file that a grader follows, in the middle of a run."""
+
+    def __init__(self, file: Path, after: int = 4) -> None:
+        self.file, self.after = file, after
+
+    def on_start(self, run: TrainingRun[Any]) -> None:
+        self.write(run.done)
+
+    def on_step_end(self, run: TrainingRun[Any], done: int) -> None:
+        self.write(done)
+
+    def write(self, done: int) -> None:
+        with disk_errors(self.file):
+            write_atomic(self.file, NEW_STANDARD if done >= self.after else "right sums")
 
 
 def format_keys(keys: Keys) -> str:

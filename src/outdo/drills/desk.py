@@ -11,18 +11,21 @@ from typing import Any
 from rich.console import Console
 
 from outdo import api
+from outdo.doctor.read import run_history
+from outdo.doctor.rules import diagnose
 from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
 from outdo.metrics.measure import Metrics
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs import layout
+from outdo.runs import checkpoint, layout
 from outdo.runs.files import disk_errors
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.training.callbacks import Callback
 from outdo.training.console import PlainLines, signal_line
 from outdo.training.run import TrainingRun
-from outdo.types import Group
+from outdo.training.treat import treat
+from outdo.types import Group, Reporter
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
 WARM_UP: Keys = {
@@ -55,7 +58,7 @@ SHARED: Keys = {
     "save_steps": 4,
     "save_total_limit": 50,
     "eval_split": ["test"],
-    "eval_size": 50,
+    "eval_size": 200,
     "eval_samples": 0,
 }
 PROGRESS_LINES = 4  # of one run
@@ -67,6 +70,7 @@ class Desk:
     warm: Path  # a model's folder
     seed: int
     say: Say
+    callbacks: tuple[Callback, ...] = ()  # of every run
 
     def recipe(self, name: str, keys: Keys) -> Recipe:
         resolved: dict[str, Any] = {**SHARED, **keys, "seed": self.seed, "model_name_or_path": str(self.warm)}
@@ -76,7 +80,24 @@ class Desk:
         """One run of the drill, in a folder of that name."""
         recipe = self.recipe(name, keys)
         with logged(self.folder / f"{name}.log") as reporter:
-            return api.train(recipe, reporter=reporter, callbacks=[ShowProgress(name, self.say)]).folder
+            progress = [ShowProgress(name, self.say), *self.callbacks]
+            return api.train(recipe, reporter=reporter, callbacks=progress).folder
+
+    def treat(self, failing: Path, name: str) -> tuple[Path, int]:
+        """The failing run with the doctor's change, up to the same step; and the step that it resumes from."""
+        with logged(self.folder / f"{name}.log") as reporter:
+            progress = [ShowProgress(name, self.say), *self.callbacks]
+            return treat_to_end(failing, self.folder / name, reporter, progress)
+
+
+def treat_to_end(failing: Path, out: Path, reporter: Reporter, callbacks: Sequence[Callback]) -> tuple[Path, int]:
+    """The doctor's change, tested up to the failing run's own last step: both runs learn equally long."""
+    finding = diagnose(run_history(failing))[0]
+    saved = checkpoint.newest_valid(failing / layout.CHECKPOINTS, at_most=finding.step)
+    start = checkpoint.step_of(saved) if saved else 0
+    steps = int(read_manifest(failing).recipe["max_steps"]) - start
+    treatment = treat(failing, reporter, steps, out, callbacks)
+    return treatment.folder, treatment.start
 
 
 class ShowProgress(Callback):
@@ -87,7 +108,7 @@ class ShowProgress(Callback):
 
     def on_sft_step(self, run: TrainingRun[Any], row: Mapping[str, Any]) -> None:
         if "loss" in row:
-            self._show(row["step"], run.total, f"loss {row['loss']:.3f}")
+            self._show(row["step"], run.recipe.sft_steps, f"SFT  loss {row['loss']:.3f}")
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self._show(step, run.recipe.max_steps, signal_line(metrics))

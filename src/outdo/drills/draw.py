@@ -14,6 +14,7 @@ from outdo.runs.files import disk_errors
 from outdo.runs.reader import read_evals, read_metrics
 
 COLOURS = ("C3", "C0", "C2")
+HELD_OUT = "eval_success_rate"  # followed by /SPLIT; else of the first split
 MAX_SCALE_RATIO = 5.0  # to the first signal; others are not drawn
 
 
@@ -45,16 +46,19 @@ def _has_same_scale(panels: Sequence[Panel], first: Signal, other: Signal) -> bo
 
 def _curve(axis: Any, run: Path, name: str, colour: str) -> None:
     steps, values = _points(run, name)
-    if name == "eval_success_rate":
-        axis.plot(steps, values, "o-", color=colour, label="held-out success", markersize=4)
+    if name.startswith(HELD_OUT):
+        label = " ".join(("held-out success", *name.split("/")[1:]))
+        axis.plot(steps, values, "o-", color=colour, label=label, markersize=4)
         return
     axis.plot(steps, values, color=colour, linewidth=0.7, alpha=0.35)
     axis.plot(steps, smooth(values, 5), color=colour, linewidth=1.6, label=name)
 
 
 def _points(run: Path, name: str) -> tuple[list[int], list[float]]:
-    if name == "eval_success_rate":
+    if name.startswith(HELD_OUT):
         rows = list(read_evals(run))
+        split = name.partition("/")[2] or rows[0]["split"]
+        rows = [row for row in rows if row["split"] == split]
         return [row["step"] for row in rows], [row["pass@1" if "pass@1" in row else "success_rate"] for row in rows]
     rows = [row for row in read_metrics(run) if row.get(name) is not None]
     return [row["step"] for row in rows], [row[name] for row in rows]

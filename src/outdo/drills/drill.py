@@ -60,10 +60,10 @@ class Drill:
     name: str
     shows: str  # in one line
     failing: Keys  # keys of the failing run, over those that all drills share
-    code: str  # the doctor's only finding
-    signals: tuple[Signal, ...]  # that must improve; the first is the main one, and drawn
+    code: str  # the doctor's first finding; others are its effects
+    signals: tuple[Signal, ...]  # that must improve, beside held-out success; drawn, the first on its scale
     act: Callable[[Drill, Desk], Outcome]  # what it does
     fix: Keys | None = None  # the one change; None: the doctor's own
-    steps: int = 30  # to train with the doctor's change
+    lost: str = "test"  # the split on which held-out success must rise above the failing run's
     refused: str = ""  # a reward of it that the audit must refuse
     extra_check: Callable[[Path, Path], Check] | None = None  # of the failing and the fixed run

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from outdo.drills.acts import fail_and_fix, wrong_weights
+from outdo.drills.acts import change_standard, fail_and_fix, wrong_weights
 from outdo.drills.drill import Drill, Signal
+from outdo.drills.limited import run_out_of_memory
 from outdo.drills.regrade import no_longer_paid
+from outdo.drills.tasks import CARRIES
 from outdo.errors import RecipeError, did_you_mean
 
 _OWN = "outdo.drills.rewards:"
+_CARRIES = {"task_args": {"ops": "+", "between": list(CARRIES)}}  # learned fast, because every sum needs a carry
+_UNTRUE = {"reward_weights": [0.0, 1.0], "per_device_train_batch_size": 64, "beta": 0.0}
+_AGREE = {**_UNTRUE, "reward_funcs": ["numeric", _OWN + "consensus"]}
+_COPY = {**_UNTRUE, "reward_funcs": ["numeric", _OWN + "copies"]}
 
 _ALL = (
     Drill(
@@ -15,61 +21,60 @@ _ALL = (
         "a grader with the wrong comparison is exploited; gated by the strict one, reward follows success",
         {
             "reward_funcs": [_OWN + "at_least"],
-            "num_generations": 4,
             "per_device_train_batch_size": 64,
-            "learning_rate": 2e-4,
+            "learning_rate": 1.5e-4,
             "beta": 0.02,
-            "max_steps": 30,
+            "max_steps": 28,
         },
         "reward_hacking",
         (Signal("success_rate", "up", 0.15), Signal("reward_mean", "down")),
         fail_and_fix,
-        steps=24,
         refused=_OWN + "at_least",
         extra_check=no_longer_paid,
     ),
     Drill(
         "sparse",
-        "the model is never right, so nothing is learned; with a reward for partial progress it learns",
+        "the model is never right, so nothing is learned; after a warm-up with demonstrations it is, and learns",
         {
-            "task_args": {"ops": "+", "between": [9000, 9999]},
-            "reward_funcs": ["numeric", _OWN + "digits"],
-            "reward_weights": [1.0, 0.0],
-            "max_completion_length": 40,
-            "per_device_train_batch_size": 64,
-            "learning_rate": 1.5e-4,
-            "beta": 0.0,
-            "max_steps": 32,
+            "task_args": {"ops": "+", "between": [1000, 1099]},
+            "max_completion_length": 48,
+            "sft_learning_rate": 1e-3,
+            "sft_batch_size": 16,
+            "learning_rate": 1e-4,
+            "beta": 0.01,
+            "max_steps": 20,
         },
         "dead_all_wrong",
-        (Signal("informative", "up", 0.2), Signal("reward/digits", "up", 0.08)),
+        (Signal("informative", "up", 0.2), Signal("success_rate", "up", 0.1)),
         fail_and_fix,
-        fix={"reward_weights": [1.0, 1.0]},
+        fix={"sft_steps": 200},
     ),
     Drill(
         "kl-blowup",
         "the learning rate is too high and the KL term too weak; lowered, KL stays small",
-        {"learning_rate": 1.5e-3, "beta": 1e-6, "max_steps": 20},
+        {"learning_rate": 2e-3, "warmup_steps": 20, "beta": 1e-6, "max_steps": 26},
         "kl_blowup",
         (Signal("kl_mean", "down", 0.5),),
         fail_and_fix,
-        steps=20,
+        fix={"learning_rate": 2e-4},
     ),
     Drill(
         "entropy-collapse",
-        "the temperature decays to zero, and exploration with it; without decay, groups have spread again",
-        {
-            "temperature_end": 0.02,
-            "learning_rate": 1e-6,
-            "beta": 0.01,
-            "num_generations": 4,
-            "per_device_train_batch_size": 64,
-            "max_steps": 26,
-        },
+        "copies are rewarded instead of truth, until nothing else is sampled; with the truth, success rises",
+        {**_COPY, "temperature": 0.6, "learning_rate": 1e-4, "max_steps": 46},
         "entropy_collapse",
-        (Signal("entropy_mean", "up", 0.02), Signal("informative", "up", 0.2)),
+        (Signal("entropy_mean", "up"),),
         fail_and_fix,
-        steps=20,
+        fix={"reward_weights": [1.0, 0.0]},
+    ),
+    Drill(
+        "mode-collapse",
+        "agreement is rewarded instead of truth, and answers become the same; with the truth, success rises",
+        {**_AGREE, "num_generations": 16, "learning_rate": 1.5e-4, "beta": 0.05, "max_steps": 30},
+        "mode_collapse",
+        (),
+        fail_and_fix,
+        fix={"reward_weights": [1.0, 0.0]},
     ),
     Drill(
         "thinking-tax",
@@ -79,6 +84,7 @@ _ALL = (
         (Signal("len_mean", "down", 5.0), Signal("success_rate", "up", 0.15)),
         fail_and_fix,
         refused=_OWN + "wordy",
+        extra_check=no_longer_paid,
         fix={"reward_gate": "numeric"},
     ),
     Drill(
@@ -90,14 +96,11 @@ _ALL = (
             "learning_rate": 1.5e-4,
             "beta": 0.0,
             "max_steps": 30,
-            "eval_size": 100,
-            "eval_samples": 2,
             "eval_steps": 10,
         },
         "overfit",
-        (Signal("eval_success_rate", "up"),),
+        (),
         fail_and_fix,
-        steps=30,
     ),
     Drill(
         "noisy-grader",
@@ -119,20 +122,82 @@ _ALL = (
     ),
     Drill(
         "no-clip",
-        "the ratio is not clipped, so the updates of a step are too large; clipped, success holds",
+        "the ratio is not clipped, so the updates of a step are too large; clipped, success rises",
         {
             "epsilon": 10.0,
             "num_iterations": 16,
             "learning_rate": 1.2e-4,
             "beta": 0.0,
-            "max_steps": 24,
+            "max_steps": 20,
             "per_device_train_batch_size": 96,
-            "eval_size": 400,
         },
         "steps_too_big",
-        (Signal("eval_success_rate", "up", 0.1),),
+        (),
         fail_and_fix,
         fix={"epsilon": 0.2},
+    ),
+    Drill(
+        "ood-loss",
+        "only sums that are 100 are trained, and then every sum is said to be; with all sums, both are learned",
+        {
+            "dataset_name": "outdo.drills.tasks:narrow_sums",
+            "task_args": {"only": 100},
+            "eval_split": ["test", "ood"],
+            "learning_rate": 2.5e-4,
+            "beta": 0.0,
+            "max_steps": 30,
+        },
+        "ood_loss",
+        (),
+        fail_and_fix,
+        fix={"task_args": {"only": 0}},
+        lost="ood",
+    ),
+    Drill(
+        "small-group",
+        "two answers per prompt give a gradient that is mostly noise; with eight, and more prompts, success rises",
+        {
+            **_CARRIES,
+            "num_generations": 2,
+            "per_device_train_batch_size": 2,
+            "learning_rate": 1.2e-5,
+            "beta": 1e-3,
+            "max_steps": 64,
+            "save_steps": 0,
+        },
+        "noisy_advantage",
+        (),
+        fail_and_fix,
+        fix={"num_generations": 8, "per_device_train_batch_size": 48},
+    ),
+    Drill(
+        "grader-drift",
+        "a grader changes its standard in the middle of a run; with the task's own verifier success rises",
+        {
+            "dataset_name": "outdo.drills.tasks:graded_sums",
+            "reward_funcs": [_OWN + "by_standard"],
+            "regrade_steps": 2,
+            "learning_rate": 8e-5,
+            "beta": 0.01,
+            "max_steps": 28,
+        },
+        "grader_drift",
+        (),
+        change_standard,
+    ),
+    Drill(
+        "out-of-memory",
+        "the update does not fit the memory, and the run halts; in smaller micro-batches it resumes and learns",
+        {
+            **_CARRIES,
+            "per_device_train_batch_size": 192,
+            "learning_rate": 1e-4,
+            "beta": 0.01,
+            "max_steps": 10,
+        },
+        "out_of_memory",
+        (),
+        run_out_of_memory,
     ),
     Drill(
         "wrong-checkpoint",

@@ -1,8 +1,10 @@
-"""A task that has too few problems to train on."""
+"""Tasks with what makes a run fail: too few problems, a range that is too narrow, a grader that depends on a file."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 from outdo.seeds import seed_of
@@ -11,6 +13,8 @@ from outdo.tasks.task import task
 from outdo.types import Prompt
 
 TRAIN_SEED = seed_of("few", 242)  # the first six problems of this seed all need a carry, which is hardest for the model
+HUNDRED = 100
+CARRIES = (55, 99)  # every sum has three digits, and at least one carry
 
 
 @task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
@@ -22,3 +26,22 @@ def few_sums(split: str, seed: int, size: int = 6) -> Iterator[Prompt]:
     chosen = list(islice(arithmetic.prompts(split, TRAIN_SEED, ops="+"), size))
     while True:
         yield from chosen
+
+
+@task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test", "ood"))
+def narrow_sums(split: str, seed: int, only: int = HUNDRED) -> Iterator[Prompt]:
+    """Sums of two digits that are all `only` (0: any) for training; held out others that are 100, and any as `ood`."""
+    if split == "ood" or (split == "train" and not only):
+        yield from arithmetic.prompts("test" if split == "ood" else "train", seed, ops="+")
+    numbers = [n for n in range(11, HUNDRED - 10) if (min(n, HUNDRED - n) % 2 == 0) == (split == "test")]
+    rng = random.Random(seed_of("narrow", split, seed))
+    while True:
+        a = rng.choice(numbers)
+        yield arithmetic.problem(a, "+", HUNDRED - a)
+
+
+@task(rewards=["numeric"], teacher=arithmetic.teacher, splits=("train", "test"))
+def graded_sums(split: str, seed: int, standard: str = "") -> Iterator[Prompt]:
+    """Sums, with the column `standard`: the file that tells the grader `by_standard` what to pay for."""
+    for prompt in arithmetic.prompts(split, seed, ops="+", between=CARRIES):
+        yield replace(prompt, meta={**prompt.meta, "standard": standard})

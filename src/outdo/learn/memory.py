@@ -149,6 +149,13 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. A CPU's has no class of its own in torch."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return type(error) is RuntimeError and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+
+
 def free_bytes(device: torch.device) -> int:
     """Free bytes of a GPU, after releasing torch's cache."""
     release_memory(device)

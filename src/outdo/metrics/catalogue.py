@@ -81,6 +81,15 @@ CATALOGUE: tuple[Signal, ...] = (
         bad_band=(at.DISAGREEMENT, None),
     ),
     Signal(
+        "grader_drift",
+        "Grader drift",
+        "of some early answers, the share that your own rewards grade differently now; every `regrade_steps` steps",
+        "0",
+        "the grader changed its standard: pin its version, resume from before",
+        "reward",
+        bad_band=(at.DRIFT, None),
+    ),
+    Signal(
         "kl_mean",
         "KL to the start",
         "KL to the starting model, per token; null where it is not measured (`kl_steps`)",

@@ -38,6 +38,7 @@ ADV_STD_LOW = 0.1  # advantages that are hardly different from 0
 
 DISAGREEMENT = 0.02  # of the answers with the same text
 DISAGREEMENT_SETS = 3
+DRIFT = 0.05  # of the early answers, whose grade is another one later
 BROKEN = 0.05  # of the answers
 BROKEN_CRITICAL = 0.2
 

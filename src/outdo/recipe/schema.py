@@ -74,6 +74,7 @@ class Recipe(BaseModel):
     audit_reward: str = ""  # strict reward, logged as audit_reward_mean, never trained on; reveals reward hacking
     reward_timeout: float = Field(10.0, gt=0)  # seconds for one answer, or for one call of your own function
     reward_audit: bool = True  # test the rewards before training and refuse one that can be fooled
+    regrade_steps: int = Field(10, ge=0)  # grade early answers again this often, to notice a changed grader; 0: off
     broken_limit: float = Field(0.2, ge=0, le=1)  # halt if more than this share of a step's answers cannot be graded
     # --- rollouts
     num_generations: int = Field(8, ge=2)  # group size G: answers per prompt

@@ -45,10 +45,13 @@ def prompts(
         missed += 1
         if belongs((min(a, b), op, max(a, b)), split):
             missed = 0
-            name, text = f"{a}{op}{b}", _format_question(ask, a, op, b)
-            meta = {"a": a, "b": b, "op": op, "think": think}
-            yield Prompt(name, ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
+            yield problem(a, op, b, ask, think)
     raise TaskError(f"arithmetic: too few problems from {low} to {high}: split {split!r} is empty; widen the range")
+
+
+def problem(a: int, op: str, b: int, ask: str = "{a}{op}{b}", think: bool = True) -> Prompt:
+    text, meta = _format_question(ask, a, op, b), {"a": a, "b": b, "op": op, "think": think}
+    return Prompt(f"{a}{op}{b}", ({"role": "user", "content": text},), str(OPS[op](a, b)), meta)
 
 
 def _range(digits: int, between: Sequence[int], beyond: bool) -> tuple[int, int]:

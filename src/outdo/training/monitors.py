@@ -22,6 +22,7 @@ from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
 from outdo.training.callbacks import Callback, notify
 from outdo.training.console import interval, reward
+from outdo.training.drift import GraderDrift
 from outdo.training.trackers import Trackers
 from outdo.types import Group
 
@@ -33,11 +34,11 @@ KL_KEYS = ("kl_limit", "kl_guard", "beta", "learning_rate", "num_iterations")  #
 
 
 def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
-    """Recording comes first: what the others report must be on the disk. Schedules come last."""
+    """What measures comes first, then recording: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
     trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
     upload = [Upload()] if run.recipe.push_to_hub else []
-    return [recorder, trackers, Doctor(), KLGuard(), Console(), *upload, Schedule(recorder)]
+    return [GraderDrift(), recorder, trackers, Doctor(), KLGuard(), Console(), *upload, Schedule(recorder)]
 
 
 class Recorder(Callback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from safetensors import SafetensorError
 
-from outdo.errors import BrokenGraders, Halted, OutdoError, RunError
+from outdo.doctor.conditions import IN_SAMPLING, IN_UPDATE, describe_out_of_memory
+from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError
 from outdo.evals.held_out import Evaluation
+from outdo.learn.memory import is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
@@ -54,6 +57,7 @@ class TrainingRun(Generic[L]):
         self.context, self.recipe, self.reporter = context, context.recipe, context.reporter
         self.policy, self.sampler, self.writer = policy, sampler, writer
         self.done = 0  # steps finished
+        self.tokens = 0  # sampled in the last step
         self.total = context.recipe.max_steps  # steps in all
         self._learner: L | None = None
         self.warm_up: BaseLearner | None = None  # the learner of the warm-up, while it lasts
@@ -109,7 +113,7 @@ class TrainingRun(Generic[L]):
     # --- events of the loop
 
     def step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
-        self.done = step + 1
+        self.done, self.tokens = step + 1, int(metrics.get("tokens") or 0)
         notify(self.callbacks, "on_step", self, self.done, metrics, groups)
         self._raise_if_halted()
 
@@ -253,6 +257,8 @@ class TrainingRun(Generic[L]):
                         self._end("stopped", str(error), can_resume, error)
                     raise
                 except BaseException as error:
+                    if is_out_of_memory(error):
+                        raise self._end_out_of_memory(error) from error
                     why = str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
                     with self.uninterruptible():
                         self._end("failed", why)
@@ -261,6 +267,19 @@ class TrainingRun(Generic[L]):
             self.reporter.close()
             self._notify_end()
             self.writer.close()
+
+    def _end_out_of_memory(self, error: BaseException) -> OutOfMemory:
+        """The run ends as stopped, in words that name the change that helps."""
+        modules = {frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)}
+        where = IN_UPDATE if any(name.startswith("outdo.learn.") for name in modules) else IN_SAMPLING
+        text = str(error)
+        traceback.clear_frames(error.__traceback__)  # which hold the tensors that filled the memory
+        release_memory(self.policy.device)
+        recipe = self.recipe.model_dump(mode="json")
+        halted = OutOfMemory(describe_out_of_memory(where, self.done, recipe, self.tokens, text))
+        with self.uninterruptible():
+            self._end("stopped", str(halted))
+        return halted
 
     def _notify_end(self) -> None:
         """Notifies every callback; an error in one is a warning, not a failed run."""
