@@ -118,12 +118,14 @@ def _row(group: Group) -> dict[str, Any]:
         for one, each in zip(group.trajectories, group.grades, strict=True)
     ]
     kept = {"id": prompt.id, "messages": [dict(one) for one in prompt.messages], "answer": prompt.answer}
-    return {**kept, "meta": dict(prompt.meta), "answers": answers}
+    more = {"meta": dict(prompt.meta), "conversational": prompt.conversational}
+    return {**kept, **more, "answers": answers}
 
 
 def _group(row: Mapping[str, Any]) -> Group:
     """A group to grade again: log-probabilities, which no reward sees, are placeholders."""
-    prompt = Prompt(row["id"], tuple(row["messages"]), row["answer"], row["meta"])
+    messages = tuple(row["messages"])
+    prompt = Prompt(row["id"], messages, row["answer"], row["meta"], bool(row.get("conversational")))
     trajectories = tuple(
         Trajectory.single(tuple(ids), (0.0,) * len(ids), text, finish, 0) for ids, text, finish, *_ in row["answers"]
     )
