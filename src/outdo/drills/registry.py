@@ -61,7 +61,7 @@ _ALL = (
     Drill(
         "entropy-collapse",
         "copies are rewarded instead of truth, until nothing else is sampled; with the truth, success rises",
-        {**_COPY, "temperature": 0.6, "learning_rate": 1e-4, "max_steps": 46},
+        {**_COPY, "temperature": 0.5, "learning_rate": 7e-5, "max_steps": 46},
         "entropy_collapse",
         (Signal("entropy_mean", "up"),),
         fail_and_fix,
