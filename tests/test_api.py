@@ -137,11 +137,11 @@ def test_some_answers_that_break_the_grader_are_counted_not_fatal(tmp_path: Path
         return [1.0] * len(completions)
 
     keys = {**QUICK, "reward_funcs": [picky], "reporter": quiet()}
-    result = train(output_dir=str(tmp_path / "r"), broken_limit=1.0, **keys)
+    result = train(output_dir=str(tmp_path / "r"), broken_limit=1.0, reward_audit=False, **keys)
     shares = [row["grader_broken"] for row in metrics(result.folder)]
     assert all(0 < share < 1 for share in shares)
     with pytest.raises(BrokenGraders, match="broken_limit=0"):
-        train(output_dir=str(tmp_path / "halts"), broken_limit=0.0, **keys)
+        train(output_dir=str(tmp_path / "halts"), broken_limit=0.0, reward_audit=False, **keys)
     assert json.loads((tmp_path / "halts" / "run.json").read_text())["status"] == "stopped"
 
 
@@ -197,7 +197,7 @@ def test_input_that_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Pat
     with pytest.raises(TaskError, match="'arithmetic'"):
         train(reporter=quiet(), output_dir=str(folder), dataset_name="aritmetic")
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1", "answer": 2}\n' * 3 + '{"prompt": "2+2", "answer": 4}\n')
-    with pytest.raises(TaskError, match=r"no demonstrations.*`outdo train` with sft_steps=0"):
+    with pytest.raises(RecipeError, match=r"no demonstrations[^$]*outdo train dataset_name=.*smollm2"):
         train(
             reporter=quiet(), output_dir=str(folder), dataset_name=str(tmp_path / "p.jsonl"), reward_funcs=["numeric"]
         )

@@ -38,7 +38,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 def test_bad_keys(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "num_generatoins=8")
     assert done.returncode == 2 and "did you mean 'num_generations'" in done.stderr
-    done = outdo("train", "num_generations=7")
+    done = outdo("train", "num_generations=7", "per_device_train_batch_size=128")
     assert done.returncode == 2 and "num_generations=7" in done.stderr and "128 answers" in done.stderr
     assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
 
@@ -291,9 +291,9 @@ def test_stages_of_different_tasks(capsys: pytest.CaptureFixture[str], tmp_path:
     _report(result, Console(width=300))
     shown = capsys.readouterr().out
     rows = [line.split() for line in shown.splitlines()]
-    assert ["01-sft", "arithmetic", "test", "(4)", "0.100", "[0.00,", "1.00]", "0.200", "[0.00,", "1.00]"] in rows
-    assert ["02-grpo", "countdown", "test", "(4)", "0.300", "[0.00,", "1.00]", "0.400", "[0.00,", "1.00]"] in rows
-    assert ["03-harvest", "gsm8k", "–", "–", "–"] in rows
+    assert ["01-sft", "arithmetic", "test", "(4)", "0.100", "[0.00,", "1.00]", "0.200", "[0.00,", "1.00]", "–"] in rows
+    assert ["02-grpo", "countdown", "test", "(4)", "0.300", "[0.00,", "1.00]", "0.400", "[0.00,", "1.00]", "–"] in rows
+    assert ["03-harvest", "gsm8k", "–", "–", "–", "–"] in rows
     assert f"outdo eval {tmp_path}/model --task countdown" in shown and "--task arithmetic" not in shown
 
 

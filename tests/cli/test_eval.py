@@ -145,7 +145,7 @@ def test_another_reward_or_task_of_a_run(outdo: Outdo, models: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["results"]
     assert (row["success_rate"], row["reward_mean"], row["judge"]) == (0.0, 0.5, "mine.py:half") and row["entropy_mean"]
-    assert "2 in test" in done.stderr and "no answer gets more than 0.5" in done.stderr
+    assert "2 in test" in done.stderr and "full marks of half are 0.5" in done.stderr
     (models / "p.jsonl").write_text("".join(json.dumps({"prompt": f"{i}", "answer": i}) + "\n" for i in range(40)))
     make_run(models, dataset_name="p.jsonl", reward_funcs=["numeric"], temperature=0.5)
     (models / "q.jsonl").write_text((models / "p.jsonl").read_text())

@@ -28,7 +28,7 @@ def test_eta_after_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     reporter = PlainLines(Console(file=out, width=300))
     reporter.begin("GRPO")
-    for step in range(90, 95):  # ten seconds each
+    for step in range(91, 96):  # ten seconds each
         now += 10
         reporter.step(step, 100, {})
     assert [line.rpartition("ETA ")[2] for line in out.getvalue().splitlines()[1:]] == ["0:50"]

@@ -71,15 +71,15 @@ def served(tmp_path: Path, serve: Serve) -> Iterator[Served]:
 def test_new_row_within_a_second(served: Served) -> None:
     viewer = Viewer(served, run="run")
     kind, last, told = next(viewer.events)
-    assert (kind, last, told["summary"]["status"]) == ("status", "2", "running")
+    assert (kind, last, told["summary"]["status"]) == ("status", "3", "running")
     metrics = served.root / "run" / "metrics.jsonl"
     start = time.monotonic()
-    append(metrics, {"step": 3, **numbers(3, 0.75)})
+    append(metrics, {"step": 4, **numbers(3, 0.75)})
     _, last, told = viewer.until("metrics")
     assert time.monotonic() - start < 1.0
-    assert last == "3" and told["run"] == "run" and told["steps"] == [3] and told["time"] == [8.0]
+    assert last == "4" and told["run"] == "run" and told["steps"] == [4] and told["time"] == [8.0]
     assert told["series"]["reward_mean"] == {"mean": [0.75], "low": None, "high": None} and told["tokens"] == [96.0]
-    append(metrics, b'{"step": 4, "reward_mean": 0.2')
+    append(metrics, b'{"step": 5, "reward_mean": 0.2')
     time.sleep(0.5)
     append(metrics, b"5}\n")
     assert viewer.until("metrics")[2]["series"]["reward_mean"]["mean"] == [0.25]
@@ -103,7 +103,7 @@ def test_eval_finding_and_end_events(served: Served) -> None:
 def test_reconnect(served: Served) -> None:
     for viewer in (Viewer(served, run="run", after=0), Viewer(served, run="run", had="0")):
         kind, last, told = next(viewer.events)
-        assert (kind, last, told["steps"]) == ("metrics", "2", [1, 2])
+        assert (kind, last, told["steps"]) == ("metrics", "3", [1, 2, 3])
         viewer.close()
     ahead = Viewer(served, run="run", after=50)  # of a run that was taken back since
     assert next(ahead.events)[0] == "reset"
@@ -115,10 +115,10 @@ def test_rewind_resets(served: Served) -> None:
     next(viewer.events)
     path = served.root / "run" / "metrics.jsonl"
     os.truncate(path, len(path.read_bytes().splitlines(keepends=True)[0]))
-    append(path, {"step": 1, **numbers(1, 0.125)})
+    append(path, {"step": 2, **numbers(1, 0.125)})
     assert viewer.until("reset")[2] == {"run": "run"}
-    append(path, {"step": 2, **numbers(2, 0.25)})
-    assert viewer.until("metrics")[2]["steps"] == [2]
+    append(path, {"step": 3, **numbers(2, 0.25)})
+    assert viewer.until("metrics")[2]["steps"] == [3]
     assert served.get("metrics", run="run")["series"]["reward_mean"]["mean"] == [0.0, 0.125, 0.25]
     viewer.close()
 
@@ -128,11 +128,11 @@ def test_several_runs_and_a_deleted_one(served: Served) -> None:
     viewer = Viewer(served, run=["run", "other"])
     assert next(viewer.events)[2]["run"] == "run"
     _, last, told = next(viewer.events)
-    assert told["run"] == "other" and last == "2,4"
+    assert told["run"] == "other" and last == "3,5"
     shutil.rmtree(served.root / "other")
     assert viewer.until("gone")[2] == {"run": "other"}
-    append(served.root / "run" / "metrics.jsonl", {"step": 3, **numbers(3)})
-    assert viewer.until("metrics")[1] == "3,4"
+    append(served.root / "run" / "metrics.jsonl", {"step": 4, **numbers(3)})
+    assert viewer.until("metrics")[1] == "4,5"
     viewer.close()
 
 

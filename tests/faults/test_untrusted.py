@@ -147,7 +147,7 @@ def test_names_in_data_are_no_paths(bench: Bench) -> None:
         "é" * 300,
     ]
     lines = [
-        {"id": f"{path}{i // len(paths) or ''}", "prompt": f"{path} {i}", "answer": path, "path": path, "split": split}
+        {"id": f"{path}{i // len(paths) or ''}", "prompt": f"{i}+{i}", "answer": path, "path": path, "split": split}
         for i, (path, split) in enumerate(zip(paths * 2, ["train"] * 12 + ["test"] * 12, strict=True))
     ]
     (home / "inside" / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

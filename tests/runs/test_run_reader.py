@@ -190,13 +190,13 @@ def test_group_index_follows_appends_and_rewinds(tmp_path: Path) -> None:
     with GroupReader(tmp_path) as reader:
         assert [reader.row(location)["prompt_id"] for location in locations] == ["1+1", "17*3"]
     path = tmp_path / "run" / "groups" / "steps-000000.jsonl"
-    append(path, b'{"step": 3, "prompt_id": "half')
-    assert groups.at(3) == ([], [])
-    append(path, b'", "completions": []}\n', b'{"prompt_id": "other order", "step": 3}\n', b"{nonsense\n")
-    locations, problems = groups.at(3)
+    append(path, b'{"step": 4, "prompt_id": "half')
+    assert groups.at(4) == ([], [])
+    append(path, b'", "completions": []}\n', b'{"prompt_id": "other order", "step": 4}\n', b"{nonsense\n")
+    locations, problems = groups.at(4)
     assert len(locations) == 2 and "1 lines of groups/" in problems[0]
     run.rewind(offsets)
-    assert groups.at(3) == ([], []) and len(groups.at(2)[0]) == 2
+    assert groups.at(4) == ([], []) and len(groups.at(3)[0]) == 2
     run.close()
 
 
@@ -205,7 +205,7 @@ def test_group_index_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def locations() -> list[tuple[int, int, int]]:
         groups = GroupIndex(tmp_path, tmp_path / "run")
-        return [(at.step, at.offset, at.length) for step in range(5) for at in groups.at(step)[0]]
+        return [(at.step, at.offset, at.length) for step in range(1, 6) for at in groups.at(step)[0]]
 
     expected = locations()
     for size in (17, 100, 701):
@@ -216,9 +216,9 @@ def test_group_index_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_too_long_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "run", steps=1)
     path = tmp_path / "run" / "groups" / "steps-000000.jsonl"
-    append(path, {"step": 0, "prompt_id": "long", "completions": [{"text": "x" * 5000}]})
+    append(path, {"step": 1, "prompt_id": "long", "completions": [{"text": "x" * 5000}]})
     monkeypatch.setattr(index, "MAX_LINE_BYTES", 3000)
-    locations, _ = GroupIndex(tmp_path, tmp_path / "run").at(0)
+    locations, _ = GroupIndex(tmp_path, tmp_path / "run").at(1)
     assert len(locations) == 3
     with GroupReader(tmp_path) as reader, pytest.raises(ValueError, match="is not read"):
         reader.row(locations[2])
@@ -228,10 +228,10 @@ def test_steps_without_reading_groups(tmp_path: Path) -> None:
     make_run(tmp_path / "run", steps=230)
     (tmp_path / "run" / "groups" / "steps-000100.jsonl").unlink()
     reader = RunReader(tmp_path, tmp_path / "run")
-    assert reader.steps() == [*range(100), *range(200, 230)]
+    assert reader.steps() == [*range(1, 100), *range(200, 231)]
     assert reader.groups.num_groups == 0
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    assert reader.steps() == [*range(100), *range(200, 230)]
+    assert reader.steps() == [*range(1, 100), *range(200, 231)]
 
 
 def test_run_cache_drops_the_least_recent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_too_many_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     make_run(tmp_path / "run", steps=250)
     monkeypatch.setattr(index, "MAX_GROUPS", 150)
     groups = GroupIndex(tmp_path, tmp_path / "run").all()
-    assert groups.steps_N.tolist() == [step for step in range(75) for _ in range(2)] + [
+    assert groups.steps_N.tolist() == [step for step in range(1, 76) for _ in range(2)] + [
         100 + i // 2 for i in range(150)
     ]
     assert groups.problems() == ["groups/ has more than 150 groups: only the first are read"]

@@ -135,7 +135,6 @@ def test_older_sweep_resumes(tmp_path: Path, sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("evals.jsonl", '{"split": "test"}'),
         ("groups/steps-000000.jsonl", '{"completions": [{}, {}]}'),
         ("metrics.jsonl", '{"step": 0, "kl_mean": "high"}'),
     ],

@@ -18,7 +18,7 @@ from outdo.recipe.load import load_recipe
 from outdo.rewards.compose import find_rewards
 from outdo.tasks import gsm8k, sources
 from outdo.tasks.curriculum import Curriculum
-from outdo.tasks.lengths import drop_long_prompts, epochs_to_steps
+from outdo.tasks.lengths import drop_long_prompts
 from outdo.tasks.mixture import task_of
 from outdo.tasks.sources import Source
 from outdo.tasks.task import Task, find_task, held_out
@@ -125,14 +125,6 @@ def test_curriculum_of_another_task(tmp_path: Path) -> None:
         by_recipe(**{**keys, "curriculum_dataset_name": "countdown"})
     with pytest.raises(TaskError, match="curriculum_dataset_name"):
         by_recipe(**{**keys, "curriculum_dataset_name": "none.jsonl"})
-
-
-def test_epochs_between_evaluations(tmp_path: Path) -> None:
-    keys = {"dataset_name": str(lines(tmp_path / "a.jsonl", ROWS)), "eval_epochs": 0.5, "reward_funcs": "numeric"}
-    recipe = load_recipe(None, {**keys, "per_device_train_batch_size": 16, "num_generations": 4})
-    task = task_of(recipe)
-    num_train = len(rows_of(task))
-    assert epochs_to_steps(recipe, task).eval_steps == -(-num_train // 8)
 
 
 def test_own_splits(tmp_path: Path) -> None:

@@ -37,11 +37,11 @@ def test_only_files_of_a_users_own_rewards_are_told_apart(tmp_path: Path, monkey
     own = {"h": lambda completions: [0.0]}
     names = ["mine.py:f", "packaged:g", "h", "exact", "outdo.drills.rewards:digits"]
     found = reward_files(find_rewards(names, [], "exact", own=own))
-    assert found.keys() == {"mine.py", "packaged"} and len(set(found.values())) == 2
+    assert found.keys() == {"mine.py", "packaged.py"} and len(set(found.values())) == 2
     assert reward_files(find_rewards(["exact"], [], "exact", audit="mine.py:f")) == {}, "it is only looked at"
     (tmp_path / "mine.py").write_text("def f(completions): return [1.0] * len(completions)\n")
     again = reward_files(find_rewards(names, [], "exact", own=own))
-    assert again["mine.py"] != found["mine.py"] and again["packaged"] == found["packaged"]
+    assert again["mine.py"] != found["mine.py"] and again["packaged.py"] == found["packaged.py"]
 
 
 def test_a_reward_that_was_edited_is_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

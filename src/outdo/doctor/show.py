@@ -33,7 +33,7 @@ def lines(finding: Finding, width: int) -> Iterator[str]:
     for index, evidence in enumerate(finding.evidence):
         yield from _field("" if index else "evidence", evidence.describe(), width)
     if finding.unjudged:
-        yield from _field("not judged", f"for lack of signals: {', '.join(finding.unjudged)}", width)
+        yield from _field("unjudged", f"for lack of signals: {', '.join(finding.unjudged)}", width)
     if finding.severity == "info":
         return
     yield from _field("why", entry.why, width)

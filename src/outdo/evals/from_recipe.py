@@ -83,6 +83,12 @@ def plans_from_recipe(recipe: Recipe, splits: Sequence[str]) -> list[EvalPlan]:
     return [_plan(recipe, built_in, ["test"]), *plans] if built_in else plans
 
 
+def _reward_options(recipe: Recipe) -> dict[str, Any]:
+    """What differs from the defaults of `find_rewards`."""
+    given = {"args": recipe.reward_args, "input": recipe.reward_input}
+    return {name: value for name, value in given.items() if value not in ({}, "auto")}
+
+
 def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[str]) -> EvalPlan:
     args = {keys["dataset_name"]: _task_args(keys) for keys in tasks}
     first, alone = tasks[0], len(tasks) == 1
@@ -91,7 +97,7 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
         task_args=args[first["dataset_name"]] if alone else {name: each for name, each in args.items() if each},
         splits=("test",) if "test" in splits else tuple(splits),
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
-        reward_options={"args": recipe.reward_args, "input": recipe.reward_input},
+        reward_options=_reward_options(recipe),
         system_prompt=first["system_prompt"] or recipe.system_prompt,
         settings=_settings(recipe),
     )
@@ -172,8 +178,7 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
     given = {key: getattr(recipe, key) for key in SOURCE_KEYS if key in keys}
     if "task_args" in keys:
         given |= recipe.task_args
-    options = {"reward_args": "args", "reward_input": "input"}
-    reward_options = {name: getattr(recipe, key) for key, name in options.items() if key in keys}
+    reward_options = {key: value for key, value in _reward_options(recipe).items() if f"reward_{key}" in keys}
     settings = {SETTINGS[key]: _frozen(getattr(recipe, key)) for key in SETTINGS if key in keys}
     return replace(
         plan,

@@ -53,7 +53,7 @@ class Manifest(BaseModel):
         return with_current_names(data) if isinstance(data, dict) else data
 
     def updated(self, **facts: Any) -> Manifest:
-        return Manifest(**{**self.model_dump(), **facts})
+        return Manifest(**{**self.as_json(), **facts})
 
     def as_json(self) -> dict[str, Any]:
         """Without fields that were never set."""
