@@ -119,7 +119,7 @@ def _is_near(text: str, name: str) -> bool:
 def _extends(text: str, name: str) -> bool:
     """Whether the text is the name with something after it: a number, a plural, another part; or its word in full
     (`equals` for `eq`)."""
-    if len(name) < 2 or not text.startswith(name):
+    if len(name) < 2 or text == name or not text.startswith(name):
         return False
     return text[len(name)] in "s_-./ " or text[len(name)].isdigit() or (len(name) <= 3 and text.isalpha())
 
