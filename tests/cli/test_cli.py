@@ -166,6 +166,7 @@ def test_run_end_to_end(outdo: Outdo, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "held out" in done.stdout
     assert "outdo eval run/model --task arithmetic --task-arg ops=+" in done.stdout
+    assert "answers   test: 0 gained" in done.stdout and "device-seconds" in done.stdout
     run = tmp_path / "run"
     manifest = json.loads((run / "run.json").read_text())
     assert (

@@ -20,7 +20,8 @@ def find_changes(folders: Sequence[Path], root: Path) -> list[Changes]:
     """The first evaluation of each split against its last, where both kept their answers; over the stages of a run,
     from the first that has it to the last."""
     points: dict[str, list[tuple[Path, int]]] = {}
-    for folder in folders:
+    root = root.resolve()
+    for folder in map(Path.resolve, folders):
         for split, steps in evaluations(folder, RunReader(root, folder).evals.all()).items():
             points.setdefault(split, []).extend((folder, step) for step in steps)
     ends = {split: (each[0], each[-1]) for split, each in points.items() if len(each) > 1}
