@@ -107,11 +107,21 @@ def test_run_is_evaluated_as_trained(outdo: Outdo, models: Path) -> None:
 
 def test_code_and_several_tasks_are_refused(outdo: Outdo, models: Path) -> None:
     (models / "mine.py").write_text("open('ran', 'w')\ndef task(): ...\n")
-    for keys in ({"dataset_name": "mine.py:task"}, {"reward_funcs": ["mine.py:task"]}):
-        make_run(models, **keys)
+    for key, name in (
+        ("dataset_name", "mine.py:task"),
+        ("reward_funcs", "mine.py:task"),
+        ("reward_funcs", "mine.task"),
+    ):
+        make_run(models, **{key: [name] if key == "reward_funcs" else name})
         done = outdo("eval", "run")
-        assert done.returncode == 2 and "trained with code, mine.py:task: if you trust it" in done.stderr, done.stderr
+        shown = name.replace("mine.task", "mine:task")  # TRL's form of a name
+        assert done.returncode == 2 and f"trained with code, {shown}: if you trust it" in done.stderr, done.stderr
         assert not (models / "ran").exists()
+    address = {"llm_judge": {"model": "m", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "HOME"}}
+    make_run(models, reward_funcs=["llm_judge"], reward_args=address)
+    words = ("--reward", "llm_judge", "reward_args.llm_judge.base_url=http://127.0.0.1:9/v1")
+    done = outdo("eval", "run", *words)
+    assert done.returncode == 2 and "add reward_args.llm_judge.api_key_env=HOME" in done.stderr, done.stderr
     make_run(models, dataset_mixture=[{"dataset_name": "arithmetic"}, {"dataset_name": "p.jsonl"}])
     done = outdo("eval", "run")
     assert done.returncode == 2 and "several tasks" in done.stderr

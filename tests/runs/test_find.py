@@ -59,8 +59,8 @@ def test_no_such_run(runs: Path, name: str, reason: str) -> None:
 
 
 def test_models_by_run(runs: Path) -> None:
-    """A command takes the start of a run's name; names of the hub and of built-in models stay as they are."""
-    models, pairs = split_models(["w", "sums-2", "owner/w", "tiny", "gpt2", "seed=1"])
+    """A run by its full name; names of the hub and of built-in models stay as they are."""
+    models, pairs = split_models(["words-1", "sums-2", "owner/w", "tiny", "gpt2", "seed=1"])
     assert models == ["runs/words-1", "runs/sums-2", "owner/w", "tiny", "gpt2"] and pairs == ["seed=1"]
 
 

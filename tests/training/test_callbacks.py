@@ -155,6 +155,10 @@ def test_halt_in_supervised_training(tmp_path: Path) -> None:
     with pytest.raises(Halted, match="enough"):
         sft(reporter=QuietReporter(), callbacks=[Stop()], output_dir=str(tmp_path / "run"), **{**SMALL, "sft_steps": 5})
     assert len(list(read_sft(tmp_path / "run"))) == 2
+    assert read_manifest(tmp_path / "run").why == "enough" and (tmp_path / "run" / "model" / "config.json").exists()
+    with pytest.raises(Halted, match="enough"):
+        train(reporter=QuietReporter(), callbacks=[Stop()], output_dir=str(tmp_path / "grpo"), **SMALL)
+    assert read_manifest(tmp_path / "grpo").why == "enough" and (tmp_path / "grpo" / "checkpoints").exists()
 
 
 class StopSFT(Callback):

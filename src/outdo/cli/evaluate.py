@@ -186,8 +186,12 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
 
 def _refuse_code(model: str, recipe: Any, overrides: Any, given: set[str]) -> None:
     """Raises RecipeError for code of the run that the user has not named, nor another function of the same file."""
-    from outdo.evals.from_recipe import code_names
+    from outdo.evals.from_recipe import code_names, judge_settings
 
+    again = judge_settings(overrides) if "reward_args" in given else {}
+    if missing := {key: value for key, value in judge_settings(recipe).items() if key not in again}:
+        words = " ".join(f"{key}={value}" for key, value in missing.items())
+        raise RecipeError(f"{model} sends answers to a judge: if you trust its address and key, add {words}")
     named = [overrides.dataset_name] if "dataset_name" in given else []
     named += overrides.reward_funcs if "reward_funcs" in given else []
     files = {Path(name.partition(":")[0]).resolve() for name in named}

@@ -37,14 +37,12 @@ def split_models(words: Sequence[str], most: int | None = None) -> tuple[list[st
 
 
 def name_model(word: str) -> str:
-    """The model, or the run in runs/ whose name begins with the word. Names on the hub have a slash."""
+    """The model, or the run of that name in runs/. A prefix of one is no name here: `gpt2` is a model on the hub."""
     if "/" in word or word in ("tiny", "smollm2") or word.endswith(".gguf") or Path(word).exists():
         return word
-    from outdo.runs.find import try_find_run
+    from outdo.runs.find import run_names, try_find_run
 
-    found = try_find_run(word)
-    if found is not None and found.name != word:
-        print(f"{word} is {found}", file=sys.stderr)
+    found = try_find_run(word) if word in run_names() else None
     return word if found is None else str(found)
 
 

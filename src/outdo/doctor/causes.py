@@ -84,6 +84,9 @@ def _decided(findings: Mapping[str, Finding], history: History) -> list[tuple[st
     codes, decided = findings.keys(), []
     if {"reward_hacking", "thinking_tax"} <= codes and reward.is_much_longer(history):
         decided.append(("thinking_tax", "reward_hacking"))  # length is rewarded
+        decided += [("thinking_tax", "kl_blowup")] * ("kl_blowup" in codes)
+    if {"ood_loss", "kl_blowup"} <= codes and "steps_too_big" not in codes:
+        decided.append(("ood_loss", "kl_blowup"))  # the first set holds, so the harm is this one
     if "steps_too_big" in codes and not stability.large_updates(history)[0]:
         # Only the loss of success is seen, and each of these explains it, unless it was lost at once.
         lost = stability.first_updates(history)

@@ -28,7 +28,14 @@ from outdo.runs.run_reader import RunReader
 from outdo.runs.values import PartialRecord, Record, json_safe
 
 IGNORED_KEYS = ("output_dir", "resume")  # differ between any two runs
-REWARD_KEYS = ("reward_funcs", "reward_weights", "reward_gate", "kl_in_reward", "dataset_name")  # a reward's scale
+REWARD_KEYS = (
+    "reward_funcs",
+    "reward_weights",
+    "reward_gate",
+    "reward_args",
+    "kl_in_reward",
+    "dataset_name",
+)  # a reward's scale
 NO_KL = "KL not measured"
 VALUES: dict[Metric, tuple[str, str, str]] = {  # of a run's row: the value and its interval
     "success": ("success_rate", "low", "high"),

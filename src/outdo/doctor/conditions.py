@@ -28,7 +28,8 @@ def describe_out_of_memory(where: str, done: int, recipe: Mapping[str, Any], tok
         amount = f"{int(size[1]) / 2**20:,.0f} MiB" if size[2] == "bytes" else f"{size[1]} {size[2]}"
         detail = f"{amount} more could not be allocated"
     change = _smaller(recipe, where, tokens)
-    advice = f"resume with {change.pair()}" if change else "use a smaller model"
+    forced = "--force " if change and change.key == "max_completion_length" else ""
+    advice = f"resume with {forced}{change.pair()}" if change else "use a smaller model"
     return f"out of memory {where} after step {done} ({detail}): {advice}. The checkpoints are kept"
 
 

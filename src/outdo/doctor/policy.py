@@ -54,8 +54,8 @@ def still_learns(history: History) -> bool:
 
 
 def kl_blowup(history: History) -> Finding | None:
-    if not history.has("kl_mean", least=at.KL_STEPS):
-        return None
+    if not history.has("kl_mean", least=3 if "kl_limit" in history.ended else at.KL_STEPS):
+        return None  # a run that the KL guard halted is short
     kl = finite(history["kl_mean"])
     last = kl[-max(at.KL_STEPS, len(kl) // 20) :]
     if np.mean(last > at.KL_LIMIT) <= 0.5 or np.median(kl[-3:]) <= at.KL_LIMIT:

@@ -58,7 +58,7 @@ def fail_and_fix(drill: Drill, desk: Desk) -> Outcome:
         return Outcome((*checks, Check("the doctor proposes no change", False)), facts)
     fixed_history = run_history(fixed)
     # The evaluation before training stays: both runs start from that model, and the last one is compared with it.
-    since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start)))
+    since = fixed_history.since(int(np.searchsorted(fixed_history.steps, start, side="right")))
     fixed_history = replace(since, held=fixed_history.held)
     after = diagnose(fixed_history)
     before, now = held_out(failing), held_out(fixed)

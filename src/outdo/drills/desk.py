@@ -11,14 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from outdo import api
-from outdo.doctor.read import run_history
-from outdo.doctor.rules import diagnose
 from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
 from outdo.metrics.measure import Metrics
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
-from outdo.runs import checkpoint, layout
+from outdo.runs import layout
 from outdo.runs.files import disk_errors
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.training.callbacks import Callback
@@ -92,11 +90,8 @@ class Desk:
 
 def treat_to_end(failing: Path, out: Path, reporter: Reporter, callbacks: Sequence[Callback]) -> tuple[Path, int]:
     """The doctor's change, tested up to the failing run's own last step: both runs learn equally long."""
-    finding = diagnose(run_history(failing))[0]
-    saved = checkpoint.newest_valid(failing / layout.CHECKPOINTS, at_most=finding.step)
-    start = checkpoint.step_of(saved) if saved else 0
-    steps = int(read_manifest(failing).recipe["max_steps"]) - start
-    treatment = treat(failing, reporter, steps, out, callbacks)
+    last = int(read_manifest(failing).recipe["max_steps"])
+    treatment = treat(failing, reporter, out=out, callbacks=callbacks, last=last)
     return treatment.folder, treatment.start
 
 

@@ -26,7 +26,7 @@ KINDS: dict[Kind, str] = {
     "neither": "right in neither",
     "unjudged": "could not be judged",
 }
-REWARD_KEYS = ("reward_funcs", "reward_weights", "reward_gate")  # decide what an answer is paid
+REWARD_KEYS = ("reward_funcs", "reward_weights", "reward_gate", "reward_args")  # decide what an answer is paid
 MAX_CHARS, MAX_MESSAGES = 20_000, 64  # of an untrusted folder; a run keeps less
 NOISE = 0.05  # a p-value from here on may be chance
 

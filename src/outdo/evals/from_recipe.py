@@ -12,6 +12,7 @@ from outdo.evals.held_out import LIMITS
 from outdo.evals.settings import EvalSettings
 from outdo.evals.suite import EvalSplit, build_eval_suite
 from outdo.recipe import plugins
+from outdo.recipe.reward_names import canonical_reward
 from outdo.recipe.schema import Recipe
 from outdo.rewards.registry import GRADERS
 from outdo.runs.layout import MODEL
@@ -33,6 +34,8 @@ KEYS = (
     *("reward_args", "reward_input"),
     *SETTINGS,
 )
+
+JUDGE = "llm_judge"  # a reward that sends answers to a server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +151,9 @@ def plan_of_other_task(recipe: Recipe, tasks: Sequence[str], has_reward: bool) -
     run's reward judges it, unless another is named."""
     is_data = any(task not in TASKS and is_source(task) for task in tasks)
     reward = _judge(recipe.reward_funcs) if is_data and not has_reward else None
-    return EvalPlan(tasks=tuple(tasks), reward=reward, system_prompt=recipe.system_prompt, settings=_settings(recipe))
+    options = _reward_options(recipe) if reward else {}
+    plan = EvalPlan(tasks=tuple(tasks), reward=reward, system_prompt=recipe.system_prompt, settings=_settings(recipe))
+    return replace(plan, reward_options=options)
 
 
 def narrow_plans(plans: Sequence[EvalPlan], tasks: Sequence[str]) -> list[EvalPlan]:
@@ -179,6 +184,10 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
     if "task_args" in keys:
         given |= recipe.task_args
     reward_options = {key: value for key, value in _reward_options(recipe).items() if f"reward_{key}" in keys}
+    if "args" in reward_options:  # one by one
+        old = plan.reward_options.get("args", {})
+        merged = {name: {**old.get(name, {}), **args} for name, args in reward_options["args"].items()}
+        reward_options["args"] = {**old, **merged}
     settings = {SETTINGS[key]: _frozen(getattr(recipe, key)) for key in SETTINGS if key in keys}
     return replace(
         plan,
@@ -223,14 +232,21 @@ def recipe_of_model(model: Path) -> Recipe | None:
 
 
 def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
-    """Tasks and rewards of a recipe that are Python code, `file.py:function`; not those of the keys in `without`."""
+    """Tasks and rewards of a recipe that are Python code, `file.py:function`, or ask a judge; not those of the keys in
+    `without`."""
     entries = [Entry(**entry) for entry in recipe.dataset_mixture]
     names = {
         "dataset_name": [recipe.dataset_name, *(entry.dataset_name for entry in entries)],
-        "reward_funcs": [*recipe.reward_funcs, *(name for entry in entries for name in entry.reward_funcs)],
+        "reward_funcs": [canonical_reward(name) for each in (recipe, *entries) for name in each.reward_funcs],
     }
     listed = [name for key, each in names.items() if key not in without for name in each]
-    return list(dict.fromkeys(name for name in listed if ":" in name))
+    return list(dict.fromkeys(name for name in listed if ":" in name or name == JUDGE))
+
+
+def judge_settings(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says of where answers are sent and which key goes with them, as keys of the command line."""
+    args = recipe.reward_args.get(JUDGE) or {}
+    return {f"reward_args.{JUDGE}.{key}": args[key] for key in ("base_url", "api_key_env", "cache_dir") if key in args}
 
 
 def evaluated_splits(recipe: Recipe) -> list[str]:

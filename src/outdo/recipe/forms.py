@@ -98,8 +98,6 @@ def _enum(key: str) -> Form:
 def _evaluations(value: Any, data: Mapping[str, Any], where: str) -> Items:
     """eval_strategy: no, steps (with eval_steps), epoch."""
     kind = str(value).rpartition(".")[2].lower() if value not in _OFF else "no"
-    if kind == "steps" and "eval_steps" not in data:
-        raise RecipeError(f"{where}: eval_strategy=steps needs eval_steps, the steps between two evaluations: 50")
     yield "eval_strategy", kind
 
 

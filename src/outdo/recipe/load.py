@@ -49,6 +49,8 @@ def load_recipe(
         base = {}  # the default's learning rates suit only the tiny model
     merged = _merge(base, over)
     own = {**(base if path is not None or base_of is not None else {}), **over}
+    if own.get("eval_strategy") == "steps" and "eval_steps" not in own:
+        raise RecipeError("eval_strategy=steps needs eval_steps, the steps between two evaluations: 50")
     merged |= fitting_batch(merged, own, notify)
     if merged.get("dataset_mixture"):
         _refuse_beside_mixture(over, where)

@@ -40,6 +40,19 @@ from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 MAX_WAITING_GROUPS = 16  # the same, of rewards that wait for a server
 TIMEOUT = 10.0  # seconds
+JUDGE = "llm_judge"
+JUDGE_SETTINGS = (
+    "model",
+    "rubric",
+    "template",
+    "scale",
+    "timeout",
+    "temperature",
+    "base_url",
+    "api_key_env",
+    "max_tokens",
+    "max_cost",
+)
 ROUNDING = 1e-9  # below pass_threshold that still passes
 Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
@@ -304,7 +317,9 @@ def _inputs(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str
     }
     as_messages = rewards.input == "messages" or (rewards.input == "auto" and group.prompt.conversational)
     own_lists = part.where != "here" and part.form == "many"
-    return group_inputs(group, shared, verdicts, messages=own_lists and as_messages)
+    inputs = group_inputs(group, shared, verdicts, messages=own_lists and as_messages)
+    settings = {*part.args, *(JUDGE_SETTINGS if part.name == JUDGE and part.grader else ())}  # not columns of that name
+    return replace(inputs, lists={name: values for name, values in inputs.lists.items() if name not in settings})
 
 
 def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:

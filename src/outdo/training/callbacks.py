@@ -84,7 +84,8 @@ class EarlyStopping(Callback):
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> Callback:
-        if not recipe.eval_steps and not recipe.stages:
+        evaluates = recipe.eval_strategy == "epoch" or (recipe.eval_strategy == "steps" and recipe.eval_steps)
+        if not evaluates and not recipe.stages:
             raise RecipeError("early stopping needs evaluations during training: set eval_steps, for example 10")
         return cls(recipe.early_stopping_patience or 3, recipe.early_stopping_threshold)
 

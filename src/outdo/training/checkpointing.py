@@ -6,11 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from outdo.errors import RecipeError
 from outdo.learn.update import BaseLearner
 from outdo.models.load import Policy, save_policy
 from outdo.recipe.schema import Recipe
@@ -65,11 +67,15 @@ class Checkpointer:
         try:
             checkpoint.save(self.writer.checkpoints, step, write)
             self.last_step = step
-            best = self.best()
-            keep = [*([best.step] if best else []), *self.protected]
-            checkpoint.prune(self.writer.checkpoints, self.recipe.save_total_limit, keep)
         except Exception as error:
-            self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
+            return self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
+        keep = set(self.protected)
+        try:
+            keep |= {best.step} if (best := self.best()) else set()
+        except RecipeError as error:  # metric_for_best_model is not measured
+            self.notify(f"  warning: the best checkpoint is not known: {error}")
+        with suppress(OSError):  # an old checkpoint that stays costs room only
+            checkpoint.prune(self.writer.checkpoints, self.recipe.save_total_limit, sorted(keep))
 
     def best(self) -> Best | None:
         """The best evaluated step that has a checkpoint."""

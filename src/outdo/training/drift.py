@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.errors import OutdoError
@@ -32,6 +33,7 @@ class GraderDrift(Callback):
 
     def __init__(self) -> None:
         self.groups: list[Group] = []  # with their grades of then
+        self.step = 0  # whose answers they are, as rewards count it
         self.graded_by = ""  # the rewards of then: a recipe may change them when a run is resumed
         self.is_off = False
 
@@ -40,23 +42,24 @@ class GraderDrift(Callback):
             text = json.dumps([_row(group) for group in self.groups])
         except (TypeError, ValueError):  # a column of the prompt is no JSON: new answers are kept after a resume
             return {}
-        kept = {"groups": json.loads(text), "graded_by": self.graded_by}
+        kept = {"groups": json.loads(text), "graded_by": self.graded_by, "step": self.step}
         return kept if self.groups and len(text) <= MAX_STATE else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.groups = [_group(row) for row in state.get("groups", ())]
-        self.graded_by = str(state.get("graded_by", ""))
+        self.graded_by, self.step = str(state.get("graded_by", "")), int(state.get("step", 0))
 
     def on_step(self, run: TrainingRun[Any], step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         rewards, every = run.context.rewards, run.recipe.regrade_steps
         if self.is_off or not every or rewards is None:
             return
         if not self.groups or self.graded_by != _describe(rewards):
-            self.graded_by = _describe(rewards)
+            self.graded_by, self.step = _describe(rewards), step - 1
             self.groups = list(_first([group for group in groups if may_change(rewards.of(group.prompt))]))
             self.is_off = bool(groups) and not self.groups
         elif step % every == 0:
-            metrics["grader_drift"] = self._measure(rewards, run)
+            then = replace(rewards, step=self.step, num_steps=run.recipe.max_steps)
+            metrics["grader_drift"] = self._measure(then, run)
 
     def _measure(self, rewards: Rewards, run: TrainingRun[Any]) -> float | None:
         """The share of the kept answers with another grade; None where that cannot be known."""
@@ -80,7 +83,9 @@ class GraderDrift(Callback):
 
 
 def may_change(rewards: Rewards) -> bool:
-    """Whether a user's function pays or decides, and none asks a model."""
+    """Whether a user's function pays or decides, and none asks a model or needs all answers of a step."""
+    if rewards.batch == "step":
+        return False
     used = [part for part in rewards.parts if part.weight or part.name == rewards.truth]
     return any(part.where != "here" for part in used) and not any(
         part.source.endswith(".json") for part in rewards.parts
@@ -89,9 +94,9 @@ def may_change(rewards: Rewards) -> bool:
 
 def _describe(rewards: Rewards) -> str:
     """What the grades of a recipe depend on, apart from what its functions do."""
-    parts = [(part.name, part.source, part.weight) for part in rewards.parts]
+    parts = [(part.name, part.source, part.weight, dict(part.args)) for part in rewards.parts]
     inner = [(name, _describe(one)) for name, one in rewards.by_part.items()]
-    return repr((parts, rewards.truth, rewards.gate, inner))
+    return repr((parts, rewards.truth, rewards.gate, rewards.pass_threshold, rewards.input, inner))
 
 
 def _first(groups: Sequence[Group]) -> Iterator[Group]:

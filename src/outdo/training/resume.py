@@ -27,6 +27,7 @@ from outdo.training.run import ResumePoint
 # Keys that may change in the middle of a run: they decide what is measured and kept, not what is learnt.
 FREE = {
     *("device", "output_dir", "resume", "save_steps", "save_total_limit", "eval_steps", "eval_size", "eval_samples"),
+    *("tokens_per_micro_batch", "rollout_rows", "gradient_checkpointing", "regrade_steps", "eval_metric", "log_tokens"),
     *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
     *("early_stopping_patience", "early_stopping_threshold"),
     *("kl_steps", "kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),

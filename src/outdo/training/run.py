@@ -115,11 +115,11 @@ class TrainingRun(Generic[L]):
     def step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.done, self.tokens = step + 1, int(metrics.get("tokens") or 0)
         notify(self.callbacks, "on_step", self, self.done, metrics, groups)
-        self._raise_if_halted()
+        self.raise_if_halted()
 
     def step_end(self, done: int) -> bool:
         notify(self.callbacks, "on_step_end", self, done)
-        self._raise_if_halted()
+        self.raise_if_halted()
         if self.is_finishing:
             self.end_early(done, f"step {done}")
         return not self.is_finishing
@@ -140,9 +140,8 @@ class TrainingRun(Generic[L]):
             notify(self.callbacks, "on_sft_step", self, row)
             if "loss" in row:
                 self.reporter.progress(name, row["step"], total, f"loss {row['loss']:.3f}")
-        self._raise_if_halted()
 
-    def _raise_if_halted(self) -> None:
+    def raise_if_halted(self) -> None:
         if self._halt:
             raise self._halt
 

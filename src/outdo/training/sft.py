@@ -92,6 +92,7 @@ def supervise(
 
     def record(rows: list[dict[str, Any]]) -> None:
         _record(run, learner, rows, name)
+        run.raise_if_halted()
 
     with report_speed(learner, run.reporter):
         run_sft_updates(learner, demonstrations, record, after_update, run.uninterruptible)

@@ -52,7 +52,7 @@ MEASURING_KEYS = (
     *("dataset_name", "task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split"),
     *("eval_fraction", "pass_threshold"),
     *("dataset_mixture", "system_prompt", "max_prompt_length", "eval_samples", "eval_ks", "eval_sampling"),
-    *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout"),
+    *("reward_funcs", "reward_weights", "reward_gate", "reward_timeout", "reward_args", "reward_input", "reward_batch"),
 )
 
 

@@ -177,7 +177,7 @@ def _restart(writer: RunWriter, notify: Callable[[str], None]) -> None:
     else:
         writer.rewind({})
     notify(line)
-    writer.update_manifest(status="running", why="")
+    writer.update_manifest(status="running", why="", halted=None)
 
 
 def finished_result(folder: Path, recipe: Recipe, steps: int | None = None) -> Result:

@@ -83,8 +83,10 @@ def treat(
     steps: int | None = None,
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    last: int | None = None,
 ) -> Treatment:
-    """Makes the first finding's change and continues the run with it. Raises RecipeError where there is none."""
+    """Makes the first finding's change and continues the run with it, for so many `steps` or up to step `last`. Raises
+    RecipeError where there is none."""
     history = run_history(folder)
     finding = diagnose(history)[0]
     if finding.severity == "info":
@@ -99,7 +101,7 @@ def treat(
     from_start = finding.change.key in START_KEYS
     saved = None if from_start else checkpoint.newest_valid(checkpoints, at_most=max(0, finding.step - 2))
     start = checkpoint.step_of(saved) if saved else 0
-    last = start + steps if saved and steps else finding.step + (steps or finding.expect.steps)
+    last = last or (start + steps if saved and steps else finding.step + (steps or finding.expect.steps))
     keys = _keys(manifest, finding.change, finding.expect, last)
     recipe = load_recipe(None, keys, base_of={**manifest.recipe, "output_dir": str(copy)})
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is written
@@ -129,7 +131,7 @@ def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None
     with disk_errors(copy):
         (copy / layout.CHECKPOINTS).mkdir(parents=True)
         shutil.copytree(saved, copy / layout.CHECKPOINTS / saved.name)
-        for name in (layout.GROUPS, layout.REFERENCE, *layout.ROW_FILES):
+        for name in (layout.GROUPS, layout.HELD_OUT, layout.JUDGE, layout.REFERENCE, *layout.ROW_FILES):
             if (folder / name).exists():
                 (shutil.copytree if (folder / name).is_dir() else shutil.copy)(folder / name, copy / name)
     recipe = {**manifest.recipe, "output_dir": str(copy)}
