@@ -66,7 +66,7 @@ def test_live_run(watched: Watched, root: Path, forks: Forks) -> None:
     assert len(seen) > 3, f"only {seen} were shown on the way"
     assert page.evaluate("window.first"), "the page was loaded again"
     label = page.get_attribute("article[data-signal=reward_mean] canvas >> nth=1", "aria-label")
-    assert "at step 29" in label, label
+    assert "at step 30" in label, label
     shown = page.inner_text(".fact:has-text('Held-out')")
     assert len(re.findall(r"\d\.\d{3}", shown)) == 2, shown
     watched.check()
@@ -80,7 +80,7 @@ def test_linked_hover_and_zoom(watched: Watched) -> None:
     page.mouse.move(inner[0] + inner[1] / 5, box["y"] + 60)  # the second of six steps
     until(page, "document.querySelectorAll('article .read small').length >= 3")
     told = page.locator("article:not([data-signal=held-out]) .read small").all_inner_texts()
-    assert set(told) == {"step 1"}
+    assert set(told) == {"step 2"}
     rows = [json.loads(line) for line in (Path(page_root(page)) / "one" / "metrics.jsonl").read_text().splitlines()]
     read = page.inner_text("article[data-signal=success_rate] .read")
     assert float(read.split()[-1]) == pytest.approx(rows[1]["success_rate"], rel=0.01)
@@ -139,9 +139,9 @@ def test_group_view(watched: Watched, root: Path) -> None:
 
 
 def test_token_colours(watched: Watched) -> None:
-    page = watched.open("#/groups?run=one&step=0&sort=id&order=asc&tokens=logprob")
+    page = watched.open("#/groups?run=one&step=1&sort=id&order=asc&tokens=logprob")
     page.wait_for_selector(".token")
-    asked = "fetch('/api/groups?run=one&step=0&sort=id&order=asc').then((answer) => answer.json())"
+    asked = "fetch('/api/groups?run=one&step=1&sort=id&order=asc').then((answer) => answer.json())"
     text = page.evaluate(f"{asked}.then((told) => told.groups[0].answers[0].text)")
     shown = "".join(page.locator(".tokens").first.locator("span.token").all_text_contents())
     assert shown.startswith(text), "the tokens are not those of the answer"
@@ -150,7 +150,7 @@ def test_token_colours(watched: Watched) -> None:
 
 
 def test_hostile_answer_is_text(watched: Watched) -> None:
-    page = watched.open("#/groups?run=hostile&step=0&sort=id&order=asc")
+    page = watched.open("#/groups?run=hostile&step=1&sort=id&order=asc")
     page.wait_for_selector(".group")
     told = page.locator(".group").filter(has_text="window.harmed").first
     texts = told.locator(".answer .said").all_text_contents()
@@ -262,7 +262,7 @@ def test_keyboard_only(watched: Watched) -> None:
     page.locator("article[data-signal=reward_mean] canvas").nth(1).focus()
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector("article[data-signal=success_rate] .read small")
-    assert page.inner_text("article[data-signal=success_rate] .read small") == "step 4"
+    assert page.inner_text("article[data-signal=success_rate] .read small") == "step 5"
     page.keyboard.press("2")
     page.wait_for_selector(".picker")
     page.keyboard.press("ArrowLeft")

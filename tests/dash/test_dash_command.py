@@ -126,7 +126,7 @@ def test_huge_files_cost_no_memory(tmp_path: Path) -> None:
     found = ADDRESS.search(server.stdout.readline())
     assert found
     port = int(found[1])
-    assert asked(port, "/api/metrics?run=one")["steps"] == [0, 1, 9]
+    assert asked(port, "/api/metrics?run=one")["steps"] == [1, 2, 9]
     groups = asked(port, "/api/groups?run=one&step=9")
     assert [group["prompt_id"] for group in groups["groups"]] == ["late"]
     assert any("a group of 47 MB is not read" in line for line in groups["trouble"])

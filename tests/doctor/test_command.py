@@ -67,12 +67,12 @@ def test_audit_reward(outdo: Outdo, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_watch_halt_treat(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("train", "output_dir=ill", "max_steps=40", "doctor=halt", *HASTY)
-    assert done.returncode == 3 and "halted" in done.stderr and "doctor: kl_blowup" in done.stdout
+    assert done.returncode == 3 and "halted" in done.stderr and "doctor: steps_too_big" in done.stdout
     (finding,) = read_rows(tmp_path / "ill" / "findings.jsonl")
-    assert finding["code"] == "kl_blowup" and finding["step"] <= finding["seen"] < 40
+    assert finding["code"] == "steps_too_big" and "kl_blowup" in finding["also"] and finding["step"] <= finding["seen"] < 40
     treated = outdo("doctor", "ill", "--treat", "--json", "--steps", "10")
     told = json.loads(treated.stdout)
-    assert treated.returncode == 0 and told["answered"] and told["after"] < told["before"] / 5
+    assert treated.returncode == 0 and told["answered"] and told["after"] > told["before"] + 0.1
     assert (tmp_path / told["folder"] / "run.json").exists()
     again = outdo("doctor", "ill", "--treat")
     assert again.returncode == 2 and "already exists" in again.stderr
