@@ -68,7 +68,7 @@ def test_live_run(watched: Watched, root: Path, forks: Forks) -> None:
     label = page.get_attribute("article[data-signal=reward_mean] canvas >> nth=1", "aria-label")
     assert "at step 30" in label, label
     shown = page.inner_text(".fact:has-text('Held-out')")
-    assert len(re.findall(r"\d\.\d{3}", shown)) == 2, shown
+    assert len(re.findall(r"\d\.\d{3}", shown)) == 3, shown  # before, after, and of sampled answers
     watched.check()
 
 
@@ -266,7 +266,7 @@ def test_keyboard_only(watched: Watched) -> None:
     page.keyboard.press("2")
     page.wait_for_selector(".picker")
     page.keyboard.press("ArrowLeft")
-    until(page, "document.querySelector('.picker output').textContent === 'step 4'")
+    until(page, "document.querySelector('.picker output').textContent === 'step 5'")
     page.keyboard.press("?")
     assert page.locator("dialog[open]").count() == 1
     page.keyboard.press("Escape")
