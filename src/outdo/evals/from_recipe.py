@@ -237,8 +237,9 @@ def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
     entries = [Entry(**entry) for entry in recipe.dataset_mixture]
     names = {
         "dataset_name": [recipe.dataset_name, *(entry.dataset_name for entry in entries)],
-        "reward_funcs": [canonical_reward(name) for each in (recipe, *entries) for name in each.reward_funcs],
+        "reward_funcs": [*recipe.reward_funcs, *(name for entry in entries for name in entry.reward_funcs)],
     }
+    names["reward_funcs"] = [canonical_reward(name) for name in names["reward_funcs"]]
     listed = [name for key, each in names.items() if key not in without for name in each]
     return list(dict.fromkeys(name for name in listed if ":" in name or name == JUDGE))
 
