@@ -19,7 +19,7 @@ from support.harness import SHORT, Bench, rows, same
 @pytest.fixture(scope="module")
 def stopped(bench: Bench) -> Path:
     """A run that was killed after its checkpoints of steps 2 and 4."""
-    assert bench.train("stopped", faults=[fault("update", 6, "kill")]) == -9
+    assert bench.train("stopped", faults=[fault("update", 6, "saved")]) == -9
     folder = bench.folder / "stopped"
     assert sorted(path.name for path in (folder / "checkpoints").iterdir())[-2:] == ["step-000002", "step-000004"]
     return folder

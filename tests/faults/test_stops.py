@@ -156,7 +156,7 @@ def test_a_recipe_that_is_not_the_default_resumes_as_it_was(bench: Bench) -> Non
 
 def test_fewer_steps_than_were_done_are_refused(bench: Bench) -> None:
     words = ("lr_scheduler_type=constant",)
-    assert bench.train("fewer", *words, faults=[fault("update", 6, "kill")]) == -9
+    assert bench.train("fewer", *words, faults=[fault("update", 6, "saved")]) == -9
     assert bench.start("train", "--resume", str(bench.folder / "fewer"), "max_steps=3").wait() == 2
     assert "has done 4 steps already" in bench.said()
     assert bench.start("train", "--resume", str(bench.folder / "fewer"), "steps=7").wait() == 0, bench.said()
@@ -189,7 +189,7 @@ def test_a_second_process_on_the_same_folder_is_refused(bench: Bench) -> None:
 
 
 def test_what_changed_is_named_and_refused_where_it_matters(bench: Bench) -> None:
-    assert bench.train("changed", faults=[fault("update", 4, "kill")]) == -9
+    assert bench.train("changed", faults=[fault("update", 4, "saved")]) == -9
     run = str(bench.folder / "changed")
     bench.said()
     for key in ("learning_rate=0.5", "num_generations=8", "task_args.digits=1", "seed=3", "max_steps=9"):
@@ -203,7 +203,7 @@ def test_what_changed_is_named_and_refused_where_it_matters(bench: Bench) -> Non
 
 
 def test_another_folder_is_refused_and_another_device_is_named(bench: Bench) -> None:
-    assert bench.train("moved", "max_steps=3", faults=[fault("update", 3, "kill")]) == -9
+    assert bench.train("moved", "max_steps=3", faults=[fault("update", 3, "saved")]) == -9
     run = bench.folder / "moved"
     bench.said()
     assert bench.start("train", "--resume", "moved", "output_dir=elsewhere").wait() == 2

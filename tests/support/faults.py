@@ -1,8 +1,9 @@
 """Faults at named points of a run: the Nth time that it comes by, something happens.
 
 A fault is {"point": …, "nth": 1, "action": …}. Points are functions that are wrapped in the child; `a|b` is the part of
-a function's work before (the default) or after it. Actions: kill, term, twice (SIGTERM two times), full (ENOSPC),
-denied (EACCES); nan and inf spoil what the function returns; answers puts `texts` in place of what was sampled.
+a function's work before (the default) or after it. Actions: kill, saved (kill, when the checkpoint that is being
+written is on disk), term, twice (SIGTERM two times), full (ENOSPC), denied (EACCES); nan and inf spoil what the
+function returns; answers puts `texts` in place of what was sampled.
 `often`, at no point in particular, saves after every supervised update.
 """
 
@@ -13,6 +14,7 @@ import itertools
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -93,7 +95,11 @@ def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> 
 
 
 def _act(action: str) -> None:
-    if action == "kill":
+    if action == "saved":
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint":
+                thread.join()
+    if action in ("kill", "saved"):
         os.kill(os.getpid(), signal.SIGKILL)
     elif action in ("term", "int"):
         os.kill(os.getpid(), signal.SIGTERM if action == "term" else signal.SIGINT)
