@@ -65,7 +65,7 @@ def like_log_probs(
     own = read.log_probs
     assert own is not None
     per_answer = own.numel() == read.size
-    if read.input_ids_BN is not None:
+    if read.input_ids_BN is not None and read.mask_BT is not None:
         values_BT = compute(read.input_ids_BN, read.attention_mask_BN)
         return (values_BT * read.mask_BT).sum(1).reshape(own.shape) if per_answer else values_BT
     if read.prompts is None or read.answers is None or isinstance(read.answers[0], (str, Mapping)):
