@@ -90,6 +90,8 @@ def test_compare(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Fo
     rows = [run["success_rate"] for run in found["runs"]]
     assert found["differences"][0]["difference"] == pytest.approx(rows[1] - rows[0])
     assert found["answers"][0]["split"] == "test" and sum(found["answers"][0]["counts"].values()) > 0
+    of_models = forks.run(["compare", *(f"{run}/model" for run in runs), "--json"], folder)
+    assert json.loads(of_models.stdout) == found, of_models.stderr
     said = forks.run(["compare", *runs, "--answers"], folder)
     assert re.search(r"held-out answers \(test, \d+ problems\).*\n +\d+ gained, \d+ lost", said.stdout), said.stderr
     said = forks.run(["compare", "--answers=1", runs[0]], folder)
@@ -99,6 +101,7 @@ def test_compare(swept: tuple[Path, subprocess.CompletedProcess[str]], forks: Fo
         ([runs[0], "grid"], "holds a sweep, not a run: name its cells"),
         ([runs[0], "nowhere"], "nowhere holds no run"),
         ([runs[0], runs[0]], "named twice"),
+        ([runs[0], f"{runs[0]}/model"], "named twice"),
     ):
         bad = forks.run(["compare", *words], folder)
         assert bad.returncode == 2 and part in bad.stderr and "Traceback" not in bad.stderr

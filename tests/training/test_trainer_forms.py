@@ -95,6 +95,34 @@ def test_log_probs_with_their_gradient(per_answer: bool) -> None:
     assert_close(net.table.weight.detach(), expected)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("per_answer", [False, True])
+def test_log_probs_with_a_reference(per_answer: bool, joined: bool) -> None:
+    """The reference reads the batch's tokens: prompts and answers of several lengths, or both in one row."""
+    net, reference, (inputs, outputs) = Net(), Net(), tokens()
+    reference.table.weight.data += 0.3 * torch.randn(V, V, generator=torch.Generator().manual_seed(2))
+    mask = torch.tensor([[1.0] * 3, [1.0, 1.0, 0.0]] * 4)
+    short = [row[: int(keep.sum())] for row, keep in zip(outputs, mask, strict=True)]
+    prompts = [*inputs[:4].tolist(), *([5, *one] for one in inputs[4:].tolist())]  # a Net reads only the last token
+    summed = (lambda x: (x * mask).sum(1, keepdim=True)) if per_answer else (lambda x: x)
+    new, ref = (summed(log_probs_of(one, inputs, outputs)) for one in (net, reference))
+    advantages, trained = group_advantages(REWARDS, 4), torch.ones(8, 1) if per_answer else mask
+    loss, stats = grpo_loss(new, new.detach(), advantages, trained, ref_logprobs_BT=ref, beta=0.04)
+    expected = stepped(net, loss, 0.5)
+    ids = torch.cat([inputs, outputs], 1)
+    where = torch.nn.functional.pad(mask, (P, 0))
+    new = log_probs_of(net, inputs, outputs)
+    if joined:
+        batch = {"input_ids": ids, "completion_mask": where}
+        new = new if per_answer else torch.nn.functional.pad(new, (P - 1, 0))
+    else:
+        batch = {"inputs": prompts, "outputs": outputs if per_answer else short, "mask": mask}
+    batch |= {"log_probs": (new * mask).sum(1) if per_answer else new, "rewards": REWARDS}
+    metrics = trainer_of(net, ref_model=reference, kl_coef=0.04).train_step(batch)
+    assert metrics["kl"] == pytest.approx(float(stats["kl"]), rel=1e-4) and metrics["kl"] > 0.01
+    assert_close(net.table.weight.detach(), expected)
+
+
 def test_one_old_number_for_each_answer() -> None:
     net, (inputs, outputs) = Net(), tokens()
     new = log_probs_of(net, inputs, outputs).sum(1)

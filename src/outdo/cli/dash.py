@@ -44,11 +44,10 @@ def dash(
         raise RecipeError("--token: use at least 8 letters, digits and - . _ ~, or leave it out")
     if parent is not None:
         follow_parent(parent)
-    elif not runs.is_dir():
-        found = try_find_run(runs)
-        if found is None:
-            raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
+    elif (found := try_find_run(runs)) is not None:
         runs = found
+    elif not runs.is_dir():
+        raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
     bound = bind(host, port, token) if descriptor is None else inherit(descriptor)
     if descriptor is None and port not in (0, bound.port):
         print(f"port {port} is taken", file=sys.stderr)

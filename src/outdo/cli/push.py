@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from outdo.cli.app import app
+from outdo.cli.keys import name_model
 
 
 @app.command()
@@ -24,4 +25,4 @@ def push(
     """
     from outdo.models.hub import push_model
 
-    print(push_model(model, repo, private=private or None, revision=revision))
+    print(push_model(name_model(model), repo, private=private or None, revision=revision))

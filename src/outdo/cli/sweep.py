@@ -171,7 +171,7 @@ def _listed(values: Iterable[int]) -> str:
 
 @app.command(cls=OptionalCount)
 def compare(
-    runs: Annotated[list[Path], Argument(help="Run folders; the others are compared with the first.")],
+    runs: Annotated[list[Path], Argument(help="Runs, by folder or name; the others are compared with the first.")],
     answers: Annotated[
         int | None,
         Option("--answers", metavar="[N]", min=0, help="Print N answers gained and lost; 5 if N is left out."),
@@ -188,11 +188,13 @@ def compare(
       outdo compare runs/ONE --answers 10
     """
     from outdo.doctor.compare import describe_sides
+    from outdo.runs.find import try_find_run
     from outdo.sweeps import answers as answer_changes
     from outdo.sweeps import compare as compared
 
     if len(runs) < 2 and answers is None:
         raise RecipeError("one run has nothing to compare with: name two or more, or add --answers")
+    runs = [try_find_run(run) or run for run in runs]
     skipped: list[str] = []
     sides = compared.read(runs, skipped)
     _report_skipped(skipped)

@@ -55,6 +55,34 @@ def read_batch(batch: Mapping[str, Any], group_size: int, tokenizer: Any = None)
     return OwnBatch(size, ids, attention, mask, log_probs, old, batch.get("ref_log_probs"), prompts, answers)
 
 
+def like_log_probs(
+    read: OwnBatch, group_size: int, compute: Callable[[Tensor, Tensor | None], Tensor]
+) -> Tensor | None:
+    """What `compute` gives for ids and attention, [B, N - 1], in the layout of the batch's own log_probs: a number for
+    each answer, or one for each of its tokens. None where the batch has no token ids.
+
+    Raises ValueError where log_probs has too few columns."""
+    own = read.log_probs
+    assert own is not None
+    per_answer = own.numel() == read.size
+    if read.input_ids_BN is not None and read.mask_BT is not None:
+        values_BT = compute(read.input_ids_BN, read.attention_mask_BN)
+        return (values_BT * read.mask_BT).sum(1).reshape(own.shape) if per_answer else values_BT
+    if read.prompts is None or read.answers is None or isinstance(read.answers[0], (str, Mapping)):
+        return None
+    mask = read.mask_BT if per_answer else None
+    ids_BN, attention_BN, mask_BT, _ = _join(read.prompts, read.answers, mask, None, group_size, None)
+    values_BT = compute(ids_BN, attention_BN)
+    if per_answer:
+        return (values_BT * mask_BT).sum(1).reshape(own.shape)
+    if (width := int(mask_BT.sum(1).max())) > own.shape[1]:
+        raise ValueError(f"log_probs has {own.shape[1]} columns, and the longest answer has {width} tokens")
+    out = torch.zeros_like(own)
+    for i, keep in enumerate(mask_BT.bool()):
+        out[i, : int(keep.sum())] = values_BT[i, keep]
+    return out
+
+
 def _join(
     prompts: Any, answers: Any, mask: Tensor | None, old: Tensor | None, group_size: int, tokenizer: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

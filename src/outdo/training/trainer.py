@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from outdo.algo.advantage import Rewards, group_advantages
 from outdo.algo.losses import grpo_loss
 from outdo.errors import did_you_mean
-from outdo.training.own_batch import OwnBatch, call_reward, read_batch
+from outdo.training.own_batch import OwnBatch, call_reward, like_log_probs, read_batch
 
 Advantages = Tensor | Sequence[float] | tuple[Tensor, dict[str, float]]
 # Other common names of the arguments.
@@ -127,6 +128,8 @@ class GRPOTrainer:
             keep = torch.ones_like(log_probs) if mask is None else mask
             log_probs, old, mask = (log_probs * keep).sum(1), old.flatten(), None
             reference = None if reference is None else (reference * keep).sum(1)
+        elif mask is not None and log_probs.numel() == read.size < mask.numel():
+            mask = None  # of tokens, and the batch has their sum
         loss, happened = self._loss(log_probs, old, advantages, mask, reference)
         (loss / self.gradient_accumulation_steps).backward()
         stats |= {"loss": float(loss.detach()), **{key: float(value) for key, value in happened.items()}}
@@ -153,13 +156,21 @@ class GRPOTrainer:
         """Of the model and of the reference."""
         reference = read.ref_log_probs
         if read.log_probs is not None:
+            if reference is None and self.reference is not None:
+                with torch.no_grad():
+                    reference = like_log_probs(read, self.group_size, partial(self._log_probs, self.reference))
             if reference is None and self.kl_coef > 0:
-                raise ValueError(f"kl_coef={self.kl_coef:g} and the batch has log_probs: it needs ref_log_probs too")
+                raise ValueError(
+                    f"kl_coef={self.kl_coef:g} and the batch has log_probs: it needs ref_log_probs too, or inputs and "
+                    "outputs as token ids"
+                )
             return read.log_probs, reference
+        assert read.input_ids_BN is not None
+        tokens = read.input_ids_BN, read.attention_mask_BN
         if reference is None and self.reference is not None:
             with torch.no_grad():
-                reference = self._log_probs(self.reference, read)
-        return self._log_probs(self.model, read), reference
+                reference = self._log_probs(self.reference, *tokens)
+        return self._log_probs(self.model, *tokens), reference
 
     def _loss(
         self, log_probs: Tensor, old: Tensor, advantages: Advantages, mask: Tensor | None, reference: Tensor | None
@@ -173,10 +184,8 @@ class GRPOTrainer:
         beta, clip = self.kl_coef if reference is not None else 0.0, self.clip_range
         return grpo_loss(log_probs, old, advantages_B, mask, ref_logprobs_BT=reference, epsilon=clip, beta=beta)
 
-    def _log_probs(self, model: nn.Module, read: OwnBatch) -> Tensor:
+    def _log_probs(self, model: nn.Module, ids: Tensor, attention: Tensor | None) -> Tensor:
         """Of every token given those before it, [B, N - 1]."""
-        ids, attention = read.input_ids_BN, read.attention_mask_BN
-        assert ids is not None
         out = model(input_ids=ids, attention_mask=torch.ones_like(ids) if attention is None else attention)
         logits = out if isinstance(out, Tensor) else out.logits
         return logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
