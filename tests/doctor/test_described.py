@@ -118,6 +118,37 @@ CASES: dict[str, tuple[str, Callable[[], History]]] = {
             run(50, 0.0, **moving(50, 0.0, informative=0.0, kl_mean=2.0)), held=(Held(0, 0.48, 200), Held(50, 0.0, 200))
         ),
     ),
+    "first update, halted by the KL guard": (
+        "steps_too_big",
+        lambda: replace(
+            run(4, 0.0, **moving(4, np.r_[0.5, 0, 0, 0], informative=np.r_[0.9, 0, 0, 0], kl_mean=np.r_[0, 5, 6, 6])),
+            held=(Held(0, 0.42, 200), Held(4, 0.0, 200)),
+            ended="halted at step 4: KL to the starting model is 6.0, past kl_limit=2.0 for 3 steps",
+        ),
+    ),
+    "halted by the KL guard, success holds": (
+        "kl_blowup",
+        lambda: replace(
+            run(4, 0.0, **moving(4, np.r_[0.5, 0.4, 0.4, 0.3], kl_mean=np.r_[0, 3, 3, 3])),
+            ended="halted at step 4: KL to the starting model is 3.0, past kl_limit=2.0 for 3 steps",
+        ),
+    ),
+    "weights become NaN": (
+        "not_finite",
+        lambda: run(
+            100,
+            **moving(100, np.r_[up(60, 0.3, 0.6), np.zeros(40)], informative=np.r_[np.full(60, 0.6), np.zeros(40)]),
+            **{"not_finite/loss": np.r_[np.full(60, np.nan), np.ones(40)]},
+        ),
+    ),
+    "success goes, then NaN": (
+        "steps_too_big",
+        lambda: run(
+            100,
+            **moving(100, np.r_[up(60, 0.3, 0.6), np.zeros(40)], informative=np.r_[np.full(60, 0.6), np.zeros(40)]),
+            **{"not_finite/loss": np.r_[np.full(80, np.nan), np.ones(20)]},
+        ),
+    ),
     "out of reach": (
         "dead_all_wrong",
         lambda: replace(run(60, 0.0, **moving(60, 0.0, informative=0.0, kl_mean=0.0)), held=(Held(0, 0.0, 200),)),
@@ -144,6 +175,13 @@ def test_described(name: str) -> None:
     assert code == "healthy" or findings[0].severity != "info"
 
 
+def test_unmoved_in_noise() -> None:
+    """KL shows that the policy did not move, so entropy that only scatters has not moved either."""
+    still = {"entropy_mean": 0.6, "len_mean": 120.0, "kl_mean": 1e-5}
+    codes = [diagnose(run(n, 0.12, **moving(n, 0.4, **still)))[0].code for n in range(70, 100)]
+    assert codes.count("steps_too_small") >= 28, codes
+
+
 def test_effects_are_listed() -> None:
     cut, wrecked = (diagnose(CASES[name][1]())[0] for name in ("cut off more and more", "first update"))
     assert {"steps_too_big", "thinking_tax"} <= {*cut.also}
@@ -156,6 +194,8 @@ def test_unrecoverable() -> None:
         "first update",
         "first update, no KL",
         "first update, reward",
+        "weights become NaN",
+        "success goes, then NaN",
     }
     lost = run(30, **moving(30, 0.4), **{"not_finite/loss": np.r_[np.full(20, np.nan), np.ones(10)]})
     assert (diagnose(lost)[0].code, diagnose(lost)[0].unrecoverable) == ("not_finite", True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +214,15 @@ def test_slope_is_per_step() -> None:
     each, tenth = (from_rows([{"step": i, "reward": 0.5, "kl": 0.001 * i} for i in range(0, 400, n)]) for n in (1, 10))
     slopes = [diagnose(history)[0].evidence[0].slope for history in (each, tenth)]
     assert slopes == pytest.approx([0.001, 0.001])
+
+
+def test_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr("outdo.doctor.read.STANDARD_INPUT", pipe)
+    for name in (pipe, Path("-")):
+        text = "".join(json.dumps(row) + "\n" for row in logged("hasty"))
+        writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+        writer.start()
+        assert diagnose(read_history(name))[0].code == "kl_blowup"
+        writer.join()

@@ -18,7 +18,7 @@ STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
 @app.command()
 def doctor(
-    target: Annotated[Path | None, Argument(metavar="RUN|FILE", help="A run's folder or name, or metrics.")] = None,
+    target: Annotated[Path | None, Argument(metavar="RUN|FILE", help="A run's folder or name, metrics, or -.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the findings as JSON.")] = False,
     system: Annotated[bool, Option("--system", help="Check this machine instead.")] = False,
     treat: Annotated[
@@ -29,15 +29,16 @@ def doctor(
 ) -> None:
     """Diagnose a run from its curves and answers: the evidence, one change, and the signal that should respond.
 
-    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or console output;
-    the folder of a TRL run works too. Exit status 0 if the run could be diagnosed, healthy or not. With --treat: 0 if
-    the expected signal responded to the change, 1 if not.
+    A file may be another trainer's: CSV, JSON or JSON Lines under outdo's names, TRL's or verl's, or console output; -
+    is standard input; the folder of a TRL run works too. Exit status 0 if the run could be diagnosed, healthy or not.
+    With --treat: 0 if the expected signal responded to the change, 1 if not.
 
     \b
       outdo doctor runs/NAME
       outdo doctor runs/NAME --json
       outdo doctor runs/NAME --treat
       outdo doctor trainer_state.json
+      python train.py | outdo doctor -
       outdo doctor --system
     """
     if system == (target is not None) or (system and treat):

@@ -94,6 +94,8 @@ def _decided(findings: Mapping[str, Finding], history: History) -> list[tuple[st
             decided.append(("kl_blowup", "steps_too_big"))
         if "unstable" in codes and not lost:
             decided.append(("unstable", "steps_too_big"))
+        if "not_finite" in codes and not lost and findings["not_finite"].step <= findings["steps_too_big"].step + SLACK:
+            decided.append(("not_finite", "steps_too_big"))  # weights that are NaN answer nothing
         if "truncation" in codes and not stability.has_diverged(history):
             decided.append(("truncation", "steps_too_big"))
     if set(LONGER) <= codes and not _is_paid_more(history):

@@ -12,9 +12,11 @@ import numpy as np
 
 from outdo.doctor.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 from outdo.doctor.signals import Curve, finite, slope
+from outdo.metrics.headline import deciding_metric
 
 MAX_STEP = 1e12  # a larger number is something else, such as a time
 OUTSIDE = re.compile(r"(?:^|[_/-])ood(?:$|[_/-])|out.of.(?:domain|distribution)", re.IGNORECASE)
+VERDICTS = {"success_rate", "all_right", "all_wrong"}  # columns that say whether answers are right
 EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 
 
@@ -49,6 +51,7 @@ class History:
     skipped: tuple[str, ...] = ()  # lines of its files that are not JSON rows
     splits: Mapping[str, tuple[Held, ...]] = field(default_factory=dict)  # every held-out set; `held` is the first
     ignored: tuple[str, ...] = ()  # columns of its file that no rule reads
+    full_reward: float | None = None  # the highest that any answer was paid, where the reward decides, not success
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -125,7 +128,33 @@ def from_rows(
     columns = _columns([by_step[step] for step in steps])
     held = _ordered(splits)
     first = next(iter(held.values()), ())
-    return History(steps, columns, first, dict(recipe or {}), answers or Answers(), splits=held)
+    history = History(steps, columns, first, dict(recipe or {}), answers or Answers(), splits=held)
+    return _by_reward(history, evals) if _reward_decides(history, evals) else history
+
+
+def _reward_decides(history: History, evals: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the recipe says so, or no answer ever succeeds by the reward that the run is trained on: partial credit,
+    with full marks below what counts as success. Success by another judge is the true signal, 0 or not."""
+    metric = str(history.recipe.get("eval_metric") or "auto")
+    if deciding_metric(metric, evals) != "reward":
+        return False
+    own = {row.get("judge") for row in evals} <= {*(history.recipe.get("reward_funcs") or ())}
+    return metric == "reward" or (own and not np.any(finite(history.columns.get("success_rate", np.empty(0)))))
+
+
+def _by_reward(history: History, evals: Sequence[Mapping[str, Any]]) -> History:
+    """Without the columns of verdicts; held-out success is the mean reward as a share of the highest one."""
+    full = max((value for row in evals if (value := finite_number(row.get("max_reward"))) is not None), default=0.0)
+    splits: dict[str, list[Held]] = {}
+    for row in evals if full > 0 else ():
+        paid = row.get("reward_mean") if row.get("sampled_reward_mean") is None else row["sampled_reward_mean"]
+        if point := _held({**row, "pass@1": (finite_number(paid) or 0.0) / full}):
+            splits.setdefault(str(row.get("split") or ""), []).append(point)
+    held = _ordered(splits)
+    columns = {name: curve for name, curve in history.columns.items() if name not in VERDICTS}
+    is_alone = len(history.recipe.get("reward_funcs") or ()) == 1 and not history.recipe.get("reward_weights")
+    full_reward = full if is_alone and full > 0 else None
+    return replace(history, columns=columns, held=next(iter(held.values()), ()), splits=held, full_reward=full_reward)
 
 
 def _printed_evals(step: int, values: Mapping[str, float]) -> Iterator[tuple[str, Held]]:

@@ -30,8 +30,8 @@ def goal_of(history: History) -> str:
 def is_solved(history: History) -> bool:
     """Whether nearly all answers are right, so that similar and confident answers are expected."""
     goal = goal_of(history)
-    is_known = history.has(goal) and (goal == "success_rate" or is_share(history[goal]))
-    return is_known and late(history[goal]) >= at.SOLVED
+    is_known = history.has(goal) and (goal == "success_rate" or is_share(history[goal]) or bool(history.full_reward))
+    return is_known and late(history[goal]) >= at.SOLVED * (history.full_reward or 1.0)
 
 
 def progress(history: History) -> float:
@@ -182,14 +182,16 @@ def steps_too_small(history: History) -> Finding | None:
 
 
 def _unmoved(history: History) -> dict[str, bool]:
-    """For each signal that moves with the policy: whether it stayed the same."""
+    """For each signal that moves with the policy: whether it stayed the same. Where KL shows that it did, a change
+    within the noise counts as none."""
     unmoved = {}
+    if history.has("kl_mean", least=at.STALL_STEPS):
+        unmoved["kl_mean"] = late(history["kl_mean"]) < at.KL_UNMOVED
     for name in ("entropy_mean", "len_mean"):
         if history.has(name, least=at.STALL_STEPS):
             move = shift(history[name])
-            unmoved[name] = abs(move.gain) < at.UNMOVED * abs(move.before)
-    if history.has("kl_mean", least=at.STALL_STEPS):
-        unmoved["kl_mean"] = late(history["kl_mean"]) < at.KL_UNMOVED
+            noise_allowed = at.Z_WEAK * move.error if unmoved.get("kl_mean") else 0.0
+            unmoved[name] = abs(move.gain) < max(at.UNMOVED * abs(move.before), noise_allowed)
     if history.has("clipfrac", least=at.STALL_STEPS):
         unmoved["clipfrac"] = late_mean(history["clipfrac"]) < at.CLIP_UNMOVED
     return unmoved

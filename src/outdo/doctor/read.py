@@ -22,15 +22,17 @@ from outdo.runs.layout import MANIFEST
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics
 
+STANDARD_INPUT = Path("/dev/stdin")
 EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, or a trainer's printed steps"
 
 
 def read_history(path: Path) -> History:
-    """Raises RecipeError where there is nothing to diagnose in it. Lines that are not JSON rows are skipped."""
-    path = _trainer_state(path) or path
+    """Raises RecipeError where there is nothing to diagnose in it. Lines that are not JSON rows are skipped. `-` is
+    standard input."""
+    path = STANDARD_INPUT if str(path) == "-" else _trainer_state(path) or path
     if path.is_dir():
         return run_history(path)
-    if not path.is_file():
+    if not (path.is_file() or path.is_fifo()):
         raise RecipeError(f"{path} {'is no file' if path.exists() else 'does not exist'}: give {EXPECTED}")
     rows, skipped = _rows(path)
     history = from_rows(rows)

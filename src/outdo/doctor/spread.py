@@ -31,8 +31,9 @@ def _is_all_wrong(history: History) -> bool:
 
 def _is_all_paid(history: History) -> bool:
     """Whether the groups at the end have no spread because all answers get the full reward, right or not."""
-    paid = "reward_mean" if history.has("reward_mean") and is_share(history["reward_mean"]) else goal_of(history)
-    is_full = history.has(paid) and late(history[paid]) >= at.FULL_REWARD
+    is_known = history.has("reward_mean") and (is_share(history["reward_mean"]) or bool(history.full_reward))
+    paid = "reward_mean" if is_known else goal_of(history)
+    is_full = history.has(paid) and late(history[paid]) >= at.FULL_REWARD * (history.full_reward or 1.0)
     return _is_flat(history) and is_full and not _is_all_wrong(history)
 
 

@@ -102,9 +102,10 @@ def first_updates(history: History) -> tuple[int, Evidence] | None:
     goal = goal_of(history)
     at_N = np.flatnonzero(np.isfinite(history.columns.get(goal, np.empty(0))))
     values = history[goal][at_N] if len(at_N) else np.empty(0)
-    if len(values) < at.EARLY_ROWS + 1 or not is_share(values):
+    rows = at.HALTED_ROWS if "kl_limit" in history.ended else at.EARLY_ROWS  # the KL guard halts sooner
+    if len(values) < rows + 1 or not is_share(values):
         return None
-    for count in range(0, min(at.EARLY_ROWS, len(values) - at.EARLY_ROWS) + 1):
+    for count in range(0, min(at.EARLY_ROWS, len(values) - rows) + 1):
         after = values[count:]
         high = max(float(np.quantile(after, 0.9)), float(after[:3].mean()))  # later and at once
         for level, error in _levels_before(history, values[:count]):

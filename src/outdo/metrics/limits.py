@@ -57,6 +57,7 @@ GRAD_GROWN = 5.0
 COLLAPSE = 0.5  # of the best success remains
 
 EARLY_ROWS = 4  # the first updates, and the rows after them that must stay low
+HALTED_ROWS = 2  # the rows that suffice in a run that the KL guard halted
 LOST = 0.25  # of the success before training, that most steps stay below
 ENTROPY_GROWN = 1.5  # times the initial entropy: the policy came apart
 STUCK_STEPS = 8  # in a row without spread and without a gradient: nothing will change any more

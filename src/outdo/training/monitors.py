@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from outdo.training.run import TrainingRun
 
 KL_PATIENCE = 3  # measured steps in a row past kl_limit before the guard acts
+KL_AT_ONCE = 3  # KL passes 1 by this step: the first updates did it
 KL_KEYS = ("kl_limit", "kl_guard", "beta", "learning_rate", "num_iterations")  # decide whether it acts again
 
 
@@ -135,7 +136,8 @@ class KLGuard(Callback):
             advice += ", let the guard halve it (kl_guard=lower_rate), or set kl_limit=null to switch the guard off. "
             advice += "The model so far is kept"
             run.keep_from_before(self.since)
-            remedy = f"--force learning_rate={recipe.learning_rate / (10 if kl > 1 else 4):.2g}"
+            divisor = 4 if kl <= 1 else 30 if self.since <= KL_AT_ONCE else 10  # as the doctor's findings
+            remedy = f"--force learning_rate={recipe.learning_rate / divisor:.2g}"
             error = f"halted at step {run.done}: {reason}. {advice}"
             return run.halt(NumericsError(error, keys=KL_KEYS, remedy=remedy, onset=self.since))
         self.past_limit = 0
