@@ -32,7 +32,7 @@ def read_history(path: Path) -> History:
     path = STANDARD_INPUT if str(path) == "-" else _trainer_state(path) or path
     if path.is_dir():
         return run_history(path)
-    if not (path.is_file() or path.is_fifo()):
+    if not (path.is_file() or _is_open_pipe(path)):
         raise RecipeError(f"{path} {'is no file' if path.exists() else 'does not exist'}: give {EXPECTED}")
     rows, skipped = _rows(path)
     history = from_rows(rows)
@@ -42,6 +42,11 @@ def read_history(path: Path) -> History:
         names = "reward_mean, reward, kl, entropy, critic/score/mean"
         raise RecipeError(f"{path} has no known signal (it has {columns}): name the columns as in {names}")
     return replace(history, recipe=_settings(history), skipped=tuple(skipped), ignored=ignored)
+
+
+def _is_open_pipe(path: Path) -> bool:
+    """Whether it is a pipe that this process has open: another one may have no writer, and opening it would wait."""
+    return path.is_fifo() and (path == STANDARD_INPUT or path.parent == Path("/dev/fd"))
 
 
 def _trainer_state(folder: Path) -> Path | None:
