@@ -77,7 +77,7 @@ def test_refused_where_bubblewrap_fails(tmp_path):
 def test_file_system():
     names = printed("import os\nprint(*sorted(os.listdir('/')))").split()
     prefix = Path(sys.base_prefix).parts[1]
-    assert set(names) <= {"bin", "dev", "inside.py", "lib", "lib64", "tmp", "usr", prefix}
+    assert set(names) <= {"bin", "dev", "inside.py", "lib", "lib64", "sandbox", "tmp", "usr", prefix}
     assert printed("import os\nprint(os.listdir('/tmp'), os.getcwd())") == "[] /tmp"
     assert str(Path(__file__).parent) not in printed(
         f"import os\nprint([p for p in {[str(p) for p in Path(__file__).parents][:-1]!r} if os.path.exists(p)])"
@@ -188,7 +188,7 @@ def test_background_processes_end():
 
 def test_raised_and_forged():
     with Sandbox(Limits(5.0)) as sandbox:
-        sandbox.request(op="load", source="def f(x): return 1 / x", name="f")
+        sandbox.load(["def f(x): return 1 / x"], "f")
         assert sandbox.call([4], {}) == 0.25
         with pytest.raises(Raised, match="ZeroDivisionError: division by zero"):
             sandbox.call([0], {})
@@ -196,7 +196,7 @@ def test_raised_and_forged():
     with Sandbox(Limits(5.0)) as sandbox:
         source = "import sys\nchannel = sys._getframe(2).f_locals['channel']\nchannel.write(nonce='7')\ndef f(): pass"
         with pytest.raises(Forged, match="no request"):
-            sandbox.request(op="load", source=source, name="f")
+            sandbox.load([source], "f")
             sandbox.call([], {})
 
 
@@ -240,7 +240,7 @@ def test_fifty_runs_leak_nothing():
             return printed("print(7)") == "7"
         with Sandbox(Limits(5.0)) as sandbox:
             if i % 3 == 1:
-                sandbox.request(op="load", source="import os\nos.fork()\ndef f(): return 7", name="f")
+                sandbox.load(["import os\nos.fork()\ndef f(): return 7"], "f")
         return True  # left in the middle of its start, or of a conversation
 
     with ThreadPoolExecutor(4) as threads:

@@ -11,13 +11,14 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from outdo.errors import SandboxError
-from outdo.sandbox import inside
+from outdo.sandbox import inside, values
 from outdo.sandbox.jail import Limits, command, descriptors
 from outdo.sandbox.seccomp import rules
 
@@ -29,11 +30,15 @@ class ExecutionError(Exception):
 
 
 class Raised(ExecutionError):
-    """The code raised an exception. The sandbox still works and takes the next call."""
+    """The code raised an exception, or returned what cannot leave. The sandbox still works and takes the next call.
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"the code raised {kind}: {message}".strip(": "))
-        self.kind, self.message = kind, message
+    `kinds` are the names of the exception's class and its bases, with their modules; `args` its arguments, encoded.
+    """
+
+    def __init__(self, kinds: Sequence[str], message: str, args: Any = None) -> None:
+        self.kinds, self.message, self.encoded_args = tuple(kinds), message, args
+        self.kind = kinds[0].rpartition(".")[2] if kinds else ""
+        super().__init__(f"the code raised {self.kind}: {message}".strip(": "))
 
 
 class Forged(ExecutionError):
@@ -47,7 +52,7 @@ def _unavailable() -> str:
         return f"bubblewrap is not installed: {INSTALL}"
     try:
         with Sandbox(Limits()) as sandbox:
-            sandbox.request(op="load", source="def one(): return 1", name="one")
+            sandbox.load(["def one(): return 1"], "one")
             assert sandbox.call([], {}) == 1
     except (ExecutionError, OSError) as error:
         return (
@@ -139,8 +144,19 @@ class Sandbox:
         self.send({**fields, "nonce": nonce})
         return self.result(self.receive(), nonce)
 
+    def load(self, blocks: Sequence[str], name: str, prompt: str = "") -> None:
+        """Loads the function `name` of the last block that defines it (`sources.py`), after the prompt's code."""
+        self.request(op="load", blocks=list(blocks), name=name, prompt=prompt)
+
     def call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return self.request(op="call", args=args, kwargs=kwargs)
+
+    def forward(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Like `call`, with arguments that another sandbox encoded; the result encoded, and as a plain value."""
+        nonce = secrets.token_hex(16)
+        self.send({"op": "forward", "args": args, "kwargs": kwargs, "nonce": nonce})
+        reply = self.receive()
+        return reply.get("value"), self.result(reply, nonce)
 
     def fork(self, args: list[Any], seconds: float) -> Any:
         """Like `call`, in a fork that exits afterwards: a call leaves no side effects for the next.
@@ -155,17 +171,29 @@ class Sandbox:
         if reply.get("nonce") != nonce or self._received:
             raise Forged("a reply to no request")
         if "raised" in reply:
-            raise Raised(printable(reply["raised"], 60), printable(reply.get("message"), 200))
+            raise self._raised(reply)
         return self.value(reply.get("value"))
 
+    def _raised(self, reply: dict[str, Any]) -> Raised:
+        kinds, args = reply["raised"], reply.get("args")
+        if not isinstance(kinds, list) or not kinds or not isinstance(args, (list, type(None))):
+            raise Forged("an exception that is none")
+        self.value(args)
+        return Raised([printable(kind, 200) for kind in kinds[:50]], printable(reply.get("message"), 200), args)
+
     def value(self, data: Any) -> Any:
+        """The nearest plain value of what the code encoded."""
         try:
-            return inside.decode(data)
-        except (ValueError, TypeError, OverflowError, RecursionError):
+            return inside.decode(data, values.plain)
+        except (ValueError, TypeError, OverflowError, RecursionError, LookupError, AttributeError):
             raise Forged("a reply that is not a plain value") from None
 
     def send(self, message: dict[str, Any]) -> None:
-        self.exchange(_frame(message), until=0)
+        try:
+            frame = _frame(message)
+        except ValueError:
+            raise Forged("a value that is nested too deep") from None
+        self.exchange(frame, until=0)
 
     def receive(self) -> dict[str, Any]:
         """The next frame. Raises ExecutionError where none comes in time, or it is not valid."""
@@ -238,10 +266,14 @@ class ProgramResult:
     stderr: str = ""
 
 
-def run_program(source: str, stdin: str, limits: Limits, deadline: float | None = None) -> ProgramResult:
-    """Runs a program to its end. Raises ExecutionError where it times out or prints too much."""
+def run_program(source: str | Sequence[str], stdin: str, limits: Limits, deadline: float | None = None) -> ProgramResult:
+    """Runs a program to its end; of several blocks, the last that is one (`sources.py`).
+
+    Raises ExecutionError where it times out or prints too much.
+    """
+    blocks = [source] if isinstance(source, str) else list(source)
     with Sandbox(limits, "program", deadline) as sandbox:
-        printed = _communicate(sandbox, _frame(source) + stdin.encode("utf-8", "surrogatepass"))
+        printed = _communicate(sandbox, _frame(blocks) + stdin.encode("utf-8", "surrogatepass"))
         try:
             status = sandbox.process.wait(timeout=sandbox.remaining())
         except subprocess.TimeoutExpired:
@@ -279,5 +311,5 @@ def call_function(source: str, name: str, args: list[Any], seconds: float = 120.
     """The plain value that `name(*args)` of a source returns. Raises ExecutionError, SandboxError without a sandbox."""
     require_sandbox()
     with Sandbox(Limits(seconds, memory_mb=2048, packages=True)) as sandbox:
-        sandbox.request(op="load", source=source, name=name)
+        sandbox.load([source], name)
         return sandbox.call(args, {})

@@ -51,6 +51,12 @@ print(flush=True), input()
 """
 
 
+def _script() -> Path:
+    """What runs inside: compiled where Python keeps it so, which saves a tenth of the time to start."""
+    cached = Path(inside.__cached__ or "")
+    return cached if cached.is_file() else Path(inside.__file__)
+
+
 _NAMESPACE_LOCK = threading.Lock()  # threads that start the first sandboxes must share one namespace
 
 
@@ -118,7 +124,8 @@ def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
             for parent in list(Path(path).parents)[-2::-1]:  # parents in a home directory are closed to other users
                 line += ["--perms", "0755", "--dir", str(parent)]
             line += ["--ro-bind", path, path]
-    line += ["--ro-bind", inside.__file__, "/inside.py"]
+    folder = Path(inside.__file__).parent
+    line += ["--ro-bind", str(_script()), "/inside.py", "--ro-bind", str(folder), "/sandbox"]
     line += ["--chdir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
     line += [] if tmp_size else ["--remount-ro", "/tmp"]
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
