@@ -6,10 +6,12 @@ import json
 import marshal
 import os
 import secrets
+import select
 import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +20,7 @@ from functools import cache
 from typing import Any
 
 from outdo.errors import SandboxError
-from outdo.sandbox import inside, values
+from outdo.sandbox import inside, values, watch
 from outdo.sandbox.jail import Limits, command, descriptors
 from outdo.sandbox.seccomp import rules
 
@@ -87,12 +89,17 @@ class Sandbox:
     def __init__(self, limits: Limits, mode: str = "serve", deadline: float | None = None) -> None:
         self.limits = limits
         self.deadline = deadline or time.monotonic() + limits.seconds
+        self.killed_for = ""  # why the watcher killed it
+        self._lock = threading.RLock()  # the watcher is another thread
+        self._started: int | None = None
         pipe = subprocess.PIPE
         self._info, info = os.pipe()
         rules_read, rules_write = os.pipe()
+        self._cgroup = watch.cgroups().take(limits.total_mb)
         try:
             os.write(rules_write, rules())  # fits in the pipe's buffer
             line, inherited = command(info, rules_read, limits, mode), descriptors(info, rules_read)
+            line = watch.entering(self._cgroup, line)
             self.process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, pass_fds=inherited)
         except BaseException:
             os.close(self._info)
@@ -105,16 +112,28 @@ class Sandbox:
         self._received = b""
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
+        watch.WATCHER.add(self)
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.process.poll() is None:
-            self._kill()
-        os.close(self._info)
+        watch.WATCHER.remove(self)
+        with self._lock:
+            if self.process.poll() is None:
+                self._kill()
+            os.close(self._info)
+            self._info = -1
+        watch.cgroups().give_back(self._cgroup, self.limits.total_mb)
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
+
+    def destroy(self, reason: str) -> None:
+        """Kills every process, from another thread; whoever reads next gets the reason."""
+        with self._lock:
+            if self._info >= 0 and self.process.poll() is None:
+                self.killed_for = reason
+                self._kill()
 
     def _kill(self) -> None:
         """Kills the first process of the namespace, and with it all others; bubblewrap then exits too."""
@@ -126,17 +145,24 @@ class Sandbox:
         self.process.kill()  # where it has not started that process yet, or does not exit
         self.process.wait()
 
+    def started_pid(self) -> int | None:
+        """The pid of the namespace's first process where it runs already."""
+        with self._lock:
+            if self._info < 0 or not (self._started or select.select([self._info], [], [], 0)[0]):
+                return None
+            return self._init_pid()
+
     def _init_pid(self) -> int | None:
         """The pid of the namespace's first process, once bubblewrap has written it; None where it started none.
 
         Killing bubblewrap earlier would leave that process waiting for it forever.
         """
         data = b""
-        while piece := os.read(self._info, 2000):
+        while self._started is None and (piece := os.read(self._info, 2000)):
             data += piece
             with suppress(ValueError):
-                return int(json.loads(data)["child-pid"])
-        return None
+                self._started = int(json.loads(data)["child-pid"])
+        return self._started
 
     def request(self, **fields: Any) -> Any:
         """Sends one request; the value of its reply, or None. Raises ExecutionError for anything else."""
@@ -255,6 +281,8 @@ class Sandbox:
             status = self.process.wait(timeout=min(1.0, self.remaining()))
         except subprocess.TimeoutExpired:
             return "the code closed its channel"
+        if self.killed_for:
+            return f"killed, because it {self.killed_for}"
         lines = (self.stderr.read(2000) or b"").decode("utf-8", "replace").strip().splitlines()
         return f"exited with status {status}" + (f": {printable(lines[-1], 200)}" if lines else "")
 
@@ -278,6 +306,8 @@ def run_program(source: str | Sequence[str], stdin: str, limits: Limits, deadlin
             status = sandbox.process.wait(timeout=sandbox.remaining())
         except subprocess.TimeoutExpired:
             raise ExecutionError(f"timed out after {limits.seconds:g} s") from None
+        if sandbox.killed_for:
+            raise ExecutionError(f"killed, because it {sandbox.killed_for}")
         stdout, stderr = (data.decode("utf-8", "replace") for data in printed)
         return ProgramResult(stdout, status, stderr[-2000:])
 

@@ -111,6 +111,9 @@ def limit(user: int, memory_mb: int, seconds: int, processes: int, file_mb: int)
         (r.RLIMIT_FSIZE, file_mb * 2**20),
         (r.RLIMIT_NOFILE, 64),
         (r.RLIMIT_CORE, 0),
+        (r.RLIMIT_MEMLOCK, 0),
+        (r.RLIMIT_MSGQUEUE, 0),
+        (r.RLIMIT_SIGPENDING, 256),
     ):
         r.setrlimit(name, (value, value))
 

@@ -4,7 +4,9 @@ No network, separate namespaces (processes, users, mounts, IPC, host name), no c
 system is read-only and holds the interpreter, but no home, data or environment variables. `/tmp` is small and private.
 Some system calls fail (`seccomp.py`).
 
-Not covered: vulnerabilities of the kernel, and memory is limited per process, not for all of them together.
+`watch.py` bounds what all processes of a sandbox take together.
+
+Not covered: vulnerabilities of the kernel.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ class Limits:
     file_mb: int = 16  # of one file, and of all of /tmp
     output: int = 2**20  # bytes a program may print
     packages: bool = False  # mount the installed Python packages, read-only
+    files: int = 4096  # in /tmp and /dev/shm
+
+    @property
+    def total_mb(self) -> int:
+        """Memory of all processes together."""
+        return 2 * self.memory_mb
 
 
 @cache
