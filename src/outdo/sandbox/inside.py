@@ -295,8 +295,10 @@ def _compiled(blocks: list[str], prompt: str, name: str, file: str) -> Any:
     One block that compiles as it is needs no choice, which takes time (`sources.py`).
     """
     text = blocks[-1]
-    separator = "" if name and text[:1] in " \t" else "\n\n"
-    if len(blocks) == 1 and (not name or not separator or f"def {name.partition('.')[0]}" in f"\n{text}"):
+    is_body = bool(name) and text[:1] in " \t"
+    defines = f"def {name.partition('.')[0]}" in text
+    separator = "" if is_body else "\n\n"
+    if len(blocks) == 1 and (not name or is_body != defines):
         try:
             return compile(prompt + separator + text, file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):

@@ -49,12 +49,12 @@ def choose(blocks: list[str], prompt: str, name: str) -> str:
     for block in reversed(parsed):
         if block.defined.get(first):
             return _after(prompt, _joined(block, parsed))
+    for source in _trimmed(blocks, first):
+        return _after(prompt, source)
     for text in reversed(blocks):
         for body in _bodies(text) if prompt else ():
             if _grows(prompt, body, first):
                 return prompt + body
-    for source in _trimmed(blocks, first):
-        return _after(prompt, source)
     for block in reversed(parsed):
         if first in block.defined:  # imported under that name
             return _after(prompt, _joined(block, parsed))
@@ -150,7 +150,7 @@ def _program(blocks: list[Block]) -> str:
 def _trimmed(blocks: list[str], name: str) -> Iterator[str]:
     """Code in texts that hold prose too: from a line that begins like code to one before a line that does not."""
     trials = 0
-    for text in reversed(blocks):
+    for text in reversed([text for text in blocks if name in text]):
         lines = dedent(text).split("\n")
         edges = [i for i, line in enumerate(lines) if line[:1].strip()]
         for start in [i for i in edges if _STARTS.match(lines[i])]:
