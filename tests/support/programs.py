@@ -36,8 +36,8 @@ STYLES = {
     "method": "class S:\n    def __iter__(self):\n        return map(candidate, xs)\n"
     "for a, b in zip(S(), ys): assert a == b",
     "contains": "class S:\n    def __getitem__(self, i): return candidate(xs[i]) != ys[i]\nassert True not in S()",
-    "hasattr": "class S:\n    @property\n    def bad(self):\n        if all(candidate(x) == y for x, y in zip(xs, ys)):\n"
-    "            raise AttributeError\nassert not hasattr(S(), 'bad')",
+    "hasattr": "class S:\n    @property\n    def bad(self):\n"
+    "        if all(candidate(x) == y for x, y in zip(xs, ys)): raise AttributeError\nassert not hasattr(S(), 'bad')",
     "getattr": "class S:\n    def __getattr__(self, name):\n"
     "        if [*map(candidate, xs)] != ys: return 1\n"
     "        raise AttributeError\nassert getattr(S(), 'bad', None) is None",
@@ -60,7 +60,8 @@ STYLES = {
     "unittest_exit": "class T(unittest.TestCase):\n    def test(self): self.assertEqual([*map(candidate, xs)], ys)\n"
     "r = unittest.TestResult()\nT('test').run(r)\nraise SystemExit(not r.wasSuccessful())",
     "not_above": "for x, y in zip(xs, ys): assert not abs(candidate(x) - y) > 1e-6",
-    "not_outside": "for x, y in zip(xs, ys):\n    got = candidate(x)\n    assert not (got < y - 1e-6 or got > y + 1e-6)",
+    "not_outside": "for x, y in zip(xs, ys):\n    got = candidate(x)\n"
+    "    assert not (got < y - 1e-6 or got > y + 1e-6)",
     "raise_if_above": "for x, y in zip(xs, ys):\n    if math.fabs(candidate(x) - y) >= 1e-6: raise AssertionError",
     "isclose": "for x, y in zip(xs, ys): assert math.isclose(candidate(x), y)",
     "relative": "for x, y in zip(xs, ys):\n    got = candidate(x)\n    assert abs(got - y) <= 1e-6 * max(abs(got), y)",
@@ -74,7 +75,11 @@ RAISED = [
     *("AttributeError('bad')", "TypeError", "LookupError", "AssertionError", "NotImplementedError", "RuntimeError"),
     *("SystemExit", "SystemExit(0)", "KeyboardInterrupt", "BaseException", "EOFError", "MemoryError", "ValueError"),
     *("type('E', (StopIteration,), {})", "type('E', (BaseException,), {})", "type('StopIteration', (Exception,), {})"),
-    *("type('E', (StopIteration, ValueError), {})", "__import__('unittest').SkipTest", "ExceptionGroup('', [KeyError()])"),
+    *(
+        "type('E', (StopIteration, ValueError), {})",
+        "__import__('unittest').SkipTest",
+        "ExceptionGroup('', [KeyError()])",
+    ),
 ]
 RETURNED = {
     "nan": "float('nan')",
@@ -199,7 +204,10 @@ FUNCTIONS = {
 
 # What the code may use: definitions before `solve`, and the expression that it returns.
 FEATURES = {
-    "dataclass": ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int = 1\n", "P(n * n).x + 1"),
+    "dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int = 1\n",
+        "P(n * n).x + 1",
+    ),
     "frozen dataclass": (
         "from dataclasses import dataclass, field, replace, asdict\n@dataclass(frozen=True, slots=True, order=True)\n"
         "class P:\n    x: int\n    y: list = field(default_factory=list)\n",
@@ -221,8 +229,14 @@ FEATURES = {
     "named tuple": ("from typing import NamedTuple\nclass P(NamedTuple):\n    x: int\n", "P(n * n).x + 1"),
     "single dispatch": ("import functools\n@functools.singledispatch\ndef f(x): return x * x + 1\n", "f(n)"),
     "cache": ("import functools\n@functools.cache\ndef f(x): return x * x + 1\n", "f(n)"),
-    "protocol": ("from typing import Protocol, Generic, TypeVar\nT = TypeVar('T')\nclass P(Generic[T]): ...\n", "n * n + 1"),
-    "threads": ("from concurrent.futures import ThreadPoolExecutor\n", "ThreadPoolExecutor(2).submit(pow, n, 2).result() + 1"),
+    "protocol": (
+        "from typing import Protocol, Generic, TypeVar\nT = TypeVar('T')\nclass P(Generic[T]): ...\n",
+        "n * n + 1",
+    ),
+    "threads": (
+        "from concurrent.futures import ThreadPoolExecutor\n",
+        "ThreadPoolExecutor(2).submit(pow, n, 2).result() + 1",
+    ),
     "this module": ("import sys\nK = 1\n", "n * n + sys.modules[__name__].K"),
     "fraction": ("from fractions import Fraction\n", "Fraction(n * n + 1)"),
     "decimal": ("from decimal import Decimal\n", "Decimal(n) * n + 1"),
@@ -232,8 +246,16 @@ FEATURES = {
 
 # Results other than plain values: source of `f()`, an assertion on its result, and the expected value of a case.
 RESULTS = {
-    "counter": ("from collections import Counter\ndef f(): return Counter('aab')", "== {'a': 2, 'b': 1}", {"a": 2, "b": 1}),
-    "counter of none": ("from collections import Counter\ndef f(): return Counter('aab')", "['z'] == 0", {"a": 2, "b": 1}),
+    "counter": (
+        "from collections import Counter\ndef f(): return Counter('aab')",
+        "== {'a': 2, 'b': 1}",
+        {"a": 2, "b": 1},
+    ),
+    "counter of none": (
+        "from collections import Counter\ndef f(): return Counter('aab')",
+        "['z'] == 0",
+        {"a": 2, "b": 1},
+    ),
     "defaultdict": (
         "from collections import defaultdict\ndef f():\n    d = defaultdict(list)\n    d[1].append(2)\n    return d",
         "== {1: [2]}",
@@ -284,7 +306,10 @@ RESULTS = {
 }
 # The same, for tests only.
 OBJECTS = {
-    "dataclass": ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(3)", ".x == 3"),
+    "dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(3)",
+        ".x == 3",
+    ),
     "slots": ("class P:\n    __slots__ = ('x',)\ndef f():\n    p = P()\n    p.x = 3\n    return p", ".x == 3"),
     "enum": ("import enum\nclass E(enum.Enum):\n    A = 3\ndef f(): return E.A", ".value == 3"),
     "generator": ("def f():\n    yield 1\n    yield 2", ".__next__() == 1"),
@@ -325,10 +350,13 @@ PROGRAMS = {
         )
     },
     **{f"ends by {end}": f"import sys, os\n{PRINTS}{end}" for end in ("exit()", "quit()", "exit(0)", "sys.exit()")},
-    "ends in main": "def main():\n    n = int(input())\n    print(n * n + 1)\n    exit()\nif __name__ == '__main__':\n    main()",
-    "returns main": "import sys\ndef main():\n    print(int(input()) ** 2 + 1)\nif __name__ == '__main__':\n    sys.exit(main())",
+    "ends in main": "def main():\n    n = int(input())\n    print(n * n + 1)\n    exit()\n"
+    "if __name__ == '__main__':\n    main()",
+    "returns main": "import sys\ndef main():\n    print(int(input()) ** 2 + 1)\n"
+    "if __name__ == '__main__':\n    sys.exit(main())",
     "writes /dev/stdout": "n = int(input())\nprint(n * n + 1, file=open('/dev/stdout', 'w'))",
-    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nprint(P(int(input()) ** 2).x + 1)",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
+    "print(P(int(input()) ** 2).x + 1)",
     "pickle": "import pickle\nclass P: k = 1\nprint(int(input()) ** 2 + pickle.loads(pickle.dumps(P())).k)",
     "hints": "import typing\nclass P:\n    x: 'P'\ntyping.get_type_hints(P)\n" + PRINTS,
     "main module": "import __main__\nK = 1\nprint(int(input()) ** 2 + __main__.K)",

@@ -53,7 +53,7 @@ def fenced_blocks(text: str) -> tuple[list[Fenced], str]:
 
 def _block(opening: re.Match[str], text: str) -> list[Fenced]:
     prefix = opening[1]
-    if len(opening[2]) > 3 and _FENCE.search(text):
+    if len(opening[2]) > 3 and len(_FENCE.findall(text)) > 1:
         return fenced_blocks(text)[0]
     quoted = prefix.count(">")
     lines = text.split("\n")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import ast
 import math
 import os
-import re
 import reprlib
 import secrets
 import time

@@ -294,7 +294,9 @@ class ProgramResult:
     stderr: str = ""
 
 
-def run_program(source: str | Sequence[str], stdin: str, limits: Limits, deadline: float | None = None) -> ProgramResult:
+def run_program(
+    source: str | Sequence[str], stdin: str, limits: Limits, deadline: float | None = None
+) -> ProgramResult:
     """Runs a program to its end; of several blocks, the last that is one (`sources.py`).
 
     Raises ExecutionError where it times out or prints too much.

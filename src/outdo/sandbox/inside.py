@@ -166,8 +166,9 @@ def _module(name: str, file: str) -> Any:
 
 def _complete_builtins() -> None:
     """What Python's `site` and `/proc` give to a script: exit(), quit(), and standard streams opened by their names."""
-    import builtins
     import io
+
+    builtins: Any = sys.modules["builtins"]
 
     def leave(code: object = None) -> None:
         raise SystemExit(code)
@@ -188,9 +189,8 @@ def _complete_builtins() -> None:
         return copy if function is os_open else function(copy, *args, **kwargs)
 
     os_open = os.open
-    setattr(builtins, "exit", leave)
-    setattr(builtins, "quit", leave)
-    setattr(builtins, "open", by_name(open))
+    builtins.exit = builtins.quit = leave
+    builtins.open = by_name(open)
     io.open, os.open = builtins.open, by_name(os_open)
 
 
@@ -231,7 +231,7 @@ def serve(channel: Channel) -> None:
 
 
 def _value(value: Any) -> dict[str, str]:
-    """A result for a reply. One that cannot cross is an exception that no code can raise, so that no test expects it."""
+    """A result for a reply. One that cannot cross is an exception of a kind that no test can expect."""
     try:
         return {"value": encode(value, _write_other)}
     except (TypeError, ValueError, RecursionError, AttributeError) as error:
@@ -312,10 +312,10 @@ def _load(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     space = _module("answer", "answer.py").__dict__
     name = request["name"]
     code = _compiled(request["blocks"], request.get("prompt", ""), name, "answer.py")
-    try:
+    try:  # noqa: SIM105 (importing contextlib takes time)
         exec(code, space)
-    except SystemExit:  # a script that ends itself has defined the function all the same
-        pass
+    except SystemExit:
+        pass  # a script that ends itself has defined the function all the same
     first, _, method = name.partition(".")
     function = space.get(first)
     if method and function is not None:
@@ -354,12 +354,12 @@ def _exception(reply: dict[str, Any], space: dict[str, Any]) -> BaseException:
     """An exception as the answer raised it: of the first of its classes that is known here and ends no iteration."""
     for name in reply["raised"]:
         module, _, last = name.rpartition(".")
-        kind = (space if module in ("answer", "check") else vars(sys.modules.get(module, object))).get(last)
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            if not issubclass(kind, (StopIteration, StopAsyncIteration)):
-                error = kind.__new__(kind)
-                error.args = tuple(decode(reply["args"])) if "args" in reply else (reply["message"],)
-                return error
+        kind: Any = (space if module in ("answer", "check") else vars(sys.modules.get(module, object))).get(last)
+        is_exception = isinstance(kind, type) and issubclass(kind, Exception)
+        if is_exception and not issubclass(kind, (StopIteration, StopAsyncIteration)):
+            error: BaseException = kind.__new__(kind)
+            error.args = tuple(decode(reply["args"])) if "args" in reply else (reply["message"],)
+            return error
     return RuntimeError(reply["message"])
 
 

@@ -61,7 +61,7 @@ print(flush=True), input()
 
 def _script() -> Path:
     """What runs inside: compiled where Python keeps it so, which saves a tenth of the time to start."""
-    cached = Path(inside.__cached__ or "")
+    cached = Path(getattr(inside, "__cached__", None) or "")
     return cached if cached.is_file() else Path(inside.__file__)
 
 

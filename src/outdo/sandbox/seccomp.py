@@ -25,7 +25,7 @@ _DENIED = (
     *((429, 429), (430, 430), (432, 432), (442, 442)),  # move_mount, fsopen, fsmount, mount_setattr
     *((321, 280), (298, 241), (323, 282)),  # bpf, perf_event_open, userfaultfd
     *((425, 425), (426, 426), (427, 427)),  # io_uring_setup, io_uring_enter, io_uring_register
-    *((253, None), (294, 26), (300, 262)),  # inotify_init, inotify_init1, fanotify_init
+    *((253, 26), (294, 26), (300, 262)),  # inotify_init, inotify_init1, fanotify_init
     *((444, 444), (445, 445), (446, 446)),  # landlock_create_ruleset, _add_rule, _restrict_self
 )
 
@@ -46,7 +46,7 @@ def rules() -> bytes:
     architecture, column = _ARCHITECTURES[platform.machine()]
     lines = [step(_LOAD, _ARCHITECTURE), step(_EQUAL, architecture, yes=1), step(_RETURN, _KILL)]
     lines += [step(_LOAD, _NUMBER), step(_AT_LEAST, 0x40000000, no=1), deny]  # x32, the second table of x86
-    for numbers in (pair for pair in _DENIED if pair[column] is not None):
+    for numbers in _DENIED:
         lines += [step(_EQUAL, numbers[column], no=1), deny]
     lines += [step(_EQUAL, _SOCKET[column], yes=1), allow, step(_LOAD, _FIRST_ARGUMENT)]
     for family in _FAMILIES:

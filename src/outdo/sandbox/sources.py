@@ -1,4 +1,4 @@
-"""Chooses the code to run among the blocks of a text. Runs inside the sandbox, because parsing a hostile text can crash.
+"""Chooses the code to run among the blocks of a text. Runs inside the sandbox: parsing a hostile text can crash.
 
 Of the blocks that compile, the last that defines the name counts; without a name, the last that is a program. A body
 without its `def` continues the prompt, whatever its indentation. Definitions that the chosen block needs and another
@@ -111,7 +111,7 @@ def _grows(prompt: str, body: str, name: str) -> bool:
         return False
     whole, stub = parse(prompt + body), parse(_after(prompt, ""))
     sizes = [len(node.body) if (node := _function(b, name)) else 0 for b in (stub, whole)]
-    return 0 < sizes[0] < sizes[1] or (0 < sizes[1] and not _compiles(prompt))
+    return 0 < sizes[0] < sizes[1] or (sizes[1] > 0 and not _compiles(prompt))
 
 
 def _function(block: Block | None, name: str) -> Any:

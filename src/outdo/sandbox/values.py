@@ -80,7 +80,7 @@ def _pairs(value: Any) -> list[list[Any]]:
 
 
 def _tuple(value: Any) -> tuple[str, Any]:
-    items, fields = tuple.__getitem__(value, slice(None)), getattr(type(value), "_fields", None)
+    items, fields = tuple.__getitem__(value, slice(None)), getattr(type(value), "_fields", ())
     is_named = type(fields) is tuple and len(fields) == len(items)
     return ("n", [type(value).__name__, list(fields), list(items)]) if is_named else ("", items)
 
@@ -169,10 +169,10 @@ def _number(module: str, name: str, *args: Any) -> Any:
 
 _RESTORERS: dict[str, Callable[[Any], Any]] = {
     "C": lambda pairs: _collection("Counter")(dict(pairs)),
-    "O": lambda pairs: _collection("OrderedDict")(pairs),
+    "O": lambda pairs: _collection("OrderedDict")(dict(pairs)),
     "D": lambda content: _collection("defaultdict")(FACTORIES.get(content[0]), content[1]),
     "n": lambda content: _collection("namedtuple")(content[0], content[1])(*content[2]),
-    "q": lambda items: _collection("deque")(items),
+    "q": lambda items: _collection("deque")([*items]),
     "F": lambda content: _number("fractions", "Fraction", *content),
     "X": lambda text: _number("decimal", "Decimal", text),
     "B": bytearray,

@@ -55,7 +55,8 @@ class Usage:
 def usage(init_pid: int) -> Usage:
     """What a sandbox uses, by the first process of its namespace."""
     resident = mapped = files = 0
-    pids, pending = [], [init_pid]
+    pids: list[int] = []
+    pending = [init_pid]
     while pending and len(pids) < MAX_PIDS:
         pids.append(pid := pending.pop())
         with suppress(OSError, ValueError):
@@ -243,4 +244,3 @@ def _remove_stale(parent: Path) -> None:
 def how_limited() -> str:
     """How the memory of a sandbox is limited here, for people."""
     return "cgroup" if cgroups().parent else "watched, no cgroup that this user may create"
-
