@@ -204,6 +204,8 @@ def test_nan_where_the_tests_expect_it():
     test = "import math\ndef check(candidate):\n    assert math.isnan(candidate(-1)) and candidate(4) == 2"
     row = {"entry_point": "f", "test": test}
     assert verdicts({0: ("def f(x): return x ** 0.5 if x >= 0 else float('nan')", row)})[0][0] == "right"
+    both = {**row, "test": test.replace("candidate(4) == 2", "not abs(candidate(4) - 2) > 1e-6")}
+    assert verdicts({0: ("def f(x): return float('nan')", both)})[0][0] == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +219,8 @@ def test_nan_where_the_tests_expect_it():
         ("say ```a``` and\n```\nb\n```", ["b\n"]),
         ("  ```\n    a\n  b\n```", ["  a\nb\n"]),
         ("```python\na\n```python\nb\n```", ["a\n", "b\n"]),
+        ('```\na = """\n    ```\n    b\n    ```\n"""\n```', ['a = """\n    ```\n    b\n    ```\n"""\n']),
+        ("```\na\n     ```\nb", ["a\n"]),
         ("no code", ["no code"]),
     ],
 )

@@ -26,29 +26,36 @@ class Fenced:
 def fenced_blocks(text: str) -> tuple[list[Fenced], str]:
     """The fenced blocks of a text, in order, and the text outside. One without an end reaches to the end.
 
-    A fence ends at one of the same sign that is at least as long and has no words after it, as in CommonMark. A block
-    that holds fences itself counts as those.
+    A fence ends at one of the same sign that is at least as long, not indented deeper, and without words after it, as
+    in CommonMark. A block that holds fences itself counts as those.
     """
-    blocks, outside, opening, at = [], [], None, 0
-    for fence in _FENCE.finditer(text):
+    fences = list(_FENCE.finditer(text))
+    blocks, outside, is_closed = _paired(text, fences, depth=4)
+    return (blocks, outside) if is_closed else _paired(text, fences, depth=len(text))[:2]
+
+
+def _paired(text: str, fences: list[re.Match[str]], depth: int) -> tuple[list[Fenced], str, bool]:
+    """Blocks, text outside, and whether the last block has an end. Fences indented `depth` deeper are content."""
+    blocks: list[Fenced] = []
+    outside: list[str] = []
+    opening: re.Match[str] | None = None
+    at = 0
+    for fence in fences:
         prefix, marks, words = fence.groups()
         if opening is None:
-            if "`" in words:  # code within a line
-                continue
-            outside.append(text[at : fence.start()])
-            opening, at = fence, fence.end() + 1
-        elif marks.startswith(opening[2]) and not words.strip():
-            blocks += _block(opening, text[at : fence.start()])
-            opening, at = None, fence.end() + 1
-        elif words.strip() and marks == opening[2] and not prefix.strip():
-            # an opening fence inside a block of the same marks: the first was never closed, or this one is nested
-            blocks += _block(opening, text[at : fence.start()])
-            opening, at = fence, fence.end() + 1
-    if opening is not None:
-        blocks += _block(opening, text[at:])
-    else:
-        outside.append(text[at:])
-    return blocks, "\n".join(outside)
+            if "`" not in words:  # else code within a line
+                outside.append(text[at : fence.start()])
+                opening, at = fence, fence.end() + 1
+        elif len(prefix.expandtabs(4)) < len(opening[1].expandtabs(4)) + depth:
+            if marks.startswith(opening[2]) and not words.strip():
+                blocks += _block(opening, text[at : fence.start()])
+                opening, at = None, fence.end() + 1
+            elif words.strip() and marks == opening[2] and not prefix.strip():  # the block before was never closed
+                blocks += _block(opening, text[at : fence.start()])
+                opening, at = fence, fence.end() + 1
+    if opening is None:
+        return blocks, "\n".join([*outside, text[at:]]), True
+    return blocks + _block(opening, text[at:]), "\n".join(outside), False
 
 
 def _block(opening: re.Match[str], text: str) -> list[Fenced]:

@@ -75,6 +75,10 @@ def _numbers(value: Any) -> Iterable[Any]:
             yield value
 
 
+def has_nan(value: Any) -> bool:
+    return any(number != number for number in _numbers(value))
+
+
 @lru_cache(maxsize=1024)
 def expected_by(test: str) -> Expected:
     """What the tests expect; nothing where they are not Python."""

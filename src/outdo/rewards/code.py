@@ -30,7 +30,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from outdo.rewards.blocks import code_blocks, source_of
-from outdo.rewards.checks import Expected, expected_by
+from outdo.rewards.checks import Expected, expected_by, has_nan
 from outdo.sandbox import inside
 from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, printable, require_sandbox, run_program
 from outdo.sandbox.jail import Limits
@@ -309,7 +309,7 @@ def _forward(worker: Sandbox, judge: Sandbox, message: dict[str, Any], expected:
         return reply if error.encoded_args is None else {**reply, "args": error.encoded_args}
     if reason := expected.refuses(value):
         raise ExecutionError(f"the code {reason}, which the tests do not expect")
-    return {"value": encoded}
+    return {"value": encoded, "has_nan": has_nan(value)}
 
 
 def same(expected: Any, value: Any) -> bool:

@@ -338,7 +338,8 @@ def _check(request: dict[str, Any], channel: Channel) -> None:
         reply = channel.read()
         if "raised" in reply:
             raise _exception(reply, space)
-        return decode(reply["value"], read)
+        value = __import__("values").marked(reply["value"]) if reply["has_nan"] else reply["value"]
+        return decode(value, read)
 
     first, _, method = request["name"].partition(".")
     space[first] = type(first, (), {method: staticmethod(candidate)}) if method else candidate
