@@ -23,6 +23,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -261,7 +262,12 @@ def _run_check(blocks: list[str], problem: Problem, deadline: float) -> Outcome:
     The tests run up to their first call before the answer is loaded, so that it cannot make them look broken. From then
     on all time spent is the answer's.
     """
-    with Sandbox(problem.limits, deadline=deadline) as judge, Sandbox(problem.limits, deadline=deadline) as worker:
+    with (
+        Sandbox(problem.limits, deadline=deadline) as judge,
+        Sandbox(problem.limits, deadline=deadline) as worker,
+        ExitStack() as ending,
+    ):
+        ending.callback(judge.end)  # both end at the same time
         nonce = secrets.token_hex(16)
         try:
             message = _first_call(judge, nonce, problem)

@@ -92,14 +92,14 @@ class Sandbox:
         self.killed_for = ""  # why the watcher killed it
         self._lock = threading.RLock()  # the watcher is another thread
         self._started: int | None = None
+        self._is_ending = False
         pipe = subprocess.PIPE
         self._info, info = os.pipe()
         rules_read, rules_write = os.pipe()
-        self._cgroup = watch.cgroups().take(limits.total_mb)
+        self.cgroup = watch.cgroups().take(limits.total_mb)
         try:
             os.write(rules_write, rules())  # fits in the pipe's buffer
             line, inherited = command(info, rules_read, limits, mode), descriptors(info, rules_read)
-            line = watch.entering(self._cgroup, line)
             self.process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, pass_fds=inherited)
         except BaseException:
             os.close(self._info)
@@ -107,6 +107,7 @@ class Sandbox:
         finally:
             for end in (info, rules_read, rules_write):
                 os.close(end)
+        watch.enter(self.cgroup, self.process.pid)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self._received = b""
@@ -124,9 +125,16 @@ class Sandbox:
                 self._kill()
             os.close(self._info)
             self._info = -1
-        watch.cgroups().give_back(self._cgroup, self.limits.total_mb)
+        watch.cgroups().give_back(self.cgroup, self.limits.total_mb)
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
+
+    def end(self) -> None:
+        """Kills every process without waiting for them, which takes a while. Leaving the context waits."""
+        with self._lock, suppress(OSError):
+            if not self._is_ending and self.process.poll() is None and (pid := self._init_pid()):
+                os.kill(pid, signal.SIGKILL)
+                self._is_ending = True
 
     def destroy(self, reason: str) -> None:
         """Kills every process, from another thread; whoever reads next gets the reason."""
@@ -137,11 +145,10 @@ class Sandbox:
 
     def _kill(self) -> None:
         """Kills the first process of the namespace, and with it all others; bubblewrap then exits too."""
-        with suppress(OSError):
-            if pid := self._init_pid():
-                os.kill(pid, signal.SIGKILL)
-                with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(5)
+        self.end()
+        if self._is_ending:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
         self.process.kill()  # where it has not started that process yet, or does not exit
         self.process.wait()
 

@@ -30,13 +30,13 @@ FOLDERS = ("tmp", "dev/shm")
 MAX_PIDS = 1000  # of one sandbox
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CGROUPS = Path("/sys/fs/cgroup")
-_ENTER = 'echo $$ > "$0"; exec "$@"'  # the shell puts itself into the cgroup
 
 
 class Watched(Protocol):
     """A sandbox as the watcher sees it."""
 
     limits: Limits
+    cgroup: Path | None
     killed_for: str
 
     def started_pid(self) -> int | None: ...  # of the first process of its namespace, once there is one
@@ -83,9 +83,8 @@ def _proportional(pids: tuple[int, ...]) -> int:
     return total
 
 
-def excess(limits: Limits, init_pid: int) -> tuple[str, float]:
+def excess(limits: Limits, used: Usage) -> tuple[str, float]:
     """What a sandbox has too much of, or nothing; and the share of its limits that it uses."""
-    used = usage(init_pid)
     most = limits.total_mb * 2**20
     resident = used.resident if used.resident <= most else _proportional(used.pids)
     shares = {
@@ -131,7 +130,9 @@ def _look(sandbox: Watched) -> float:
     pid = None if sandbox.killed_for else sandbox.started_pid()
     if pid is None:
         return 0.0
-    reason, share = excess(sandbox.limits, pid)
+    used = usage(pid)
+    enter(sandbox.cgroup, *used.pids)
+    reason, share = excess(sandbox.limits, used)
     if reason:
         sandbox.destroy(reason)
     return share
@@ -200,18 +201,34 @@ def cgroups() -> Cgroups:
         path = parent / f"outdo-{os.getpid()}-try"
         with suppress(OSError):
             _create(path, 64)
-            done = subprocess.run(entering(path, ["true"]), capture_output=True, check=False)
+            with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+                enter(path, process.pid)
+                works = process.pid in members(path)
             path.rmdir()
-            if done.returncode == 0 and not done.stderr:
+            if works:
                 pool = Cgroups(parent)
                 atexit.register(pool.close)
                 return pool
     return Cgroups(None)
 
 
-def entering(path: Path | None, line: list[str]) -> list[str]:
-    """A command line that runs in a cgroup."""
-    return line if path is None else ["/bin/sh", "-c", _ENTER, str(path / "cgroup.procs"), *line]
+def members(path: Path) -> set[int]:
+    """The processes in a cgroup."""
+    with suppress(OSError, ValueError):
+        return set(map(int, (path / "cgroup.procs").read_text().split()))
+    return set()
+
+
+def enter(path: Path | None, *pids: int) -> None:
+    """Moves processes into a cgroup, and so those that they start later.
+
+    A sandbox is moved right after its start, before it has started another process or got any code; the watcher moves
+    those that were faster.
+    """
+    if path is not None:
+        for pid in set(pids) - members(path):
+            with suppress(OSError):
+                (path / "cgroup.procs").write_text(str(pid))
 
 
 def _parents() -> list[Path]:
