@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from outdo.rewards.code import code, code_fraction, same, source_of
+from outdo.rewards.blocks import source_of
+from outdo.rewards.code import code, code_fraction, same
 from support.exploits import FUNCTIONS, HANGING, HANGING_PROGRAMS, PROGRAMS, RIGHT
 from support.processes import left_running, running
 
@@ -127,7 +128,7 @@ def test_last_block_counts(source):
     [
         ("a\n```python\nx\n```\nb\n```\ny\n```\nc", "y\n"),
         ("```python\nx\n", "x\n"),
-        ("  ```\n  x\n  ```", "  x\n"),
+        ("  ```\n  x\n  ```", "x\n"),
         ("<think>```\nx\n```</think>y", "y"),
         ("<answer>x</answer>", "x"),
         ("x", "x"),
@@ -274,10 +275,7 @@ def test_the_prompt_belongs_to_the_problem():
     body = "    return k * a + b\n"
     complete = [prompt + "    pass\n" for prompt in prompts]
     graded = code([body] * 2, prompts=prompts, entry_point=["solve"] * 2, test=[CHECK] * 2)
-    assert [grade.verdict for grade in graded] == [
-        "wrong",
-        "wrong",
-    ]  # the prompts are not Python
+    assert [grade.verdict for grade in graded] == ["right", "wrong"]
     answer = "def solve(a, b): return k * a + b\n"
     graded = code([answer] * 2, prompts=complete, entry_point=["solve"] * 2, test=[CHECK] * 2)
     assert [grade.verdict for grade in graded] == ["right", "wrong"]

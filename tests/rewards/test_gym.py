@@ -233,7 +233,7 @@ def work(what):
 """
     require_sandbox()
     with Sandbox(Limits(60.0)) as sandbox:
-        sandbox.request(op="load", source=source, name="work")
+        sandbox.load([source], "work")
         assert sandbox.fork(["a"], 5.0) == ["a"]
         for what, seconds, kind in (
             ("die", 5.0, "ChildProcessError"),

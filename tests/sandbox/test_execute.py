@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from outdo.sandbox import jail
+from outdo.sandbox import jail, watch
 from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, call_function, require_sandbox, run_program
 from outdo.sandbox.inside import decode, encode
 from outdo.sandbox.jail import Limits
@@ -77,7 +77,7 @@ def test_refused_where_bubblewrap_fails(tmp_path):
 def test_file_system():
     names = printed("import os\nprint(*sorted(os.listdir('/')))").split()
     prefix = Path(sys.base_prefix).parts[1]
-    assert set(names) <= {"bin", "dev", "inside.py", "lib", "lib64", "tmp", "usr", prefix}
+    assert set(names) <= {"bin", "dev", "inside.py", "lib", "lib64", "sandbox", "tmp", "usr", prefix}
     assert printed("import os\nprint(os.listdir('/tmp'), os.getcwd())") == "[] /tmp"
     assert str(Path(__file__).parent) not in printed(
         f"import os\nprint([p for p in {[str(p) for p in Path(__file__).parents][:-1]!r} if os.path.exists(p)])"
@@ -118,6 +118,10 @@ def test_read_only_outside_tmp(path):
         "libc.sethostname(b'x', 1)",
         "libc.socket(40, 1, 0)",  # AF_VSOCK
         "libc.socket(16, 3, 0)",  # AF_NETLINK
+        "libc.socket(2, 1, 0)",
+        "libc.socket(10, 2, 0)",
+        "libc.inotify_init()",
+        "libc.syscall(444, None, 0, 1)",  # landlock_create_ruleset
         "libc.memfd_create(b'x', 0)",
         "libc.connect(libc.socket(2, 1, 0), b'\\x02\\x00\\x00\\x35\\x01\\x01\\x01\\x01' + bytes(8), 16)",
     ],
@@ -177,6 +181,60 @@ def test_programs_that_hang_or_flood(source, message):
     assert time.monotonic() - started < 3
 
 
+FILLS = {
+    "files": "os.close(os.open(f'/tmp/{i}', 66))",
+    "shared files": "os.close(os.open(f'/dev/shm/{i}', 66))",
+    "folders": "os.mkdir(f'/tmp/{i}')",
+    "nested folders": "os.mkdir('d'); os.chdir('d')",
+    "links": "os.symlink('x', f'/tmp/{i}')",
+    "hard links": "i or open('/tmp/x', 'w'); os.link('/tmp/x', f'/tmp/{i}')",
+    "pipes": "os.mkfifo(f'/tmp/{i}')",
+    "attributes": "i or open('/tmp/x', 'w'); os.setxattr('/tmp/x', f'user.{i}', b'x' * 4000)",
+}
+
+
+@pytest.mark.parametrize("loop", FILLS.values(), ids=FILLS)
+def test_number_of_files(loop):
+    """Each takes memory of the kernel, which no limit of a process counts."""
+    source = f"import os\ni = 0\nwhile True:\n    try:\n        {loop}; i += 1\n    except OSError: os.stat('/tmp')"
+    with pytest.raises(ExecutionError, match=r"more than 4096 files|timed out"):  # some file systems have no attributes
+        run_program(source, "", Limits(5.0 if "xattr" not in loop else 1.0))
+
+
+@pytest.mark.parametrize("memory", ["bytearray(40 * 2**20)", "mmap.mmap(-1, 40 * 2**20)"])
+def test_memory_of_all_processes(memory):
+    forks = "import mmap, os, time\nfor _ in range(12):\n    if not os.fork(): break\n"
+    fill = f"m = {memory}\nfor i in range(0, len(m), 4096): m[i] = 1\ntime.sleep(9)"
+    try:
+        status = run_program(forks + fill, "", Limits(8.0, memory_mb=80)).status
+    except ExecutionError as error:
+        assert "more than" in str(error)
+    else:
+        assert status != 0  # ended by the kernel
+
+
+def test_processes_within_the_limits():
+    source = (
+        "from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor\nimport os, tempfile\n"
+        "def work(i):\n    return len(bytearray(20 * 2**20)) + i\n"
+        "with ThreadPoolExecutor(4) as threads: print(sum(threads.map(work, range(4))) > 0)\n"
+        "with ProcessPoolExecutor(3) as processes: print(sum(processes.map(work, range(4))) > 0)\n"
+        "for i in range(1000): open(f'/tmp/{i}', 'w')\nprint(len(os.listdir('/tmp')) >= 1000)"
+    )
+    assert printed(source) == "True\nTrue\nTrue"
+
+
+def test_cgroups_are_reused():
+    pool = watch.cgroups()
+    if pool.parent is None:
+        pytest.skip("this user may create no cgroup")
+    for _ in range(3):
+        printed("pass")
+    own = set(pool.parent.glob(f"outdo-{os.getpid()}-*"))
+    printed("pass")
+    assert set(pool.parent.glob(f"outdo-{os.getpid()}-*")) == own != set()
+
+
 def test_background_processes_end():
     source = (
         "import os, time\nfor _ in range(5):\n    if not os.fork():\n        os.setsid(); time.sleep(99)\nprint('x')"
@@ -188,7 +246,7 @@ def test_background_processes_end():
 
 def test_raised_and_forged():
     with Sandbox(Limits(5.0)) as sandbox:
-        sandbox.request(op="load", source="def f(x): return 1 / x", name="f")
+        sandbox.load(["def f(x): return 1 / x"], "f")
         assert sandbox.call([4], {}) == 0.25
         with pytest.raises(Raised, match="ZeroDivisionError: division by zero"):
             sandbox.call([0], {})
@@ -196,7 +254,7 @@ def test_raised_and_forged():
     with Sandbox(Limits(5.0)) as sandbox:
         source = "import sys\nchannel = sys._getframe(2).f_locals['channel']\nchannel.write(nonce='7')\ndef f(): pass"
         with pytest.raises(Forged, match="no request"):
-            sandbox.request(op="load", source=source, name="f")
+            sandbox.load([source], "f")
             sandbox.call([], {})
 
 
@@ -240,7 +298,7 @@ def test_fifty_runs_leak_nothing():
             return printed("print(7)") == "7"
         with Sandbox(Limits(5.0)) as sandbox:
             if i % 3 == 1:
-                sandbox.request(op="load", source="import os\nos.fork()\ndef f(): return 7", name="f")
+                sandbox.load(["import os\nos.fork()\ndef f(): return 7"], "f")
         return True  # left in the middle of its start, or of a conversation
 
     with ThreadPoolExecutor(4) as threads:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from outdo.errors import SandboxError
 from outdo.parallel.host import available_memory
 from outdo.sandbox.execute import require_sandbox
+from outdo.sandbox.watch import how_limited
 
 GIB = 1 << 30
 MIN_DISK, MIN_MEMORY = 5, 4  # GiB
@@ -101,7 +102,7 @@ def _sandbox() -> Check:
         require_sandbox()
     except SandboxError as error:
         return Check("sandbox", "missing", "does not work; needed to grade code", str(error))
-    return Check("sandbox", "ok", "bubblewrap works")
+    return Check("sandbox", "ok", f"bubblewrap works; memory of a sandbox: {how_limited()}")
 
 
 def _packages() -> Iterator[Check]:

@@ -18,17 +18,20 @@ from __future__ import annotations
 import ast
 import math
 import os
-import re
 import reprlib
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from outdo.rewards.answer import after_thinking
+from outdo.rewards.blocks import code_blocks, source_of
+from outdo.rewards.checks import Expected, expected_by, has_nan
 from outdo.sandbox import inside
 from outdo.sandbox.execute import ExecutionError, Forged, Raised, Sandbox, printable, require_sandbox, run_program
 from outdo.sandbox.jail import Limits
@@ -36,7 +39,7 @@ from outdo.types import Grade
 
 TIMEOUT = 10.0  # seconds for all the cases of one answer
 _MAX_SOURCE_CHARS = 2**18
-_FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
+_REAL = (int, float, Fraction, Decimal)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Problem:
     cases: Sequence[Mapping[str, Any]]
     entry_point: str
     test: str
-    prompt: str  # Python code before the answer and the test, or empty
+    prompt: str  # Python code before the answer, or empty
+    preamble: str  # the same before the test: a function without a body has one here
     limits: Limits
 
 
@@ -114,16 +118,17 @@ def _problem(row: tuple[Any, ...], limits: Limits) -> Problem | Outcome:
         if isinstance(test, str) and test.strip():
             if not name:
                 raise ValueError("`test` needs `entry_point`, the name of the function that it checks")
-            return Problem((), name, test, python, limits)
+            return Problem((), name, test, *python, limits)
         if not isinstance(cases, Sequence) or isinstance(cases, (str, bytes)) or not cases:
             raise ValueError("no cases: give `cases`, or `test` and `entry_point`")
         parsed = [(_call if name else _run)(case, f"cases[{i}]") for i, case in enumerate(cases)]
-        return Problem(parsed, name, "", python if name else "", limits)
+        return Problem(parsed, name, "", *(python if name else ("", "")), limits)
     except (ValueError, TypeError, RecursionError) as error:
         return Outcome(0, 0, str(error))
 
 
 def _name(entry_point: Any) -> str:
+    entry_point = entry_point.replace("().", ".") if isinstance(entry_point, str) else entry_point
     parts = str(entry_point or "").split(".")
     if entry_point and (len(parts) > 2 or not all(map(str.isidentifier, parts))):
         raise ValueError(f"entry_point must be a function name or Class.method, not {entry_point!r:.60}")
@@ -162,57 +167,44 @@ def _is_text(value: Any) -> bool:
 
 def _judge(text: str, problem: Problem) -> Outcome:
     total = 1 if problem.test else len(problem.cases)
-    source = source_of(text)
-    if not source.strip() or len(source) > _MAX_SOURCE_CHARS:
-        return Outcome(0, total, "no code in the answer" if not source.strip() else "too much code")
-    if problem.entry_point:
-        name = re.escape(problem.entry_point.partition(".")[0])
-        defined = re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.M)
-        separator = "\n\n" if defined else ""  # a bare body continues the prompt
-        source = problem.prompt + separator + source
+    blocks = [block for block in code_blocks(text) if block.strip()]
+    if not blocks or sum(map(len, blocks)) > _MAX_SOURCE_CHARS:
+        return Outcome(0, total, "too much code" if blocks else "no code in the answer")
     deadline = time.monotonic() + problem.limits.seconds
     try:
         if problem.test:
-            return _run_check(source, problem, deadline)
-        return (_run_function if problem.entry_point else _run_programs)(source, problem, deadline)
+            return _run_check(blocks, problem, deadline)
+        return (_run_function if problem.entry_point else _run_programs)(blocks, problem, deadline)
     except Forged as error:
         return Outcome(0, total, str(error))
     except OSError as error:  # out of processes, memory or descriptors: not the answer's fault
         return Outcome(0, 0, f"cannot start a sandbox: {error}")
 
 
-def source_of(text: str) -> str:
-    """The code of an answer: its last fenced block, else the content of its answer tags, else all of it."""
-    text = after_thinking(text) or ""
-    fences = list(_FENCE.finditer(text))
-    if fences:
-        opening = fences[-2] if len(fences) % 2 == 0 else fences[-1]
-        return text[opening.end() : fences[-1].start() if len(fences) % 2 == 0 else len(text)].removeprefix("\n")
-    _, opened, rest = text.partition("<answer>")
-    content, closed, _ = rest.rpartition("</answer>")
-    return content if opened and closed else text
-
-
 @lru_cache(maxsize=1024)
-def _as_python(prompt: str) -> str:
-    """A prompt that is Python (HumanEval's), or its last fenced block where that is; empty for prose."""
+def _as_python(prompt: str) -> tuple[str, str]:
+    """A prompt that is Python (HumanEval's) or its last fenced block where that is, and the same with a body.
+
+    It may end after the head of a function, which has no body then. Empty for prose.
+    """
     for text in (prompt, source_of(prompt)):
-        try:
-            if len(text) <= _MAX_SOURCE_CHARS and "def " in text:
-                ast.parse(text)
-                return text
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-    return ""
+        for body in ("", "\n    pass\n"):
+            try:
+                if len(text) <= _MAX_SOURCE_CHARS and "def " in text:
+                    ast.parse(text + body)
+                    return text, text + body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+    return "", ""
 
 
-def _run_function(source: str, problem: Problem, deadline: float) -> Outcome:
+def _run_function(blocks: list[str], problem: Problem, deadline: float) -> Outcome:
     """Calls a function once for each case. A case that ends the process gets the next a new one."""
     passed, reason, pending = 0, "", list(enumerate(problem.cases))
     while pending:
         try:
             with Sandbox(problem.limits, deadline=deadline) as sandbox:
-                sandbox.request(op="load", source=source, name=problem.entry_point)
+                sandbox.load(blocks, problem.entry_point, problem.prompt)
                 while pending:
                     index, case = pending.pop(0)
                     failure = _failure(sandbox, case)
@@ -244,12 +236,12 @@ def _shown(value: Any) -> str:
         return "a very large integer"
 
 
-def _run_programs(source: str, problem: Problem, deadline: float) -> Outcome:
+def _run_programs(blocks: list[str], problem: Problem, deadline: float) -> Outcome:
     """Runs a program once for each case. White space at the end of a line and of the output is ignored."""
     passed, reason = 0, ""
     for index, case in enumerate(problem.cases):
         try:
-            result = run_program(source, case["stdin"], problem.limits, deadline)
+            result = run_program(blocks, case["stdin"], problem.limits, deadline)
             last_line = printable("".join(result.stderr.strip().splitlines()[-1:]), 200)
             failure = f"exited with status {result.status}: {last_line}" if result.status else ""
             failure = failure or ("" if _lines(result.stdout) == _lines(case["stdout"]) else "printed something else")
@@ -264,13 +256,18 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _run_check(source: str, problem: Problem, deadline: float) -> Outcome:
+def _run_check(blocks: list[str], problem: Problem, deadline: float) -> Outcome:
     """HumanEval: forwards calls from the sandbox of the tests to that of the answer, and values back.
 
     The tests run up to their first call before the answer is loaded, so that it cannot make them look broken. From then
     on all time spent is the answer's.
     """
-    with Sandbox(problem.limits, deadline=deadline) as judge, Sandbox(problem.limits, deadline=deadline) as worker:
+    with (
+        Sandbox(problem.limits, deadline=deadline) as judge,
+        Sandbox(problem.limits, deadline=deadline) as worker,
+        ExitStack() as ending,
+    ):
+        ending.callback(judge.end)  # both end at the same time
         nonce = secrets.token_hex(16)
         try:
             message = _first_call(judge, nonce, problem)
@@ -280,9 +277,9 @@ def _run_check(source: str, problem: Problem, deadline: float) -> Outcome:
             return Outcome(0, 0, "the tests never call the function")
         judge.deadline = worker.deadline = time.monotonic() + problem.limits.seconds
         try:
-            worker.request(op="load", source=source, name=problem.entry_point)
+            worker.load(blocks, problem.entry_point, problem.prompt)
             while message.get("call") == nonce:
-                judge.send(_forward(worker, judge.value(message.get("args")), judge.value(message.get("kwargs"))))
+                judge.send(_forward(worker, judge, message, expected_by(problem.test)))
                 message = judge.receive()
             judge.result(message, nonce)
             worker.request(op="done")
@@ -294,7 +291,7 @@ def _run_check(source: str, problem: Problem, deadline: float) -> Outcome:
 def _first_call(judge: Sandbox, nonce: str, problem: Problem) -> dict[str, Any] | None:
     """Starts the tests; None where they end without a call."""
     judge.send(
-        {"op": "check", "nonce": nonce, "name": problem.entry_point, "prompt": problem.prompt, "test": problem.test}
+        {"op": "check", "nonce": nonce, "name": problem.entry_point, "prompt": problem.preamble, "test": problem.test}
     )
     message = judge.receive()
     if message.get("call") == nonce:
@@ -303,39 +300,52 @@ def _first_call(judge: Sandbox, nonce: str, problem: Problem) -> dict[str, Any] 
     return None
 
 
-def _forward(worker: Sandbox, args: Any, kwargs: Any) -> dict[str, Any]:
-    if not isinstance(args, tuple) or not isinstance(kwargs, dict):
+def _forward(worker: Sandbox, judge: Sandbox, message: dict[str, Any], expected: Expected) -> dict[str, Any]:
+    """The reply of the answer to a call of the tests. Raises ExecutionError for one that they must not see."""
+    args, kwargs = message.get("args"), message.get("kwargs")
+    if not isinstance(judge.value(args), tuple) or not isinstance(judge.value(kwargs), dict):
         raise Forged("a call without arguments")
     try:
-        return {"value": worker.call(list(args), kwargs)}
+        encoded, value = worker.forward(args, kwargs)
     except Raised as error:
-        return {"raised": error.kind, "message": error.message}
+        kinds = expected.passes(error.kinds)
+        if not kinds:
+            raise
+        reply = {"raised": kinds, "message": error.message}
+        return reply if error.encoded_args is None else {**reply, "args": error.encoded_args}
+    if reason := expected.refuses(value):
+        raise ExecutionError(f"the code {reason}, which the tests do not expect")
+    return {"value": encoded, "has_nan": has_nan(value)}
 
 
 def same(expected: Any, value: Any) -> bool:
     """Python's equality of plain values, with three differences.
 
-    True is not 1. Floats may differ in the last digits. A tuple equals an expected list, because JSON has no tuples.
+    True is not 1. Numbers may differ in the last digits. A tuple equals an expected list, because JSON has no tuples.
     """
     if isinstance(expected, bool) or isinstance(value, bool):
         return expected is value
-    if isinstance(expected, (int, float)) and isinstance(value, (int, float)):
+    if isinstance(expected, _REAL) and isinstance(value, _REAL):
         return _same_number(expected, value)
     if isinstance(expected, (list, tuple)) and isinstance(value, (list, tuple)):
         compatible = isinstance(expected, list) or isinstance(value, tuple)
         return compatible and len(expected) == len(value) and all(map(same, expected, value))
     if isinstance(expected, dict) and isinstance(value, dict):
         return expected.keys() == value.keys() and all(same(expected[key], value[key]) for key in expected)
+    if isinstance(expected, (set, frozenset)) and isinstance(value, (set, frozenset)):
+        return expected == value
     return type(expected) is type(value) and bool(expected == value)
 
 
-def _same_number(x: float, y: float) -> bool:
-    if isinstance(x, int) and isinstance(y, int):
-        return x == y
+def _same_number(expected: Any, value: Any) -> bool:
+    """Equal, or equal but for rounding: relative to the expected value, or near 0 where that is 0."""
+    if isinstance(expected, int) and isinstance(value, int):
+        return expected == value
     try:
-        close = math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-12)
-        if isinstance(x, int) or isinstance(y, int):  # integers have no last digits to round
-            return x == y or (close and 0 < abs(x - y) < 1e-3)
+        x, y = float(expected), float(value)
+        close = math.isclose(x, y, rel_tol=1e-9) or (x == 0 and abs(y) < 1e-12)
+        if isinstance(expected, int) or isinstance(value, int):  # integers have no last digits to round
+            return bool(expected == value) or (close and 0 < abs(expected - value) < 1e-3)
         return close or (math.isnan(x) and math.isnan(y))
-    except OverflowError:  # an integer beyond the range of floats
-        return False
+    except (OverflowError, TypeError):  # an integer beyond the range of floats, or a Decimal less a float
+        return bool(expected == value)

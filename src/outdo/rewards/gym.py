@@ -115,7 +115,7 @@ def _sandbox() -> Sandbox:
     if sandbox is None:
         sandbox = _local.sandbox = Sandbox(_LIMITS, deadline=time.monotonic() + _START_SECONDS)
         _open.add(sandbox)
-        sandbox.request(op="load", source=Path(referee.__file__).read_text(encoding="utf-8"), name="referee")
+        sandbox.load([Path(referee.__file__).read_text(encoding="utf-8")], "referee")
     return sandbox
 
 

@@ -6,18 +6,21 @@ import json
 import marshal
 import os
 import secrets
+import select
 import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from outdo.errors import SandboxError
-from outdo.sandbox import inside
+from outdo.sandbox import inside, values, watch
 from outdo.sandbox.jail import Limits, command, descriptors
 from outdo.sandbox.seccomp import rules
 
@@ -29,11 +32,15 @@ class ExecutionError(Exception):
 
 
 class Raised(ExecutionError):
-    """The code raised an exception. The sandbox still works and takes the next call."""
+    """The code raised an exception, or returned what cannot leave. The sandbox still works and takes the next call.
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(f"the code raised {kind}: {message}".strip(": "))
-        self.kind, self.message = kind, message
+    `kinds` are the names of the exception's class and its bases, with their modules; `args` its arguments, encoded.
+    """
+
+    def __init__(self, kinds: Sequence[str], message: str, args: Any = None) -> None:
+        self.kinds, self.message, self.encoded_args = tuple(kinds), message, args
+        self.kind = kinds[0].rpartition(".")[2] if kinds else ""
+        super().__init__(f"the code raised {self.kind}: {message}".strip(": "))
 
 
 class Forged(ExecutionError):
@@ -47,7 +54,7 @@ def _unavailable() -> str:
         return f"bubblewrap is not installed: {INSTALL}"
     try:
         with Sandbox(Limits()) as sandbox:
-            sandbox.request(op="load", source="def one(): return 1", name="one")
+            sandbox.load(["def one(): return 1"], "one")
             assert sandbox.call([], {}) == 1
     except (ExecutionError, OSError) as error:
         return (
@@ -82,9 +89,14 @@ class Sandbox:
     def __init__(self, limits: Limits, mode: str = "serve", deadline: float | None = None) -> None:
         self.limits = limits
         self.deadline = deadline or time.monotonic() + limits.seconds
+        self.killed_for = ""  # why the watcher killed it
+        self._lock = threading.RLock()  # the watcher is another thread
+        self._started: int | None = None
+        self._is_ending = False
         pipe = subprocess.PIPE
         self._info, info = os.pipe()
         rules_read, rules_write = os.pipe()
+        self.cgroup = watch.cgroups().take(limits.total_mb)
         try:
             os.write(rules_write, rules())  # fits in the pipe's buffer
             line, inherited = command(info, rules_read, limits, mode), descriptors(info, rules_read)
@@ -95,31 +107,57 @@ class Sandbox:
         finally:
             for end in (info, rules_read, rules_write):
                 os.close(end)
+        watch.enter(self.cgroup, self.process.pid)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self._received = b""
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
+        watch.WATCHER.add(self)
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.process.poll() is None:
-            self._kill()
-        os.close(self._info)
+        watch.WATCHER.remove(self)
+        with self._lock:
+            if self.process.poll() is None:
+                self._kill()
+            os.close(self._info)
+            self._info = -1
+        watch.cgroups().give_back(self.cgroup, self.limits.total_mb)
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
 
+    def end(self) -> None:
+        """Kills every process without waiting for them, which takes a while. Leaving the context waits."""
+        with self._lock, suppress(OSError):
+            if not self._is_ending and self.process.poll() is None and (pid := self._init_pid()):
+                os.kill(pid, signal.SIGKILL)
+                self._is_ending = True
+
+    def destroy(self, reason: str) -> None:
+        """Kills every process, from another thread; whoever reads next gets the reason."""
+        with self._lock:
+            if self._info >= 0 and self.process.poll() is None:
+                self.killed_for = reason
+                self._kill()
+
     def _kill(self) -> None:
         """Kills the first process of the namespace, and with it all others; bubblewrap then exits too."""
-        with suppress(OSError):
-            if pid := self._init_pid():
-                os.kill(pid, signal.SIGKILL)
-                with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(5)
+        self.end()
+        if self._is_ending:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
         self.process.kill()  # where it has not started that process yet, or does not exit
         self.process.wait()
+
+    def started_pid(self) -> int | None:
+        """The pid of the namespace's first process where it runs already."""
+        with self._lock:
+            if self._info < 0 or not (self._started or select.select([self._info], [], [], 0)[0]):
+                return None
+            return self._init_pid()
 
     def _init_pid(self) -> int | None:
         """The pid of the namespace's first process, once bubblewrap has written it; None where it started none.
@@ -127,11 +165,11 @@ class Sandbox:
         Killing bubblewrap earlier would leave that process waiting for it forever.
         """
         data = b""
-        while piece := os.read(self._info, 2000):
+        while self._started is None and (piece := os.read(self._info, 2000)):
             data += piece
             with suppress(ValueError):
-                return int(json.loads(data)["child-pid"])
-        return None
+                self._started = int(json.loads(data)["child-pid"])
+        return self._started
 
     def request(self, **fields: Any) -> Any:
         """Sends one request; the value of its reply, or None. Raises ExecutionError for anything else."""
@@ -139,8 +177,19 @@ class Sandbox:
         self.send({**fields, "nonce": nonce})
         return self.result(self.receive(), nonce)
 
+    def load(self, blocks: Sequence[str], name: str, prompt: str = "") -> None:
+        """Loads the function `name` of the last block that defines it (`sources.py`), after the prompt's code."""
+        self.request(op="load", blocks=list(blocks), name=name, prompt=prompt)
+
     def call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return self.request(op="call", args=args, kwargs=kwargs)
+
+    def forward(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Like `call`, with arguments that another sandbox encoded; the result encoded, and as a plain value."""
+        nonce = secrets.token_hex(16)
+        self.send({"op": "forward", "args": args, "kwargs": kwargs, "nonce": nonce})
+        reply = self.receive()
+        return reply.get("value"), self.result(reply, nonce)
 
     def fork(self, args: list[Any], seconds: float) -> Any:
         """Like `call`, in a fork that exits afterwards: a call leaves no side effects for the next.
@@ -155,17 +204,29 @@ class Sandbox:
         if reply.get("nonce") != nonce or self._received:
             raise Forged("a reply to no request")
         if "raised" in reply:
-            raise Raised(printable(reply["raised"], 60), printable(reply.get("message"), 200))
+            raise self._raised(reply)
         return self.value(reply.get("value"))
 
+    def _raised(self, reply: dict[str, Any]) -> Raised:
+        kinds, args = reply["raised"], reply.get("args")
+        if not isinstance(kinds, list) or not kinds or not isinstance(args, (list, type(None))):
+            raise Forged("an exception that is none")
+        self.value(args)
+        return Raised([printable(kind, 200) for kind in kinds[:50]], printable(reply.get("message"), 200), args)
+
     def value(self, data: Any) -> Any:
+        """The nearest plain value of what the code encoded."""
         try:
-            return inside.decode(data)
-        except (ValueError, TypeError, OverflowError, RecursionError):
+            return inside.decode(data, values.plain)
+        except (ValueError, TypeError, OverflowError, RecursionError, LookupError, AttributeError):
             raise Forged("a reply that is not a plain value") from None
 
     def send(self, message: dict[str, Any]) -> None:
-        self.exchange(_frame(message), until=0)
+        try:
+            frame = _frame(message)
+        except ValueError:
+            raise Forged("a value that is nested too deep") from None
+        self.exchange(frame, until=0)
 
     def receive(self) -> dict[str, Any]:
         """The next frame. Raises ExecutionError where none comes in time, or it is not valid."""
@@ -227,6 +288,8 @@ class Sandbox:
             status = self.process.wait(timeout=min(1.0, self.remaining()))
         except subprocess.TimeoutExpired:
             return "the code closed its channel"
+        if self.killed_for:
+            return f"killed, because it {self.killed_for}"
         lines = (self.stderr.read(2000) or b"").decode("utf-8", "replace").strip().splitlines()
         return f"exited with status {status}" + (f": {printable(lines[-1], 200)}" if lines else "")
 
@@ -238,14 +301,22 @@ class ProgramResult:
     stderr: str = ""
 
 
-def run_program(source: str, stdin: str, limits: Limits, deadline: float | None = None) -> ProgramResult:
-    """Runs a program to its end. Raises ExecutionError where it times out or prints too much."""
+def run_program(
+    source: str | Sequence[str], stdin: str, limits: Limits, deadline: float | None = None
+) -> ProgramResult:
+    """Runs a program to its end; of several blocks, the last that is one (`sources.py`).
+
+    Raises ExecutionError where it times out or prints too much.
+    """
+    blocks = [source] if isinstance(source, str) else list(source)
     with Sandbox(limits, "program", deadline) as sandbox:
-        printed = _communicate(sandbox, _frame(source) + stdin.encode("utf-8", "surrogatepass"))
+        printed = _communicate(sandbox, _frame(blocks) + stdin.encode("utf-8", "surrogatepass"))
         try:
             status = sandbox.process.wait(timeout=sandbox.remaining())
         except subprocess.TimeoutExpired:
             raise ExecutionError(f"timed out after {limits.seconds:g} s") from None
+        if sandbox.killed_for:
+            raise ExecutionError(f"killed, because it {sandbox.killed_for}")
         stdout, stderr = (data.decode("utf-8", "replace") for data in printed)
         return ProgramResult(stdout, status, stderr[-2000:])
 
@@ -279,5 +350,5 @@ def call_function(source: str, name: str, args: list[Any], seconds: float = 120.
     """The plain value that `name(*args)` of a source returns. Raises ExecutionError, SandboxError without a sandbox."""
     require_sandbox()
     with Sandbox(Limits(seconds, memory_mb=2048, packages=True)) as sandbox:
-        sandbox.request(op="load", source=source, name=name)
+        sandbox.load([source], name)
         return sandbox.call(args, {})

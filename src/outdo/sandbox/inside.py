@@ -28,8 +28,11 @@ _SEQUENCES: dict[str, Any] = {"t": tuple, "s": set, "f": frozenset}
 _TAGS: dict[Any, str] = {kind: tag for tag, kind in _SEQUENCES.items()}
 
 
-def encode(value: Any) -> str:
-    """A plain value as JSON. Raises TypeError for anything but exact builtin types of data."""
+def encode(value: Any, other: Any = None) -> str:
+    """A plain value as JSON; `other` writes what is not one. Raises TypeError where nothing does.
+
+    `other(value, encode)` is `write` of `values.py`. Without it only exact builtin types of data are allowed.
+    """
     kind = type(value)
     if kind is str:
         return quoted(value)
@@ -40,41 +43,48 @@ def encode(value: Any) -> str:
     if kind is float:
         return {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(repr(value), repr(value))
     if kind is list:
-        return f"[{','.join(map(encode, value))}]"
+        return f"[{','.join([encode(item, other) for item in value])}]"
     if kind in _TAGS:
-        return f'{{"{_TAGS[kind]}":{encode(list(value))}}}'
+        return f'{{"{_TAGS[kind]}":{encode(list(value), other)}}}'
     if kind is dict:
-        return f'{{"d":{encode([list(item) for item in value.items()])}}}'
+        return f'{{"d":{encode([list(item) for item in value.items()], other)}}}'
     if kind is bytes:
         return f'{{"b":"{value.hex()}"}}'
     if kind is complex:
         return f'{{"c":{encode([value.real, value.imag])}}}'
-    raise TypeError(f"a {kind.__name__} is not a plain value")
+    if other is None:
+        raise TypeError(f"a {kind.__name__} is not a plain value")
+    return str(other(value, lambda item: encode(item, other)))
 
 
-def decode(data: Any) -> Any:
-    """The inverse of `encode`. Raises ValueError or TypeError for JSON that `encode` does not write."""
+def decode(data: Any, other: Any = None) -> Any:
+    """The inverse of `encode`; `other(tag, content, decode)` reads the tags that are not those of plain values.
+
+    Raises ValueError or TypeError for JSON that `encode` does not write.
+    """
     if isinstance(data, list):
-        return [decode(item) for item in data]
+        return [decode(item, other) for item in data]
     if not isinstance(data, dict):
         return data
     if len(data) != 1:
         raise ValueError("not a tagged value")
     ((tag, content),) = data.items()
     if tag == "t":
-        return tuple(decode(item) for item in content)
+        return tuple([decode(item, other) for item in content])
     if tag in _SEQUENCES:
-        return _SEQUENCES[tag](_without_collisions([decode(item) for item in content]))
+        return _SEQUENCES[tag](_without_collisions([decode(item, other) for item in content]))
     if tag == "d":
-        keys = _without_collisions([decode(key) for key, _ in content])
-        return dict(zip(keys, [decode(item) for _, item in content], strict=True))
+        keys = _without_collisions([decode(key, other) for key, _ in content])
+        return dict(zip(keys, [decode(item, other) for _, item in content], strict=True))
     if tag == "i":
         return int(content, 16)
     if tag == "b":
         return bytes.fromhex(content)
     if tag == "c":
         return complex(*content)
-    raise ValueError(f"unknown tag {tag!r:.20}")
+    if other is None:
+        raise ValueError(f"unknown tag {tag!r:.20}")
+    return other(tag, content, lambda item: decode(item, other))
 
 
 def _without_collisions(keys: list[Any]) -> list[Any]:
@@ -101,6 +111,9 @@ def limit(user: int, memory_mb: int, seconds: int, processes: int, file_mb: int)
         (r.RLIMIT_FSIZE, file_mb * 2**20),
         (r.RLIMIT_NOFILE, 64),
         (r.RLIMIT_CORE, 0),
+        (r.RLIMIT_MEMLOCK, 0),
+        (r.RLIMIT_MSGQUEUE, 0),
+        (r.RLIMIT_SIGPENDING, 256),
     ):
         r.setrlimit(name, (value, value))
 
@@ -131,31 +144,111 @@ class Channel:
         return data
 
 
+def _write_other(value: Any, encode: Any) -> Any:
+    return __import__("values").write(value, encode)
+
+
+def _reader(classes: dict[str, Any]) -> Any:
+    """Reads the tags of `values.py`; `classes` are those that objects may become."""
+
+    def read(tag: str, content: Any, decode: Any) -> Any:
+        return __import__("values").restore(tag, content, decode, classes)
+
+    return read
+
+
+def _module(name: str, file: str) -> Any:
+    """A new module that classes defined in it can be found in, as dataclasses, pickle and typing require."""
+    module = sys.modules[name] = type(sys)(name)
+    module.__file__ = file
+    return module
+
+
+def _complete_builtins() -> None:
+    """What Python's `site` and `/proc` give to a script: exit(), quit(), and standard streams opened by their names."""
+    import io
+
+    builtins: Any = sys.modules["builtins"]
+
+    def leave(code: object = None) -> None:
+        raise SystemExit(code)
+
+    folders = ("/dev/fd/", "/proc/self/fd/")
+    streams = {f"{folder}{number}": number for folder in folders for number in range(3)}
+    streams |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
+    def by_name(function: Any) -> Any:
+        def open(file: Any, *args: Any, **kwargs: Any) -> Any:
+            number = streams.get(file if type(file) is str else str(file)) if type(file) is not int else None
+            return function(file, *args, **kwargs) if number is None else opened(function, number, args, kwargs)
+
+        return open
+
+    def opened(function: Any, number: int, args: Any, kwargs: Any) -> Any:
+        copy = os.dup(number)
+        return copy if function is os_open else function(copy, *args, **kwargs)
+
+    os_open = os.open
+    builtins.exit = builtins.quit = leave
+    builtins.open = by_name(open)
+    io.open, os.open = builtins.open, by_name(os_open)
+
+
 def run_program(channel: Channel) -> None:
     """Executes a program. Standard input holds its source first, then the program's own input."""
-    source = channel.read()
+    blocks = channel.read()
+    code = _compiled(blocks, "", "", "main.py")
     sys.argv = ["main.py"]
-    exec(compile(source, "main.py", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+    _complete_builtins()
+    exec(code, _module("__main__", "main.py").__dict__)
 
 
 def serve(channel: Channel) -> None:
     """Loads a source, then serves calls of one of its functions until the other side closes."""
     function: Any = None
+    space: dict[str, Any] = {}
+    _complete_builtins()
     while True:
         request = channel.read()
         reply = {"nonce": quoted(request["nonce"])}
         try:
             if request["op"] == "load":
-                function = _load(request["source"], request["name"])
+                function, space = _load(request)
             elif request["op"] == "check":
                 _check(request, channel)
             elif request["op"] == "call":
-                reply["value"] = encode(function(*request["args"], **request["kwargs"]))
+                value = function(*request["args"], **request["kwargs"])
+                reply |= _value(value)
+            elif request["op"] == "forward":
+                args, kwargs = (decode(request[name], _reader(space)) for name in ("args", "kwargs"))
+                value = function(*args, **kwargs)
+                reply |= _value(value)
             elif request["op"] == "fork":
                 reply["value"] = _forked(function, request, channel)
-        except Exception as error:
-            reply |= {"raised": quoted(type(error).__name__), "message": quoted(_message(error))}
+        except BaseException as error:
+            reply |= _raised(error)
         channel.write(**reply)
+
+
+def _value(value: Any) -> dict[str, str]:
+    """A result for a reply. One that cannot cross is an exception of a kind that no test can expect."""
+    try:
+        return {"value": encode(value, _write_other)}
+    except (TypeError, ValueError, RecursionError, AttributeError) as error:
+        return {"raised": encode(["ResultError"]), "message": quoted(_message(error))}
+
+
+def _raised(error: BaseException) -> dict[str, str]:
+    """The names of an exception's class and its bases, its message, and its arguments where they are plain."""
+    try:
+        names = [f"{base.__module__}.{base.__qualname__}" for base in type(error).__mro__[:-1]]
+        reply = {"raised": encode(names), "message": quoted(_message(error))}
+    except Exception:
+        return {"raised": encode(["ResultError"]), "message": quoted("an exception without a name")}
+    try:
+        return {**reply, "args": encode(list(error.args))}
+    except Exception:
+        return reply
 
 
 def _forked(function: Any, request: dict[str, Any], channel: Channel) -> str:
@@ -196,40 +289,82 @@ def _forked(function: Any, request: dict[str, Any], channel: Channel) -> str:
     return data.decode()
 
 
-def _load(source: str, name: str) -> Any:
-    """The function of that name; `Solution.solve` is a method of a new `Solution()`."""
-    space: dict[str, Any] = {"__name__": "answer", "__builtins__": __builtins__}
-    exec(compile(source, "answer.py", "exec"), space)
+def _compiled(blocks: list[str], prompt: str, name: str, file: str) -> Any:
+    """The code of the block that defines `name`, after the prompt's code. Raises SyntaxError where none compiles.
+
+    One block that compiles as it is needs no choice, which takes time (`sources.py`).
+    """
+    text = blocks[-1]
+    is_body = bool(name) and text[:1] in " \t"
+    defines = f"def {name.partition('.')[0]}" in text
+    separator = "" if is_body else "\n\n"
+    if len(blocks) == 1 and (not name or is_body != defines):
+        try:
+            return compile(prompt + separator + text, file, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):
+            pass
+    source = __import__("sources").choose(blocks, prompt, name)
+    return compile(source, file, "exec", dont_inherit=True)
+
+
+def _load(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The function of that name, and the names around it; `Solution.solve` is a method of a new `Solution()`."""
+    space = _module("answer", "answer.py").__dict__
+    name = request["name"]
+    code = _compiled(request["blocks"], request.get("prompt", ""), name, "answer.py")
+    try:  # noqa: SIM105 (importing contextlib takes time)
+        exec(code, space)
+    except SystemExit:
+        pass  # a script that ends itself has defined the function all the same
     first, _, method = name.partition(".")
     function = space.get(first)
     if method and function is not None:
         function = getattr(function(), method, None)
     if not callable(function):
         raise NameError(f"the code defines no function {name!r}")
-    return function
+    return function, space
 
 
 def _check(request: dict[str, Any], channel: Channel) -> None:
     """HumanEval: runs `check(candidate)` here; the candidate forwards each call to a function in another sandbox."""
-    import builtins
+    space = _module("check", "check.py").__dict__
+    exec(compile(request["prompt"], "prompt.py", "exec", dont_inherit=True), space)
+    read = _reader(dict(space))  # of the prompt, not of the test
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
-        channel.write(call=quoted(request["nonce"]), args=encode(args), kwargs=encode(kwargs))
+        channel.write(
+            call=quoted(request["nonce"]), args=encode(args, _write_other), kwargs=encode(kwargs, _write_other)
+        )
         reply = channel.read()
         if "raised" in reply:
-            kind: Any = getattr(builtins, reply["raised"], None)
-            is_exception = isinstance(kind, type) and issubclass(kind, Exception)
-            raise (kind if is_exception else RuntimeError)(reply["message"])
-        return reply["value"]
+            raise _exception(reply, space)
+        value = __import__("values").marked(reply["value"]) if reply["has_nan"] else reply["value"]
+        return decode(value, read)
 
-    space: dict[str, Any] = {"__name__": "check", "__builtins__": __builtins__}
-    exec(compile(request["prompt"], "prompt.py", "exec"), space)
-    space[request["name"]] = candidate
-    exec(compile(request["test"], "test.py", "exec"), space)
-    space["check"](candidate)
+    first, _, method = request["name"].partition(".")
+    space[first] = type(first, (), {method: staticmethod(candidate)}) if method else candidate
+    exec(compile(request["test"], "test.py", "exec", dont_inherit=True), space)
+    try:
+        space["check"](candidate)
+    except SystemExit as end:  # as unittest ends
+        if end.code:
+            raise AssertionError(f"the tests exit with {end.code!r:.60}") from None
 
 
-def _message(error: Exception) -> str:
+def _exception(reply: dict[str, Any], space: dict[str, Any]) -> BaseException:
+    """An exception as the answer raised it: of the first of its classes that is known here and ends no iteration."""
+    for name in reply["raised"]:
+        module, _, last = name.rpartition(".")
+        kind: Any = (space if module in ("answer", "check") else vars(sys.modules.get(module, object))).get(last)
+        is_exception = isinstance(kind, type) and issubclass(kind, Exception)
+        if is_exception and not issubclass(kind, (StopIteration, StopAsyncIteration)):
+            error: BaseException = kind.__new__(kind)
+            error.args = tuple(decode(reply["args"])) if "args" in reply else (reply["message"],)
+            return error
+    return RuntimeError(reply["message"])
+
+
+def _message(error: BaseException) -> str:
     try:
         return str(error)[:200]
     except Exception:
@@ -238,7 +373,7 @@ def _message(error: Exception) -> str:
 
 def main() -> None:
     mode, packages = sys.argv[1], sys.argv[7:]
-    sys.path.extend(packages)
+    sys.path += [*packages, "/sandbox"]
     os.closerange(3, 64)  # what bubblewrap left open
     limit(*map(int, sys.argv[2:7]))
     if mode == "program":

@@ -4,7 +4,9 @@ No network, separate namespaces (processes, users, mounts, IPC, host name), no c
 system is read-only and holds the interpreter, but no home, data or environment variables. `/tmp` is small and private.
 Some system calls fail (`seccomp.py`).
 
-Not covered: vulnerabilities of the kernel, and memory is limited per process, not for all of them together.
+`watch.py` bounds what all processes of a sandbox take together.
+
+Not covered: vulnerabilities of the kernel.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ class Limits:
     file_mb: int = 16  # of one file, and of all of /tmp
     output: int = 2**20  # bytes a program may print
     packages: bool = False  # mount the installed Python packages, read-only
+    files: int = 4096  # in /tmp and /dev/shm
+
+    @property
+    def total_mb(self) -> int:
+        """Memory of all processes together."""
+        return 2 * self.memory_mb
 
 
 @cache
@@ -49,6 +57,12 @@ print(flush=True), input()  # the parent maps the users meanwhile
 open("/proc/sys/user/max_user_namespaces", "w").write("0")
 print(flush=True), input()
 """
+
+
+def _script() -> Path:
+    """What runs inside: compiled where Python keeps it so, which saves a tenth of the time to start."""
+    cached = Path(getattr(inside, "__cached__", None) or "")
+    return cached if cached.is_file() else Path(inside.__file__)
 
 
 _NAMESPACE_LOCK = threading.Lock()  # threads that start the first sandboxes must share one namespace
@@ -118,7 +132,8 @@ def command(info: int, rules: int, limits: Limits, mode: str) -> list[str]:
             for parent in list(Path(path).parents)[-2::-1]:  # parents in a home directory are closed to other users
                 line += ["--perms", "0755", "--dir", str(parent)]
             line += ["--ro-bind", path, path]
-    line += ["--ro-bind", inside.__file__, "/inside.py"]
+    folder = Path(inside.__file__).parent
+    line += ["--ro-bind", str(_script()), "/inside.py", "--ro-bind", str(folder), "/sandbox"]
     line += ["--chdir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
     line += [] if tmp_size else ["--remount-ro", "/tmp"]
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))

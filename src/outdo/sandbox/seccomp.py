@@ -1,7 +1,7 @@
 """System calls that fail in the sandbox, as a seccomp filter that bubblewrap loads.
 
 `jail.py` hides what is outside. This closes what namespaces leave open: memory that no limit counts (System V segments,
-memory files), the keyring of the user, socket families that ignore namespaces, other processes' memory, and the system
+memory files, watches, network sockets), the keyring of the user, other processes' memory, and the system
 calls in which most kernel vulnerabilities were found. Each fails with EPERM.
 
 Not covered: architectures other than x86-64 and ARM64, where nothing is filtered.
@@ -14,7 +14,7 @@ import struct
 
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH_*, column below
 _SOCKET = (41, 198)
-_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: these respect namespaces
+_FAMILIES = (1,)  # AF_UNIX: there is no network, and buffers of its sockets are memory that no limit counts
 _DENIED = (
     *((29, 194), (30, 196), (64, 190), (68, 186), (240, 180)),  # shmget, shmat, semget, msgget, mq_open
     *((319, 279), (447, 447)),  # memfd_create, memfd_secret
@@ -25,6 +25,8 @@ _DENIED = (
     *((429, 429), (430, 430), (432, 432), (442, 442)),  # move_mount, fsopen, fsmount, mount_setattr
     *((321, 280), (298, 241), (323, 282)),  # bpf, perf_event_open, userfaultfd
     *((425, 425), (426, 426), (427, 427)),  # io_uring_setup, io_uring_enter, io_uring_register
+    *((253, 26), (294, 26), (300, 262)),  # inotify_init, inotify_init1, fanotify_init
+    *((444, 444), (445, 445), (446, 446)),  # landlock_create_ruleset, _add_rule, _restrict_self
 )
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # opcodes of classic BPF
