@@ -261,7 +261,7 @@ def _tokens(text: str) -> list[str] | None:
         text = text[1:-1].strip()
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
-        if match[3] and match[1]:  # `m 2` is not `m2`
+        if match[1] and match[3] in ("2", "3"):  # `m 2` is not `m2`
             return None
         tokens.append(match[2] or match[3] or match[4])
         end = match.end()
