@@ -20,7 +20,7 @@ from outdo.types import Grade
 Column = Sequence[object]  # one value for each completion
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_CUT_TAG = re.compile(r"<(?:/(?:a(?:n(?:s(?:w(?:er?)?)?)?)?)?)?$")
+_CUT_TAG = re.compile(r"</(?:a(?:n(?:s(?:w(?:er?)?)?)?)?)?$")
 _MARKED = re.compile(r"(\*{2,3})?####([^\n]*)")
 _BRACES = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
 _MARKS = ("####", "<answer>", "\\boxed", "</think>")
@@ -63,9 +63,10 @@ def final_answers(text: str) -> list[str]:
         answers = [answer for block in blocks for answer in _of_block(block)]
         closed = _TAGGED.sub("", closed + end)
     rest, opened, cut = rest.rpartition("<answer>")  # without its closing tag at the end of the text
+    if not opened:
+        return _without_headings(answers + _marked(closed + cut))
     cut = _CUT_TAG.sub("", cut).strip()
-    answers += _marked(f"{closed}{rest}" if opened else f"{closed}{cut}")
-    return _without_headings(answers + (_of_block(cut) if opened and cut else []))
+    return _without_headings(answers + _marked(closed + rest) + (_of_block(cut) if cut else []))
 
 
 def _of_block(block: str) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from outdo.rewards.vocabulary import is_open_class, words_value
 
 MAX_ANSWER_CHARS = 200
 _MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python refuses to parse more than 4300
-_MAX_WORDS = 5  # of a noun phrase, and of a lead-in
+_MAX_WORDS, _MAX_LEAD_WORDS = 5, 8  # of a noun phrase, and of a lead-in
 
 _PLAIN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
 _SPACES = "\u00a0\u2009\u202f"  # no-break and thin: they group digits, as a space does not
@@ -145,7 +145,7 @@ def _without_lead_in(text: str) -> tuple[str, frozenset[str]]:
         if lead and not _VARIABLE.fullmatch(lead):
             words = lead.lower().split()
             others = frozenset(word for word in words if word not in _LEAD_WORDS)
-            if len(words) > _MAX_WORDS or not (others or _NAMES.intersection(words)) or not _are_nouns(others):
+            if len(words) > _MAX_LEAD_WORDS or not (others or _NAMES.intersection(words)) or not _are_nouns(others):
                 break
             nouns |= others
         text = _bare(text[end.end() :])

@@ -155,9 +155,9 @@ def _prefixed() -> tuple[dict[str, str], dict[str, str]]:
 
 _SYMBOL = {**_prefixed()[0], **_pairs(_SYMBOLS), **_pairs(_CURRENCY_CODES), **_CURRENCY_SIGNS}  # case matters
 _NAME = {**_with_plurals(_pairs(_NAMES)), **_with_plurals(_pairs(_CURRENCY_NAMES)), **_prefixed()[1]}
-_AMBIGUOUS = {"pair", "pairs", "time", "point"}  # they multiply, or start a decimal
+_AMBIGUOUS = {"time", "point", "can", "error", "log", "dot"}  # not in the singular: they are other words, too
 COUNTED = {  # lower-case nouns, and the singular of each
-    noun: singular
+    noun: noun if singular in _AMBIGUOUS else singular
     for noun, singular in {**_with_plurals(_pairs(_NOUNS)), **_pairs(_IRREGULAR)}.items()
     if noun not in _AMBIGUOUS
 }
@@ -224,7 +224,7 @@ _BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTER = {"squared": 2, "cubed": 3, "2": 2, "3": 3, **{f"^{n}": n for n in range(-9, 10) if n}}
 _BELOW = {"per", "/", "a", "an", "each", "every"}
 _BESIDE = {"*", "-"}
-_MULTIPLIED = frozenset(_pairs("N kN m cm kW W MW GW kg g s h A mA ft lb Pa J mol V"))  # `N m`, `kg m/s`
+_MULTIPLIED = frozenset(_pairs("N kN m cm km kW W MW GW kg g s h A mA ft lb Pa J mol V"))  # `N m`, `kg m/s`
 
 
 def canonical_unit(text: str) -> str | None:
@@ -240,7 +240,7 @@ def canonical_unit(text: str) -> str | None:
 def _canonical(text: str) -> str | None:
     tokens = _tokens(text)
     if not tokens:
-        return tokens if tokens is None else ""
+        return None if tokens is None or "~" in text else ""  # `~42` may mean about 42
     powers = _powers(tokens)
     if not powers or len(powers) > _MAX_TERMS or 0 in powers.values():
         return None
