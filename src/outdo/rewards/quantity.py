@@ -11,13 +11,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import takewhile
 
 from outdo.rewards.units import COUNTED, CURRENCIES, canonical_unit
-from outdo.rewards.vocabulary import is_open_class, words_value
+from outdo.rewards.vocabulary import NEVER_NOUNS, is_open_class, words_value
 
 MAX_ANSWER_CHARS = 200
 _MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python refuses to parse more than 4300
-_MAX_WORDS, _MAX_LEAD_WORDS = 5, 8  # of a noun phrase, and of a lead-in
+_MAX_WORDS, _MAX_LEAD_WORDS = 6, 8  # of a noun phrase, and of a lead-in
 
 _PLAIN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
 _SPACES = "\u00a0\u2009\u202f"  # no-break and thin: they group digits, as a space does not
@@ -52,11 +53,17 @@ _NAMES = {  # of a lead-in, as in `The total cost is`
     *("area", "volume", "length", "width", "height", "distance", "time", "speed", "profit", "average", "mean"),
 }
 _LEAD_WORDS = _NAMES | {"the", "final", "my", "our", "correct", "numeric", "numerical", "of"}
-_JOINS = {"of", "the", "per", "a", "an"}  # between the words of a noun phrase
+_JOINS = {  # between the words of a noun phrase
+    *("of", "the", "per", "a", "an", "his", "her", "its", "their", "this", "each"),
+    *("in", "on", "at", "for"),
+}
+_FIRST_JOINS = {"in", "on", "at", "for", "per"}  # those that may stand right after a number, before a noun
+_ADJECTIVES = {"more", "additional", "extra", "remaining", "full", "whole", "new"}  # before a noun, or alone
 _TAILS = {  # after a unit or a noun, or alone: they say whose or when
-    *("left", "remaining", "total", "altogether", "overall", "each", "apiece", "combined", "today"),
+    *("left", "remaining", "total", "altogether", "overall", "each", "apiece", "combined", "today", "now"),
     *("old", "long", "tall", "wide", "high", "deep", "away", "apart", "worth"),
 }
+_TAIL_PAIRS = (["in", "total"], ["in", "all"], ["left", "over"])
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _PERCENT = re.compile(r"[%％]|per\s?cent|percent|prozent|pourcent|porcent|procent|proz", re.IGNORECASE)
@@ -199,15 +206,21 @@ def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     """The unit in the text after a number, and its words that are not listed; None where it may change the number."""
     words = _TEXT.sub(r" \1 ", text).split()
     lower = [word.lower() for word in words]
-    while lower and (lower[-1] in _TAILS or lower[-2:] == ["in", "all"]):
-        del lower[-2 if lower[-2:-1] == ["in"] else -1 :]
-    unit = canonical_unit(" ".join(words[: len(lower)]))
+    while lower and (lower[-1] in _TAILS or lower[-2:] in _TAIL_PAIRS):
+        del lower[-2 if lower[-2:] in _TAIL_PAIRS else -1 :]
+    first = sum(1 for _ in takewhile(_ADJECTIVES.__contains__, lower))
+    unit = canonical_unit(" ".join(words[first : len(lower)]))
     if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
         return unit or currency, frozenset()
-    if not 0 < len(lower) <= _MAX_WORDS or lower[0] in ("of", "the") or lower[-1] in _JOINS:
+    lower = lower[first:]
+    if not 0 < len(lower) <= _MAX_WORDS or lower[0] in _JOINS - _FIRST_JOINS or lower[-1] in _JOINS:
         return None
-    others = frozenset(word for word in lower if word not in _JOINS and word not in COUNTED)
+    others = frozenset(word for word in lower if word not in _JOINS and not _is_listed(word))
     return (currency, others) if _are_nouns(others) else None
+
+
+def _is_listed(word: str) -> bool:
+    return word in COUNTED or (len(word) > 1 and word not in NEVER_NOUNS and canonical_unit(word) is not None)
 
 
 def same_kind(unit: str, expected: str) -> bool:

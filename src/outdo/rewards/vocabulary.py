@@ -42,7 +42,7 @@ approximately approx circa exactly precisely maybe perhaps possibly probably lik
 just also again even yet still otherwise however therefore thus hence actually really sorry wait hmm oops ok okay yes
 yeah nope etc wrong incorrect false untrue true right correct incorrectly correctly mistaken invalid valid impossible
 undefined unknown unsure uncertain guess guessed guessing estimate estimated random fake lie error equals equal
-equalling unequal greater larger bigger smaller fewer lower higher another other others different differ minimum
+equalling unequal greater larger bigger smaller fewer lower higher another other others differ minimum
 maximum"""
 _SCALE_WORD = re.compile(r".*illi(?:on|ard)s?(?:th)?s?$")
 NEVER_NOUNS = frozenset(
