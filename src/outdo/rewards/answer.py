@@ -161,14 +161,14 @@ def _grade_number(text: str, gold: str, messages: object) -> Grade:
         if reading is None or expected is None or reading == expected:
             return reading and reading.value
         if reading.nouns or reading.unit:
-            fits = same_kind(reading.unit, expected.unit) and justified(reading, expected, _question(messages))
+            fits = same_kind(reading.unit, expected.unit) and justified(reading, expected, question_of(messages))
             return reading.value if fits else None
         return reading.value
 
     return _compare(text, gold, expected and expected.value, value)
 
 
-def _question(messages: object) -> str:
+def question_of(messages: object) -> str:
     """What the user asked, in all turns."""
     return "\n".join(message["content"] for message in _with_text(messages) if message.get("role", "user") == "user")
 

@@ -212,15 +212,18 @@ def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     unit = canonical_unit(" ".join(words[first : len(lower)]))
     if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
         return unit or currency, frozenset()
-    lower = lower[first:]
+    words, lower = words[first : len(lower)], lower[first:]
     if not 0 < len(lower) <= _MAX_WORDS or lower[0] in _JOINS - _FIRST_JOINS or lower[-1] in _JOINS:
         return None
-    others = frozenset(word for word in lower if word not in _JOINS and not _is_listed(word))
+    others = frozenset(word.lower() for word in words if not _is_listed(word))
     return (currency, others) if _are_nouns(others) else None
 
 
 def _is_listed(word: str) -> bool:
-    return word in COUNTED or (len(word) > 1 and word not in NEVER_NOUNS and canonical_unit(word) is not None)
+    lower = word.lower()
+    if lower in _JOINS or lower in COUNTED:
+        return True
+    return len(word) > 1 and lower not in NEVER_NOUNS and canonical_unit(word) is not None
 
 
 def same_kind(unit: str, expected: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outdo.rewards import answer, code, form, games, gym, judge, maths, probes, structured
+from outdo.rewards import answer, code, form, games, gym, judge, labels, maths, probes, structured
 from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
 
@@ -77,7 +77,7 @@ GRADERS: dict[str, Grader] = {
     "code_fraction": Grader(code.code_fraction, _TESTS, "as code", probes.solution, probes.no_code, _DOUBLE),
     "json_schema": Grader(structured.json_schema, ("schema",), _JSON, exploits=probes.no_json, example=_ANN),
     "tool_call": Grader(structured.tool_call, ("answer",), _CALLS, probes.call, probes.no_calls, _CALL),
-    "label": Grader(structured.label, ("answer", "[labels]"), _LABELS, probes.gold, probes.no_labels, _LABEL),
+    "label": Grader(labels.label, ("answer", "[labels]"), _LABELS, probes.gold, probes.no_labels, _LABEL),
     "reasoning_gym": Grader(gym.reasoning_gym, ("gym",), f"partly right answers; {_GYM}", probes.gold),
     "reasoning_gym_partial": Grader(gym.reasoning_gym_partial, ("gym",), _GYM, probes.gold),
     "llm_judge": Grader(judge.llm_judge, ("[answer]",), _JUDGED),
