@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 from outdo.rewards.quantity import MAX_ANSWER_CHARS, justified, read, same_kind
 from outdo.rewards.quantity import number as number
@@ -156,14 +157,14 @@ def _numbers(completions: list[str], golds: list[str], messages: Column) -> list
 def _grade_number(text: str, gold: str, messages: object) -> Grade:
     expected = read(gold)
 
-    def value(answer: str) -> object:
+    def value(answer: str) -> Fraction | None:
         reading = read(answer)
-        if reading is None or expected is None or reading == expected:
+        if reading is None or expected is None or not (reading.unit or reading.nouns):
             return reading and reading.value
-        if reading.nouns or reading.unit:
-            fits = same_kind(reading.unit, expected.unit) and justified(reading, expected, question_of(messages))
-            return reading.value if fits else None
-        return reading.value
+        if not same_kind(reading.unit, expected.unit):
+            return None
+        asks = reading.nouns or "%" in reading.unit
+        return reading.value if not asks or justified(reading, expected, question_of(messages)) else None
 
     return _compare(text, gold, expected and expected.value, value)
 

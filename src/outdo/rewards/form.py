@@ -25,9 +25,10 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _STEP = re.compile(
     r"^[ \t]*(?:([0-9]{1,3}\.)(?![0-9])|[-*](?=[ \t]))|\b(Step [0-9]{1,3}:|First,|Second,|Next,|Finally,)", re.MULTILINE
 )
-_TAG = re.compile("(" + "|".join(_TAGS) + ")")
+_MAX_BLANK = 1000  # characters beside a tag: content after more does not count
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0\ufffd"  # letters and symbols that show nothing
 _CONTENT = re.compile(rf"[^\W_{_BLANKS}]")
+_ANSWER = re.compile(r"\s*<answer>")
 _SIGNS = ("Sm", "So", "Sc")  # categories of Unicode
 _NOT_ALPHANUMERIC = re.compile(rf"[\W_{_BLANKS}]+")
 _WORD = re.compile(rf"[^\W\d_{_BLANKS}]+")
@@ -71,19 +72,23 @@ def format(completions: list[str], **columns: object) -> list[float]:
 def _well_formed(text: str) -> bool:
     # Each tag once, the first and last at the ends and the middle two adjacent: this fixes their order.
     text = text.strip()
-    rest = text.partition("</think>")[2].lstrip()
-    in_place = text.startswith("<think>") and text.endswith("</answer>") and rest.startswith("<answer>")
-    if not in_place or any(text.count(tag) != 1 for tag in _TAGS):
+    if not (text.startswith("<think>") and text.endswith("</answer>")):
         return False
-    thought, _, answer = text.partition("</think>")
-    return _has_content(thought[len("<think>") :]) and _has_content(answer.strip()[len("<answer>") : -len("</answer>")])
+    close = text.find("</think>")
+    opened = _ANSWER.match(text, close + len("</think>"))
+    if not opened or close < 0 or any(text.count(tag) != 1 for tag in _TAGS):
+        return False
+    thought, answer = (len("<think>"), close), (opened.end(), len(text) - len("</answer>"))
+    filled = _CONTENT.search(text, *thought) and _CONTENT.search(text, *answer)
+    return bool(filled) or (_has_content(text, *thought) and _has_content(text, *answer))
 
 
-def _has_content(text: str) -> bool:
+def _has_content(text: str, start: int, end: int) -> bool:
     """Whether a text has a letter, a digit or a sign such as ∞: not only spaces, punctuation, invisible characters."""
-    return bool(_CONTENT.search(text)) or any(
-        category(c) in _SIGNS and c not in _BLANKS for c in text[:1000] if c > "~"
-    )
+    if _CONTENT.search(text, start, end):
+        return True
+    signs = text[start : min(end, start + _MAX_BLANK)]
+    return not signs.isascii() and any(category(c) in _SIGNS and c not in _BLANKS for c in signs if c > "~")
 
 
 def tag_count(completions: list[str], **columns: object) -> list[float]:
@@ -106,15 +111,24 @@ def _tag_count(text: str) -> float:
     ]
     if "</answer>" in scored and text[positions["</answer>"] + len("</answer>") :].strip():
         scored.remove("</answer>")
-    return 0.25 * sum(map(_with_content(text).__contains__, scored))
+    return 0.25 * sum(_is_filled(text, tag, positions[tag]) for tag in scored)
 
 
-def _with_content(text: str) -> set[str]:
-    """The tags that have content inside, up to the next or from the previous tag."""
-    pieces = _TAG.split(text) if "<" in text else [text]
-    return {
-        tag for i, tag in enumerate(pieces) if i % 2 and _has_content(pieces[i - 1 if tag.startswith("</") else i + 1])
-    }
+def _is_filled(text: str, tag: str, at: int) -> bool:
+    """Whether a tag has content inside: up to the next tag, or from the previous one."""
+    if tag.startswith("</"):
+        tail = text[max(0, at - 4) : at]
+        if ">" not in tail and _CONTENT.search(tail):  # not a letter of another tag
+            return True
+        first = max(0, at - _MAX_BLANK)
+        before = [(text.rfind(other, first, at), other) for other in _TAGS]
+        return _has_content(text, max([start + len(other) for start, other in before if start >= 0], default=first), at)
+    start = at + len(tag)
+    if _CONTENT.match(text, start):
+        return True
+    last = min(len(text), start + _MAX_BLANK)
+    after = [text.find(other, start, last) for other in _TAGS]
+    return _has_content(text, start, min([end for end in after if end >= 0], default=last))
 
 
 def reasoning_steps(completions: list[str], **columns: object) -> list[float]:
@@ -155,8 +169,10 @@ def _num_steps(text: str) -> int:
 
 
 def _says_something(step: str) -> bool:
-    words = (word for word in _WORD.findall(step) if len(set(word)) > 1)
-    return any(word not in _EMPTY_WORDS for word in words) or bool(_CALCULATION.search(step))
+    for match in _WORD.finditer(step):
+        if match[0] not in _EMPTY_WORDS and len(set(match[0])) > 1:
+            return True
+    return bool(_CALCULATION.search(step))
 
 
 def overlong(

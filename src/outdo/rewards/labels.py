@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from outdo.rewards.answer import RIGHT, Column, after_thinking, final_answers, question_of
 from outdo.types import Grade
@@ -71,11 +72,14 @@ Label = tuple[bool, str]
 
 def _answered(text: str, messages: object) -> Label | None:
     """The label that an answer gives: alone, or before the text of its option in the question."""
+    text = text.strip()
+    if not messages or text.isalnum():
+        return _normal(text)
     if len(text) > _MAX_OPTION_CHARS:
         return None
     bare = _bare(text)
     option = _OPTION.fullmatch(_COMMAND.sub(r"\1", bare).replace("**", ""))
-    if option and messages:
+    if option:
         options = _options(question_of(messages)).get(option[1].casefold(), [])
         if options and _text(option[2]) in options:
             return _normal(option[1])
@@ -100,8 +104,11 @@ def _text(text: str) -> str:
 def _normal(value: object) -> Label | None:
     """A label without case and what is around it, and whether it was ASCII: casefold maps some look-alikes to ASCII."""
     text = "" if value is None else str(value).strip()
-    if len(text) > _MAX_LABEL_CHARS:
-        return None
+    return _normal_text(text) if len(text) <= _MAX_LABEL_CHARS else None
+
+
+@lru_cache(maxsize=4096)
+def _normal_text(text: str) -> Label | None:
     text = _bare(text)
     if lead := _LEAD.match(text):
         text = _bare(text[lead.end() :]) or text

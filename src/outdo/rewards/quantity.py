@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import takewhile
+from typing import NamedTuple
 
 from outdo.rewards.units import COUNTED, CURRENCIES, canonical_unit
 from outdo.rewards.vocabulary import NEVER_NOUNS, is_open_class, words_value
@@ -21,6 +21,7 @@ _MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python re
 _MAX_WORDS, _MAX_LEAD_WORDS = 6, 8  # of a noun phrase, and of a lead-in
 
 _PLAIN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
+_UNWRAPPED = re.compile(r"[+-]?\$? ?[0-9][0-9.,]*(?: ?[A-Za-z%][A-Za-z%/ -]*)?")
 _SPACES = "\u00a0\u2009\u202f"  # no-break and thin: they group digits, as a space does not
 _BEFORE = re.compile(r"([+-]?)\s*([^0-9+-]{0,16}?)\s*([+-]?)\s*(?=\.?[0-9])")
 _NUMBER = re.compile(
@@ -71,8 +72,7 @@ _COUNTED_UNITS = frozenset(COUNTED.values())
 _MAX_QUESTION_CHARS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     value: Fraction
     unit: str  # canonical, "" without one
     nouns: frozenset[str] = frozenset()  # lower-case words that only the question can justify
@@ -114,11 +114,17 @@ def without_emphasis(text: str) -> str:
 def _read(text: str) -> Reading | None:
     bare = text.removesuffix(".")
     if _PLAIN.fullmatch(bare) and bare[-1:].isdigit():
-        return Reading(Fraction(bare.replace(",", "")), "")
+        return Reading(_fraction(bare.replace(",", "")), "")
+    if _UNWRAPPED.fullmatch(bare):  # nothing to remove
+        return _number_with_unit(bare, frozenset())
     if len(text) > _MAX_DIGITS:
         return None
     text, nouns = _without_lead_in(_bare(text.translate(_SAME)))
     return _number_with_unit(_bare(text), nouns)
+
+
+def _fraction(decimal: str) -> Fraction:
+    return Fraction(decimal) if "." in decimal else Fraction(int(decimal))  # three times as fast
 
 
 def _bare(text: str) -> str:
@@ -173,7 +179,7 @@ def _number_with_unit(text: str, nouns: frozenset[str]) -> Reading | None:
     decimals = match[3] or match[6] or match[8] or ""
     if not whole + decimals or currency is None or (currency and currency not in CURRENCIES):
         return None
-    value = Fraction(f"{before[1]}{before[3]}{_NOT_DIGITS.sub('', whole) or 0}.{decimals or 0}")
+    value = _fraction(f"{before[1]}{before[3]}{_NOT_DIGITS.sub('', whole) or 0}{decimals and '.'}{decimals}")
     rest = _without_same(text[match.end() :], value)
     beside = None if rest is None else _beside(rest, currency)
     return beside and Reading(value, beside[0], beside[1] | nouns)
@@ -195,7 +201,7 @@ def _without_same(text: str, value: Fraction) -> str | None:
 def _spoken(text: str) -> Fraction | None:
     """The value of a number in digits or in words."""
     if _PLAIN.fullmatch(text) and text[-1:].isdigit():
-        return Fraction(text.replace(",", ""))
+        return _fraction(text.replace(",", ""))
     sign, *words = re.split(r"[\s-]+", text) if len(text) <= MAX_ANSWER_CHARS else [""]
     negative = sign in ("minus", "negative")
     value = words_value(words if negative else [sign, *words])
