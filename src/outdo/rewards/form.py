@@ -76,7 +76,9 @@ def _well_formed(text: str) -> bool:
         return False
     close = text.find("</think>")
     opened = _ANSWER.match(text, close + len("</think>"))
-    if not opened or close < 0 or any(text.count(tag) != 1 for tag in _TAGS):
+    if not opened or close < 0 or not (text.count("<think>") == text.count("</think>") == 1):
+        return False
+    if not (text.count("<answer>") == text.count("</answer>") == 1):
         return False
     thought, answer = (len("<think>"), close), (opened.end(), len(text) - len("</answer>"))
     filled = _CONTENT.search(text, *thought) and _CONTENT.search(text, *answer)
@@ -111,6 +113,10 @@ def _tag_count(text: str) -> float:
     ]
     if "</answer>" in scored and text[positions["</answer>"] + len("</answer>") :].strip():
         scored.remove("</answer>")
+    if len(scored) == len(_TAGS):  # two pairs
+        (_, think), (_, close), (_, answer), (_, end) = ordered
+        thought = _has_content(text, think + len("<think>"), close)
+        return 0.5 * (thought + _has_content(text, answer + len("<answer>"), end))
     return 0.25 * sum(_is_filled(text, tag, positions[tag]) for tag in scored)
 
 
