@@ -185,10 +185,11 @@ def test_tag_count(text, expected):
         ("1. 111\n2. 222\n3. 333", 0),
         ("- \u3164\u3164\u3164\n- \u115f\u115f\u115f\u115f\n- \u2800\u2800\u2800", 0),
         ("Step 1: then\nStep 2: and then\nStep 3: and so", 0),
+        ("- <answer>\n- </answer>\n* <answer></answer>", 0),
         ("1. x x x\n2. y y y\n3. z z z", 0),
         ("1. 12 / 4 = 3\n2. 加起来看\n3. сложим", 3),
     ],
-    ids=range(37),
+    ids=range(38),
 )
 def test_reasoning_steps(text, num_steps):
     assert reasoning_steps([text]) == pytest.approx([num_steps / 3])

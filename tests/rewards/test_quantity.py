@@ -170,7 +170,6 @@ def test_unclosed_answer():
         "<answer>42 43",
         "<answer>41</answer><answer>42",
         "#### 41\n<answer>42",
-        "<answer>",
         "<think><answer>42",
     ):
         assert verdict(text, "42") == "wrong"
@@ -273,7 +272,6 @@ def test_words_value():
         "'",
         "of ",
         "=",
-        "<answer>",
     ],
 )
 def test_reading_takes_linear_time(text):

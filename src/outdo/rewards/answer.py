@@ -63,11 +63,9 @@ def final_answers(text: str) -> list[str]:
         blocks = _TAGGED.findall(closed + end)  # only up to the last closing tag, which keeps the scan linear
         answers = [answer for block in blocks for answer in _of_block(block)]
         closed = _TAGGED.sub("", closed + end)
-    rest, opened, cut = rest.rpartition("<answer>")  # without its closing tag at the end of the text
-    if not opened:
-        return _without_headings(answers + _marked(closed + cut))
-    cut = _CUT_TAG.sub("", cut).strip()
-    return _without_headings(answers + _marked(closed + rest) + (_of_block(cut) if cut else []))
+    rest, *unclosed = _CUT_TAG.sub("", rest).split("<answer>") if "<answer>" in rest else [rest]
+    answers += _marked(closed + rest)
+    return _without_headings(answers + [one for block in unclosed if block.strip() for one in _of_block(block)])
 
 
 def _of_block(block: str) -> list[tuple[str, str]]:

@@ -32,7 +32,7 @@ _ANSWER = re.compile(r"\s*<answer>")
 _SIGNS = ("Sm", "So", "Sc")  # categories of Unicode
 _NOT_ALPHANUMERIC = re.compile(rf"[\W_{_BLANKS}]+")
 _WORD = re.compile(rf"[^\W\d_{_BLANKS}]+")
-_CALCULATION = re.compile(r"[0-9)] *[-+*/=×÷^−] *[0-9(]")
+_CALCULATION = re.compile(r"[0-9)] *[-+*/×÷^−] *[0-9(][^=]*= *[-−(]?[0-9]")
 _EMPTY_WORDS = {  # a step of these alone says nothing
     *("step", "steps", "first", "firstly", "second", "secondly", "third", "thirdly", "fourth", "fifth", "next", "then"),
     *("finally", "lastly", "last", "item", "point", "part", "bullet", "number", "nothing", "none", "nil", "null", "na"),
@@ -164,6 +164,8 @@ def _num_steps(text: str) -> int:
     for match in [*_STEP.finditer(text), None]:
         if start >= 0 and marker not in markers:
             step = text[start : match.start() if match else len(text)].strip()[:_STEP_PREFIX].casefold()
+            for tag in _TAGS if "<" in step else ():
+                step = step.replace(tag, " ")
             content = _NOT_ALPHANUMERIC.sub("", step)
             if len(content) >= _MIN_STEP_CHARS and content not in contents and _says_something(step):
                 contents.add(content)

@@ -66,6 +66,8 @@ _TAILS = {  # after a unit or a noun, or alone: they say whose or when
 }
 _TAIL_PAIRS = (["in", "total"], ["in", "all"], ["left", "over"])
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
+_DIVIDED_BY_NAME = re.compile(r"\s*(?:/|per\b)\s*[A-Zgml](?![A-Za-z])")  # `42/N` is a formula, `42/h` is not
+_POSSESSIVE = re.compile(r"([a-z]s)['’]$")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _PERCENT = re.compile(r"[%％]|per\s?cent|percent|prozent|pourcent|porcent|procent|proz", re.IGNORECASE)
 _COUNTED_UNITS = frozenset(COUNTED.values())
@@ -210,26 +212,40 @@ def _spoken(text: str) -> Fraction | None:
 
 def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     """The unit in the text after a number, and its words that are not listed; None where it may change the number."""
-    words = _TEXT.sub(r" \1 ", text).split()
+    words = [_POSSESSIVE.sub(r"\1", word) for word in _TEXT.sub(r" \1 ", text).split()]
     lower = [word.lower() for word in words]
     while lower and (lower[-1] in _TAILS or lower[-2:] in _TAIL_PAIRS):
         del lower[-2 if lower[-2:] in _TAIL_PAIRS else -1 :]
     first = sum(1 for _ in takewhile(_ADJECTIVES.__contains__, lower))
-    unit = canonical_unit(" ".join(words[first : len(lower)]))
-    if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
-        return unit or currency, frozenset()
     words, lower = words[first : len(lower)], lower[first:]
+    unit = canonical_unit(" ".join(words))
+    if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
+        return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, frozenset())
+    if unit is None and "of" in lower[1:]:  # `square meters of land`
+        of = lower.index("of", 1)
+        unit = canonical_unit(" ".join(words[:of]))
+        if unit and not currency and unit != "%":
+            words, lower = words[of + 1 :], lower[of + 1 :]
+    nouns = _noun_phrase(words, lower)
+    return None if nouns is None else (currency or unit or "", nouns)
+
+
+def _noun_phrase(words: list[str], lower: list[str]) -> frozenset[str] | None:
+    """The words of a noun phrase that are not listed; None where it may change a number before it.
+
+    A unit in it follows a preposition or an article, or comes first and precedes one.
+    """
     if not 0 < len(lower) <= _MAX_WORDS or lower[0] in _JOINS - _FIRST_JOINS or lower[-1] in _JOINS:
         return None
-    others = frozenset(word.lower() for word in words if not _is_listed(word))
-    return (currency, others) if _are_nouns(others) else None
-
-
-def _is_listed(word: str) -> bool:
-    lower = word.lower()
-    if lower in _JOINS or lower in COUNTED:
-        return True
-    return len(word) > 1 and lower not in NEVER_NOUNS and canonical_unit(word) is not None
+    others = set[str]()
+    for i, word in enumerate(lower):
+        if word in _JOINS or word in COUNTED:
+            continue
+        neighbour = lower[i - 1] if i else " ".join(lower[1:2])
+        is_unit = _WORD.fullmatch(word) and canonical_unit(words[i]) not in (None, "%")
+        if neighbour not in _JOINS or word in NEVER_NOUNS or not is_unit:
+            others.add(word)
+    return frozenset(others) if _are_nouns(others) else None
 
 
 def same_kind(unit: str, expected: str) -> bool:

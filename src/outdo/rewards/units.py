@@ -18,14 +18,14 @@ _PREFIXES = {"kilo": "k", "mega": "M", "giga": "G", "hecto": "h", "deci": "d", "
     **{"micro": "µ", "nano": "n", "pico": "p", "tera": "T"},
 }
 _PREFIXED = {  # a symbol, its names, and the prefixes that it takes
-    "m": ("meter metre", "k h d c m µ n p"),
+    "m": ("meter metre", "k h d c m µ n"),
     "g": ("gram gramme", "k h d c m µ n"),
     "L": ("liter litre", "k h d c m µ"),
     "s": ("second sec", "m µ n"),
     "Hz": ("hertz", "k M G T"),
     "W": ("watt", "m k M G T"),
     "J": ("joule", "m k M G"),
-    "N": ("newton", "m k M"),
+    "N": ("newton", "m k"),
     "V": ("volt", "m k M"),
     "A": ("ampere amp", "m µ k"),
     "Pa": ("pascal", "h k M G"),
@@ -46,7 +46,7 @@ Gbps=Gbit/s kB=kbyte KB=kbyte MB=Mbyte GB=Gbyte TB=Tbyte KiB MiB GiB TiB kb=kbit
 torr dB C=°C F=°F AU ly pp=%"""
 _NAMES = """minute=min hour=h day=day week=week fortnight month=month year=year decade century centuries=century
 millennium millennia=millennium inch=in inches=in foot=ft feet=ft yard=yd mile=mi furlong fathom league ounce=oz
-pound=lb ton tonne=tonne stone gallon=gal quart=qt pint=pt cup tablespoon=tbsp teaspoon=tsp barrel bushel acre
+kilos=kg pound=lb ton tonne=tonne stone gallon=gal quart=qt pint=pt cup tablespoon=tbsp teaspoon=tsp barrel bushel acre
 hectare=ha degree degrees=degree radian=rad arcminute arcsecond celsius=°C centigrade=°C fahrenheit=°F kelvin=kelvin
 kelvins=kelvin percent=% percentage=% knot horsepower=hp micron=µm angstrom carat atmosphere decibel=dB lightyear=ly
 henry farad coulomb tesla weber lumen lux candela newtons=N siemens revolution"""
@@ -281,7 +281,7 @@ def _powers(tokens: list[str]) -> dict[str, int]:
                 return {}
             powers[last] *= _AFTER[word]
             last = ""
-        elif word in _BEFORE and i + 1 < len(tokens):
+        elif word in _BEFORE and power == 1 and i + 1 < len(tokens):
             power, last = _BEFORE[word], ""
         elif word in _BELOW and sign > 0 and i + 1 < len(tokens):
             sign, last = -1, ""

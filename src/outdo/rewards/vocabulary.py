@@ -20,7 +20,7 @@ MODIFIERS = {  # words after a number that change its value
 }
 _MULTIPLIERS = """trillions lakh lakhs lac lacs crore crores arab kharab myriad myriads gross grosses scores grand
 thou mil mill mille mio mln mrd bil bln tril trl tsd hundo tens ones kilo mega giga tera peta hecto deca deci centi
-milli micro nano pico kilos megas couple couples brace braces fold folds tenfold twofold threefold single double
+milli micro nano pico megas couple couples brace braces fold folds tenfold twofold threefold single double
 triple quadruple quintuple twice thrice once dual doubled tripled halved squared square cube cubed root roots sqrt
 power powers exponent exponents exponential factorial logarithm log ln exp sin cos tan sine cosine tangent mod modulo
 pi phi tau euler infinity infinite percent percentage percents base bases binary ternary octal decimal decimals hex
@@ -44,7 +44,11 @@ yeah nope etc wrong incorrect false untrue true right correct incorrectly correc
 undefined unknown unsure uncertain guess guessed guessing estimate estimated random fake lie error equals equal
 equalling unequal greater larger bigger smaller fewer lower higher another other others differ minimum
 maximum"""
-_SCALE_WORD = re.compile(r".*illi(?:on|ard)s?(?:th)?s?$")
+_SCALE_WORD = re.compile(  # `zillions`, words for an operation, and scales of other languages
+    r".*illi(?:on|ard)|subtract|deduct|divid|multipl|(?:doub|trip|quadrup|quintup)l|halv|halfway|negat"
+    r"|(?:add(?:s|ed|ing|ition)?|round(?:ed|ing)|squar(?:e|ed|ing)|cub(?:e|ed|ing)|summed|b\.?c\.?e?)$"
+    r"|(?:any|every|some)(?:thing|one|body)$|mil[hij]|millon|mill?iar|tausend|hundert|dutzend|douzain|docena|dozzin"
+)
 NEVER_NOUNS = frozenset(
     {*NUMBER_WORDS, *MODIFIERS, *_SCALES, *_MULTIPLIERS.split(), *_FUNCTION_WORDS.split()}
     | {plural for word in _ORDINALS.split() for plural in (word, f"{word}s")}
