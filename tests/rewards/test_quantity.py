@@ -119,6 +119,17 @@ $42$43 | $42$ $43$ | \(42\) \(43\) | \(42 | 42\) | **42 | 42** | **42** **43** |
     "|",
 )
 UNPRINTED = ["42\u200b3", "4\u200b2", "42\x00", "42\u202f000"]
+# Each of these words is in the question.
+QUESTION_WORDS = listed(
+    """42 times itself | 42 times more | 42 doubles | 42 tripled | 42 subtracted | 42 divided |
+42 mm dollars | 42 % of tiles | 42 percent of tiles | 42 below zero | 42 under par | 42 without tax |
+42 versus tax | 42 in thousands | 42 (in thousands) | 42 tiles in lakh | 42 hundred tiles | 42 per dozen |
+42 at half price | 42 in base eight | 42 BCE | 42 factor | 42 per N | 42 in hexadecimal | 42 modulo twelve |
+42 gross of tiles | 42 reciprocal | 42 square root | 42 wrong | Double the tiles = 42 | Tiles in lakh: 42 |
+Wrong tiles: 42 | Half the price is 42 | Tiles divided: 42 | Tiles versus tax: 42 | $42 mm | $42 cents""",
+    "|",
+)
+HARD_QUESTION = " ".join(word for text in QUESTION_WORDS for word in text.replace("42", "").split())
 WRONG = [*(f"42{gap}{text}" for text in AFTER for gap in (" ", "")), *AROUND, *UNPRINTED]
 
 
@@ -138,6 +149,11 @@ def test_listed_spellings_are_right():
 def test_other_text_beside_a_number_is_wrong(form):
     paid = [text for text in WRONG if verdict(form.replace("{}", text), "42") != "wrong"]
     assert not paid and len(WRONG) > 400
+
+
+def test_words_of_the_question_that_change_a_number():
+    assert not [text for text in QUESTION_WORDS if verdict(f"#### {text}", "42", HARD_QUESTION) != "wrong"]
+    assert verdict("#### 42 tiles", "42", HARD_QUESTION) == "right"
 
 
 def test_nouns_of_the_question():

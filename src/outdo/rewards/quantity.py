@@ -23,7 +23,7 @@ _MAX_WORDS, _MAX_LEAD_WORDS = 6, 8  # of a noun phrase, and of a lead-in
 _PLAIN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
 _UNWRAPPED = re.compile(r"[+-]?\$? ?[0-9][0-9.,]*(?: ?[A-Za-z%][A-Za-z%/ -]*)?")
 _SPACES = "\u00a0\u2009\u202f"  # no-break and thin: they group digits, as a space does not
-_BEFORE = re.compile(r"([+-]?)\s*([^0-9+-]{0,16}?)\s*([+-]?)\s*(?=\.?[0-9])")
+_BEFORE = re.compile(r"([+-]?)\s*(Rs\.(?=[0-9])|[^0-9+-]{0,16}?)\s*([+-]?)\s*(?=\.?[0-9])")
 _NUMBER = re.compile(
     rf"(?:([0-9]{{1,3}}(?:([.'’{_SPACES}])[0-9]{{3}})(?:\2[0-9]{{3}})*),([0-9]{{1,2}}|[0-9]{{4,}})"  # 1.234,50
     rf"|([0-9]{{1,3}}(?:(,|\{{,\}}|,\\!|\\,|['’{_SPACES}])[0-9]{{3}})(?:\5[0-9]{{3}})*)(?:\.([0-9]+))?"  # 1,234.50
@@ -35,7 +35,7 @@ _MORE_DIGITS = re.compile(r"[.,][0-9]")  # after a number: it is not one
 _EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1(\.?)")
 _EMPHASISED = re.compile(r"(?<![^\s(:])(\*{1,3}|_{2}|`)(?!\s)([^*`]+?)\1(?![^\s.,:;)])")
 _WRAPS = [  # around a number
-    *(("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$"), ("{", "}")),
+    *(('"', '"'), ("'", "'"), ("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$"), ("{", "}")),
     *((f"\\{command}{{", "}") for command in ("boxed", "text", "textbf", "mathrm", "mathbf", "mathit", "bf")),
 ]
 _WIDE = {ord("０") + i: str(i) for i in range(10)} | {ord("．"): ".", ord("，"): ",", ord("％"): "%", ord("＄"): "$"}
@@ -48,7 +48,11 @@ _VARIABLE = re.compile(  # x, x_1, \theta, f(2)
 )
 _LEAD_END = re.compile(r"\s*(?:[=:]|\b(?:is equal to|equals|is|are|was)\b:?)\s*")
 _MAX_LEAD_CHARS = 80
-_ADVERB = re.compile(r"(?:so|thus|hence|therefore)\b,?\s*", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:so|thus|hence|therefore)\b,?\s*|it(?:['’]s| is) (?=[$\\0-9])|there (?:are|is) (?=[0-9])|(?:a|the) total of "
+    r"|(?:the )?(?:final )?answer (?=[$\\0-9])",
+    re.IGNORECASE,
+)
 _NAMES = {  # of a lead-in, as in `The total cost is`
     *("answer", "result", "total", "sum", "solution", "value", "amount", "cost", "price", "number", "count", "ans"),
     *("area", "volume", "length", "width", "height", "distance", "time", "speed", "profit", "average", "mean"),
@@ -58,11 +62,26 @@ _JOINS = {  # between the words of a noun phrase
     *("of", "the", "per", "a", "an", "his", "her", "its", "their", "this", "each"),
     *("in", "on", "at", "for"),
 }
-_FIRST_JOINS = {"in", "on", "at", "for", "per"}  # those that may stand right after a number, before a noun
-_ADJECTIVES = {"more", "additional", "extra", "remaining", "full", "whole", "new"}  # before a noun, or alone
+_FIRST_JOINS = {
+    "in",
+    "on",
+    "at",
+    "for",
+    "per",
+    "a",
+    "an",
+    "each",
+}  # those that may stand right after a number, before a noun
+_ADJECTIVES = {"more", "additional", "extra", "remaining", "full", "whole", "new", "total"}  # before a noun, or alone
+_COMPARED = {"more", "longer", "older", "taller"}
 _TAILS = {  # after a unit or a noun, or alone: they say whose or when
     *("left", "remaining", "total", "altogether", "overall", "each", "apiece", "combined", "today", "now"),
     *("old", "long", "tall", "wide", "high", "deep", "away", "apart", "worth"),
+    *_COMPARED,
+}
+_SHARES = {  # after a percent sign
+    *("discount", "increase", "decrease", "profit", "interest", "chance", "probability", "likelihood", "markup", "tax"),
+    *("tip", "raise", "growth", "gain", "loss", "humidity"),
 }
 _TAIL_PAIRS = (["in", "total"], ["in", "all"], ["left", "over"])
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
@@ -152,7 +171,7 @@ def _without_lead_in(text: str) -> tuple[str, frozenset[str]]:
     """The text after `The answer is`, `Total:` or `x =`, and the words of the lead-in that are not listed."""
     nouns: frozenset[str] = frozenset()
     for _ in range(2):
-        text = _ADVERB.sub("", text, count=1) if text[:1].isalpha() else text
+        text = _OPENING.sub("", text, count=1) if text[:1].isalpha() else text
         end = _LEAD_END.search(text[:_MAX_LEAD_CHARS])
         if not end:
             break
@@ -214,13 +233,19 @@ def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     """The unit in the text after a number, and its words that are not listed; None where it may change the number."""
     words = [_POSSESSIVE.sub(r"\1", word) for word in _TEXT.sub(r" \1 ", text).split()]
     lower = [word.lower() for word in words]
+    if lower[:1] == ["times"] and lower[1:] and lower[1] in _COMPARED:  # `5 times more`
+        return None
     while lower and (lower[-1] in _TAILS or lower[-2:] in _TAIL_PAIRS):
         del lower[-2 if lower[-2:] in _TAIL_PAIRS else -1 :]
+    if len(lower) > 1 and lower[-1] in _SHARES and canonical_unit(" ".join(words[: len(lower) - 1])) == "%":
+        return "%", frozenset()
     first = sum(1 for _ in takewhile(_ADJECTIVES.__contains__, lower))
     words, lower = words[first : len(lower)], lower[first:]
     unit = canonical_unit(" ".join(words))
     if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
         return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, frozenset())
+    if unit is not None and unit not in _COUNTED_UNITS:  # `$5 kg`
+        return None
     if unit is None and "of" in lower[1:]:  # `square meters of land`
         of = lower.index("of", 1)
         unit = canonical_unit(" ".join(words[:of]))

@@ -25,8 +25,8 @@ triple quadruple quintuple twice thrice once dual doubled tripled halved squared
 power powers exponent exponents exponential factorial logarithm log ln exp sin cos tan sine cosine tangent mod modulo
 pi phi tau euler infinity infinite percent percentage percents base bases binary ternary octal decimal decimals hex
 hexadecimal radix modulus remainder quotient reciprocal inverse negative negatives positive opposite negated
-complement fraction fractions numerator denominator multiple multiples multiplied divided digit digits figures zeros
-zeroes dot comma slash ratio"""
+complement fraction fractions numerator denominator multiple multiples multiplied divided digit digits zeros
+zeroes factor scale scaled dot comma slash ratio"""
 _ORDINALS = """first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth
 fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth fortieth fiftieth sixtieth seventieth
 eightieth ninetieth hundredth thousandth millionth billionth half halve quarter"""
@@ -47,7 +47,7 @@ maximum"""
 _SCALE_WORD = re.compile(  # `zillions`, words for an operation, and scales of other languages
     r".*illi(?:on|ard)|subtract|deduct|divid|multipl|(?:doub|trip|quadrup|quintup)l|halv|halfway|negat"
     r"|(?:add(?:s|ed|ing|ition)?|round(?:ed|ing)|squar(?:e|ed|ing)|cub(?:e|ed|ing)|summed|b\.?c\.?e?)$"
-    r"|(?:any|every|some)(?:thing|one|body)$|mil[hij]|millon|mill?iar|tausend|hundert|dutzend|douzain|docena|dozzin"
+    r"|(?:any|every|some)(?:thing|one|body)$|.*sel(?:f|ves)$|mil[hij]|millon|mill?iar|tausend|hundert|dutzend|douzain|docena|dozzin"
 )
 NEVER_NOUNS = frozenset(
     {*NUMBER_WORDS, *MODIFIERS, *_SCALES, *_MULTIPLIERS.split(), *_FUNCTION_WORDS.split()}
