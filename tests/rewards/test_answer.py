@@ -54,6 +54,9 @@ def verdict(text, gold, grader=numeric):
         ("*$5*", 5),
         ("`1,234`", 1234),
         ("**5 km**.", 5),
+        ("1.000,5", Fraction("1000.5")),
+        ("x = 5", 5),
+        ("１２", 12),
         ("123456789012345678901234567890.5", Fraction("123456789012345678901234567890.5")),
     ],
 )
@@ -71,8 +74,6 @@ MORE_THAN_ONE = [
     "1 000",
     "5\n6",
     "1.2.3",
-    "1.000,5",
-    "x = 5",
     "5 apples 6",
     "5 or 6",
     "5 hundred",
@@ -99,7 +100,7 @@ MORE_THAN_ONE = [
     "**5",
 ]
 BAD_GROUPING = ["1,23", "12,34", "1,2345", ",123", "1,,000", "1_000"]
-NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "１２", "5\x00", "\x005", "5\ud800", "1" * 5000]
+NOT_DIGITS = ["0x10", "nan", "inf", "True", "five", "½", "٣", "5\x00", "\x005", "5\ud800", "1" * 5000]
 
 
 @pytest.mark.parametrize("text", [*SIGNS_ALONE, *MORE_THAN_ONE, *BAD_GROUPING, *NOT_DIGITS])
@@ -112,6 +113,8 @@ def test_not_numbers(text):
     [
         ("<answer>72</answer>", "72"),
         ("<answer> 72.0 </answer>", "72"),
+        ("<answer>72", "72"),
+        ("<answer>72</ans", "72"),
         ("so it is\n#### 72", "72"),
         ("so it is\n####72\nbye", "72"),
         ("thus \\boxed{72}.", "72"),
@@ -151,7 +154,6 @@ def test_right_answers(text, gold):
         ("<answer>0.30000000000000004</answer>", "0.3"),
         ("<answer>100000000000000000001</answer>", "100000000000000000000"),  # the same float
         ("<answer>1,234</answer>", "1"),
-        ("<answer>72", "72"),
         ("72</answer>", "72"),
         ("</answer>72<answer>", "72"),
         ("<ANSWER>72</ANSWER>", "72"),

@@ -85,7 +85,22 @@ def test_ten_digits(text):
         evaluate(text)
 
 
-@pytest.mark.parametrize("expression", ["3+4*5", "5*4+3", "(5*4)+3", "4*5+3", " 3 + 4 * 5 "])
+RIGHT_EXPRESSIONS = [
+    *("3+4*5", "5*4+3", "(5*4)+3", "4*5+3", " 3 + 4 * 5 ", "3+4×5", "3 + 4 × 5", "(5 × 4) + 3", "3+4·5", "3+4⋅5"),
+    *(
+        "3+4*5=23",
+        "3 + 4 × 5 = 23",
+        "(5*4)+3 = 23.",
+        "$3 + 4 \\times 5 = 23$",
+        "3+4\\cdot 5",
+        "**3+4*5**",
+        "`3+4*5=23`",
+    ),
+    *("\\(3+4\\times5\\)", "\\left(5\\times4\\right)+3", "[5*4]+3", "3+5×4 = 23"),
+]
+
+
+@pytest.mark.parametrize("expression", RIGHT_EXPRESSIONS)
 def test_right_expressions(expression):
     assert verdict(expression) == "right"
 
@@ -102,7 +117,27 @@ def test_right_expressions(expression):
         "3+4*5+0",  # one too many
         "3+4*5*1",
         "34-5-6",  # digits glued
-        "3+4*5=23",
+        "3+4*5=24",
+        "3+4*5=",
+        "3+4*5==23",
+        "3+4*5=23=23",
+        "=23",
+        "23=3+4*5",
+        "3+4+5=23",
+        "3+4*5=20+3",
+        "3+4*5=23.5",
+        "3+4*5≈23",
+        "3+4**5",
+        "3+4x5",
+        "3+4 5",
+        "３+４*５",
+        "٣+4*5",
+        "3+4*5²",
+        "3 + 4 × 5 × 1",
+        "3+4\\times5\\times1",
+        "2+4×5+1",
+        "3+4×5 or 23",
+        "3+4×5 = 23 (not 24)",
         "3+4*5 or 23",
         "-3+4*5+6",
         "",
@@ -170,3 +205,11 @@ def test_row_order():
 def test_hostile_texts(text):
     (grade,) = countdown([text], numbers=[(3, 4, 5)], target=[23])
     assert (grade.verdict, grade.reward) == ("wrong", 0.0)
+
+
+def test_signs_of_print():
+    for expression in ("8÷2−1", "8\\div 2 − 1 = 3", "8∕2-1", "8÷2-1=3", "\\frac{8}{2}-1", "\\frac{8}{2} - 1 = 3"):
+        assert verdict(expression, (8, 2, 1), 3) == "right"
+        assert verdict(expression, (8, 2, 1), 4) == "wrong"
+    assert verdict("1−3=−2", (1, 3), -2) == "right"
+    assert verdict("1-3=2", (1, 3), -2) == "wrong"

@@ -146,6 +146,71 @@ def test_the_library_runs_code() -> None:
     assert library(problem("string_insertion"), "oracle_answer") > 0
 
 
+LOGIC = {
+    "variables": ["P", "Q", "R"],
+    "premises": ["(P → Q)", "(Q → R)", "¬¬(P ∨ R)", "Q"],
+    "example_answer": "(P → R)",
+}
+STATED = """(P → Q) | P → Q | ¬¬(P → Q) | ¬P ∨ Q | ((P → Q) ∧ (R ∨ ¬R)) | (P → Q) ∨ (R ∧ ¬R) | (P → Q) ∨ R | R ∨ ¬Q
+(P ∨ R) | ¬(¬P ∧ ¬R) | Q | ¬¬Q | ¬¬¬¬Q | Q ∨ Q | (Q ∧ Q) | (P → Q) ∧ (Q → R) | (Q ∧ (P → Q)) ∧ ((Q → R) ∧ (P ∨ R))
+P ∨ ¬P | (P → P) | (P ↔ P) | Q → (P → Q) | R | ¬¬R | (P ∧ ¬P) | ¬Q | P | (P ∧ Q) | ¬R | Q → P | X | (P → | →
+(Q → Q ∧ R) | ¬(P ∧ ¬Q) ∨ R"""
+CONCLUSIONS = ["(P → R)", "P → R", "(¬P ∨ R)", "(Q ∨ P)", "Q ↔ R", "(Q ∧ R)"]
+
+
+def test_premises_are_no_conclusions() -> None:
+    p = problem("propositional_logic")
+    entry = {"question": "?", "answer": None, "metadata": {**p.meta["gym"]["entry"]["metadata"], **LOGIC}}
+    row = {**p.meta["gym"], "entry": entry}
+    for judge in (reasoning_gym, reasoning_gym_partial):
+        for gold in ("(P → R)", "(P → Q)", "Q"):
+            stated = [text.strip() for line in STATED.splitlines() for text in line.split(" | ")]
+            texts = [f"<answer>{text}</answer>" for text in [*stated, *CONCLUSIONS]]
+            graded = judge(texts, gym=[row] * len(texts), answer=[gold] * len(texts))
+            paid = [text for text, grade in zip(stated, graded, strict=False) if grade.reward]
+            assert not paid
+            assert [grade.verdict for grade in graded[len(stated) :]] == ["right"] * len(CONCLUSIONS)
+
+
+def test_examples_are_conclusions() -> None:
+    problems = itertools.islice(gym.prompts("train", 1, name="propositional_logic"), 40)
+    for p in problems:
+        premises = p.meta["gym"]["entry"]["metadata"]["premises"]
+        texts = [text for premise in premises for text in (premise, f"¬¬{premise}", f"({premise} ∨ {premise})")]
+        assert not any(grade.reward for grade in grades(p, *texts, judge=reasoning_gym_partial)), p.text
+        if p.answer is not None:
+            assert grades(p, str(p.answer))[0].verdict == "right", p.text
+
+
+EMPTY = ["", " \n\t", "\u200b\u2060", "\u3164", "...", "-", "[]", "{}", "()", '""', "[[]]", "?", "''"]
+PAYS_FOR_NOTHING = [
+    "arc_agi",
+    "color_cube_rotation",
+    "countdown",
+    "emoji_mystery",
+    "graph_color",
+    "jugs",
+    "power_function",
+]
+
+
+def nothing_for_empty_answers(names: list[str]) -> None:
+    for name in names:
+        for judge in (reasoning_gym, reasoning_gym_partial):
+            rewards = [grade.reward for grade in grades(problem(name), *EMPTY, judge=judge)]
+            assert rewards == [0.0] * len(EMPTY), (name, rewards)
+
+
+def test_nothing_for_empty_answers() -> None:
+    assert library(problem("color_cube_rotation"), "") > 0  # so it is the guard that refuses it
+    nothing_for_empty_answers(PAYS_FOR_NOTHING)
+
+
+@pytest.mark.slow
+def test_nothing_for_empty_answers_of_any_generator() -> None:
+    nothing_for_empty_answers([name for name in gym.generators() if name != "composite"])
+
+
 def test_partial_credit() -> None:
     p = problem("sudoku")
     almost = ("9" if str(p.answer)[0] != "9" else "1") + str(p.answer)[1:]

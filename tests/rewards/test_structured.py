@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from outdo.rewards.structured import json_schema, label, tool_call
+from outdo.rewards.labels import label
+from outdo.rewards.structured import json_schema, tool_call
 
 
 def calls(text, gold, **columns):
@@ -208,7 +209,6 @@ def test_right_labels(text, gold):
         "<answer>refund</answer><answer>billing</answer>",
         "<answer>refund</answer> #### billing",
         "<answer></answer>billing",
-        "<answer>billing",
         "<think>billing",
         "<think>billing</think>",
         "billing<think>",
@@ -222,7 +222,7 @@ def test_right_labels(text, gold):
         "billin",
         "billings",
     ],
-    ids=range(36),
+    ids=range(35),
 )
 def test_wrong_labels(text):
     assert labelled(text, "billing") == "wrong"

@@ -9,35 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 
+from outdo.rewards.quantity import MAX_ANSWER_CHARS, justified, read, same_kind
+from outdo.rewards.quantity import number as number
+from outdo.rewards.quantity import without_emphasis as without_emphasis
+from outdo.rewards.quantity import without_zeros as without_zeros
+from outdo.rewards.vocabulary import MODIFIERS as MODIFIERS
+from outdo.rewards.vocabulary import NUMBER_WORDS as NUMBER_WORDS
 from outdo.types import Grade
 
 Column = Sequence[object]  # one value for each completion
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_CUT_TAG = re.compile(r"</(?:a(?:n(?:s(?:w(?:er?)?)?)?)?)?$")
 _MARKED = re.compile(r"(\*{2,3})?####([^\n]*)")
-_EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1(\.?)")
 _BRACES = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
 _MARKS = ("####", "<answer>", "\\boxed", "</think>")
 
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?"
-_PLAIN_NUMBER = re.compile(rf"[+-]?{_DIGITS}")
-_NUMBER_WITH_UNIT = re.compile(rf"([+-]?)\s*(?:\\?\$|[€£¥₹]|USD|EUR|GBP)?\s*([+-]?)({_DIGITS})(?=[^0-9,]|$)")
-_TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}")
-_UNIT = re.compile(r"(?:\\?%|\\?\$|[€£¥₹°]|\^?\\circ|\^\{\\circ\}|[A-Za-zµ°][A-Za-zµ°'’/. -]{0,39}[²³]?)")
-MODIFIERS = {  # words after a number that change its value
-    *("hundred", "hundreds", "thousand", "thousands", "million", "millions", "billion", "billions", "trillion"),
-    *("dozen", "dozens", "score", "half", "halves", "third", "thirds", "quarter", "quarters", "fifth", "fifths"),
-    *("tenth", "tenths", "squared", "cubed", "factorial", "plus", "minus", "times", "over", "by", "mod", "modulo"),
-    *("not", "nor", "no", "isn't", "point", "k", "mn", "bn"),
-}
-_SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-NUMBER_WORDS = {
-    **{word: i for i, word in enumerate([*_SMALL.split(), "seventeen", "eighteen", "nineteen"])},
-    **{word: 10 * i for i, word in enumerate(_TENS.split(), 2)},
-}
 _NUMBERED_HEADING = re.compile(  # `Step 1`, `Part 2: the rest of the 40`, `3. The total`; not `Step 1: 40`
     r"(?:(?:step|part|case|stage|phase|section|example|question|problem|method|approach|task)s?\W*"
     r"(?:[0-9]{1,2}|one|two|three)\b|[0-9]{1,2}[.)](?=\s))(?:\W*|\W+[^\W\d_]{2}.*)",
@@ -54,11 +42,6 @@ _ANSWER_WORDS = {  # a line with one of these is an answer, not a title
     *("pi", "infinity", "infinite", "undefined", "unsure"),
     *NUMBER_WORDS,
 }
-_NOT_UNITS = MODIFIERS | {"or", "and", "to", "e", "x"}  # the latter join two numbers
-_DIGIT_RUN = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
-_MORE_DIGITS = re.compile(r"[.,][0-9]")  # after a number: it is not one
-_MAX_ANSWER_CHARS = 200
-_MAX_DIGITS = 4000  # of a number, once zeros at its ends are removed: Python refuses to parse more than 4300
 RIGHT = Grade(1.0, "right")
 
 
@@ -75,11 +58,18 @@ def final_answers(text: str) -> list[str]:
     if rest is None:
         return []
     closed, end, rest = rest.rpartition("</answer>")
-    if not end:
-        return _without_headings(_marked(rest))
-    blocks = _TAGGED.findall(closed + end)  # only up to the last closing tag, which keeps the scan linear
-    answers = [answer for block in blocks for answer in (_marked(block) or [(block.strip(), "<answer>")])]
-    return _without_headings(answers + _marked(_TAGGED.sub("", closed + end) + rest))
+    answers = []
+    if end:
+        blocks = _TAGGED.findall(closed + end)  # only up to the last closing tag, which keeps the scan linear
+        answers = [answer for block in blocks for answer in _of_block(block)]
+        closed = _TAGGED.sub("", closed + end)
+    rest, *unclosed = _CUT_TAG.sub("", rest).split("<answer>") if "<answer>" in rest else [rest]
+    answers += _marked(closed + rest)
+    return _without_headings(answers + [one for block in unclosed if block.strip() for one in _of_block(block)])
+
+
+def _of_block(block: str) -> list[tuple[str, str]]:
+    return _marked(block) or [(block.strip(), "<answer>")]
 
 
 def _marked(text: str) -> list[tuple[str, str]]:
@@ -109,20 +99,14 @@ def _without_headings(marked: list[tuple[str, str]]) -> list[str]:
 
 
 def _is_heading(line: str) -> bool:
-    line = line[: _MAX_ANSWER_CHARS + 1].strip("#* `")
-    return len(line) < _MAX_ANSWER_CHARS and bool(_NUMBERED_HEADING.fullmatch(line) or _NAMED_HEADING.fullmatch(line))
+    line = line[: MAX_ANSWER_CHARS + 1].strip("#* `")
+    return len(line) < MAX_ANSWER_CHARS and bool(_NUMBERED_HEADING.fullmatch(line) or _NAMED_HEADING.fullmatch(line))
 
 
 def _is_title(line: str) -> bool:
-    line = line[: _MAX_ANSWER_CHARS + 1].strip("#* `")
+    line = line[: MAX_ANSWER_CHARS + 1].strip("#* `")
     words = re.split(r"[^a-z]+", line.lower())
     return bool(_TITLE.fullmatch(line)) and line[0] == line[0].upper() and not _ANSWER_WORDS.intersection(words)
-
-
-def without_emphasis(text: str) -> str:
-    """The 5 of Markdown's `**5**`, `*5*` and `` `5` ``."""
-    emphasised = _EMPHASIS.fullmatch(text)
-    return emphasised[2].strip() + emphasised[3] if emphasised else text
 
 
 def boxed(text: str) -> list[str]:
@@ -140,69 +124,60 @@ def boxed(text: str) -> list[str]:
     return contents
 
 
-def number(text: str) -> Fraction | None:
-    """The exact value of a text that is one number, else None; `1,234.50`, `$5`, `+7`, `12.` and `5 km` are."""
-    text = text.strip()
-    if len(text) <= _MAX_ANSWER_CHARS:
-        return _number(text)
-    text = without_zeros(text)
-    return _number.__wrapped__(text) if len(text) <= _MAX_DIGITS else None  # too long to be cached
-
-
-def without_zeros(text: str) -> str:
-    """The text without zeros that do not change its number: those before it, and those that end its decimals."""
-    match = _DIGIT_RUN.search(text)
-    if not match or _MORE_DIGITS.match(text, match.end()):
-        return text
-    whole, point, decimals = match[0].partition(".")
-    decimals = decimals.rstrip("0")
-    whole = whole if "," in whole else whole.lstrip("0") or "0"
-    return text[: match.start()] + whole + (point + decimals if decimals else "") + text[match.end() :]
-
-
-@lru_cache(maxsize=2**16)
-def _number(text: str) -> Fraction | None:
-    text = without_emphasis(text).replace("\u2212", "-")
-    bare = text.removesuffix(".")
-    if _PLAIN_NUMBER.fullmatch(bare) and bare[-1:].isdigit():
-        return Fraction(bare.replace(",", ""))
-    match = _NUMBER_WITH_UNIT.match(text)
-    if not match or not match[3] or (match[1] and match[2]) or not _is_unit(text[match.end() :]):
-        return None
-    return Fraction(match[1] + match[2] + match[3].replace(",", ""))
-
-
-def _is_unit(text: str) -> bool:
-    """Whether the text after a number keeps its value: nothing, a currency, a percent sign, a unit in words."""
-    text = _TEXT_COMMAND.sub(r" \1", text.replace("\\,", " ").replace("\\ ", " ")).strip().removesuffix(".").strip()
-    if not text:
-        return True
-    words = re.split(r"[^a-z']+", text.lower())
-    return bool(_UNIT.fullmatch(text)) and not _NOT_UNITS.intersection(words)
-
-
 def numeric(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
-    """1 where the final answer is exactly the gold number, however formatted; else 0."""
-    return _compared(completions, [str(gold) for gold in answer], messages, number)
+    """1 where the final answer is exactly the gold number, however formatted; else 0.
 
-
-def exact(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
-    """1 where the final answer is the gold text, ignoring outer spaces; else 0."""
-    return _compared(completions, ["" if gold is None else str(gold) for gold in answer], messages, str.strip)
+    A unit, a currency, a counted noun or a lead-in such as `The answer is` may stand beside the number where it is in
+    the lists of `outdo.rewards.units` and `outdo.rewards.quantity`, and a noun where the question has it. Any other
+    text beside it, another unit than the gold's, or a percent sign that the question does not mention is wrong.
+    """
+    return _numbers(completions, [str(gold) for gold in answer], messages)
 
 
 def gsm8k(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
     """Like `numeric`; the gold may be a worked solution that ends in `#### N`."""
-    return _compared(completions, [str(gold).rpartition("####")[2] for gold in answer], messages, number)
+    return _numbers(completions, [str(gold).rpartition("####")[2] for gold in answer], messages)
 
 
-def _compared(completions: list[str], golds: list[str], messages: Column, read: Callable[[str], object]) -> list[Grade]:
+def exact(completions: list[str], answer: Column, messages: Column = (), **columns: object) -> list[Grade]:
+    """1 where the final answer is the gold text, ignoring outer spaces; else 0."""
+    golds = ["" if gold is None else str(gold).strip() for gold in answer]
+    rows = zip(without_echoes(completions, messages), golds, strict=True)
+    return [_compare(text, gold, gold if len(gold) <= MAX_ANSWER_CHARS else "", str.strip) for text, gold in rows]
+
+
+def _numbers(completions: list[str], golds: list[str], messages: Column) -> list[Grade]:
     texts = without_echoes(completions, messages)
-    return [_compare(text, gold, read) for text, gold in zip(texts, golds, strict=True)]
+    prompts = messages or [()] * len(texts)
+    return [_grade_number(*row) for row in zip(texts, golds, prompts, strict=True)]
 
 
-def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
-    expected = _gold(gold, read)
+def _grade_number(text: str, gold: str, messages: object) -> Grade:
+    expected = read(gold)
+
+    def value(answer: str) -> Fraction | None:
+        reading = read(answer)
+        if reading is None or expected is None or not (reading.unit or reading.nouns):
+            return reading and reading.value
+        if not same_kind(reading.unit, expected.unit):
+            return None
+        asks = reading.nouns or "%" in reading.unit
+        return reading.value if not asks or justified(reading, expected, question_of(messages)) else None
+
+    return _compare(text, gold, expected and expected.value, value)
+
+
+def question_of(messages: object) -> str:
+    """What the user asked, in all turns."""
+    return "\n".join(message["content"] for message in _with_text(messages) if message.get("role", "user") == "user")
+
+
+def _with_text(messages: object) -> list[Mapping[str, str]]:
+    held = messages if isinstance(messages, (list, tuple)) else ()
+    return [message for message in held if isinstance(message, Mapping) and isinstance(message.get("content"), str)]
+
+
+def _compare(text: str, gold: str, expected: object, read: Callable[[str], object]) -> Grade:
     if expected is None or expected == "":
         return Grade(None, "broken", reason=f"invalid gold answer {gold[:40]!r}")
     answers = final_answers(text)
@@ -218,11 +193,6 @@ def _compare(text: str, gold: str, read: Callable[[str], object]) -> Grade:
     return Grade(0.0, "wrong", reason=f"answered {answers[-1][:40]!r}, not {gold.strip()[:40]!r}")
 
 
-@lru_cache(maxsize=4096)
-def _gold(gold: str, read: Callable[[str], object]) -> object:
-    return read(gold) if read is number or len(gold.strip()) <= _MAX_ANSWER_CHARS else None
-
-
 def without_echoes(completions: list[str], messages: Column) -> list[str]:
     """The texts without verbatim echoes of their prompts that hold the marks of an answer.
 
@@ -235,9 +205,7 @@ def without_echoes(completions: list[str], messages: Column) -> list[str]:
 
 
 def _without_echo(text: str, messages: object) -> str:
-    if not isinstance(messages, (list, tuple)):
-        return text
-    contents = [m["content"] for m in messages if isinstance(m, Mapping) and isinstance(m.get("content"), str)]
+    contents = [message["content"] for message in _with_text(messages)]
     contents = [text for text in contents if any(mark in text for mark in _MARKS)]
     pieces = {piece.strip() for text in contents for piece in (text, *text.split("\n\n"), *text.split("\n"))}
     for piece in sorted(pieces, key=len, reverse=True):

@@ -10,7 +10,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from unicodedata import category
 
+from outdo.rewards.vocabulary import NUMBER_WORDS
 from outdo.types import Verdict
 
 MIN_VALUE_CORRECT, MAX_VALUE_CORRECT = 0.5, 1.0  # `cosine`: a right answer at the limit, and of length 0
@@ -23,30 +25,80 @@ _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _STEP = re.compile(
     r"^[ \t]*(?:([0-9]{1,3}\.)(?![0-9])|[-*](?=[ \t]))|\b(Step [0-9]{1,3}:|First,|Second,|Next,|Finally,)", re.MULTILINE
 )
-_NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
+_MAX_BLANK = 1000  # characters beside a tag: content after more does not count
+_BLANKS = "\u115f\u1160\u2800\u3164\uffa0\ufffd"  # letters and symbols that show nothing
+_CONTENT = re.compile(rf"[^\W_{_BLANKS}]")
+_ANSWER = re.compile(r"\s*<answer>")
+_SIGNS = ("Sm", "So", "Sc")  # categories of Unicode
+_NOT_ALPHANUMERIC = re.compile(rf"[\W_{_BLANKS}]+")
+_WORD = re.compile(rf"[^\W\d_{_BLANKS}]+")
+_CALCULATION = re.compile(r"[0-9)] *[-+*/×÷^−] *[0-9(][^=]*= *[-−(]?[0-9]")
+_EMPTY_WORDS = {  # a step of these alone says nothing
+    *("step", "steps", "first", "firstly", "second", "secondly", "third", "thirdly", "fourth", "fifth", "next", "then"),
+    *("finally", "lastly", "last", "item", "point", "part", "bullet", "number", "nothing", "none", "nil", "null", "na"),
+    *(
+        "empty",
+        "blank",
+        "todo",
+        "tbd",
+        "placeholder",
+        "etc",
+        "here",
+        "there",
+        "the",
+        "an",
+        "and",
+        "or",
+        "is",
+        "it",
+        "so",
+    ),
+    *("of", "to", "this", "that", "ok", "okay", "yes", "no", "not", "hmm", "um", "uh", "thing", "stuff", "something"),
+    *NUMBER_WORDS,
+}
 _MAX_STEP_TEXT = 100_000  # characters: later steps do not count
 _STEP_PREFIX = 200  # characters: steps that share them are one
 _MIN_STEP_CHARS = 3  # letters or digits
 
 
 def format(completions: list[str], **columns: object) -> list[float]:
-    """1 for `<think>…</think><answer>…</answer>`, each tag once, with nothing before, between or after; else 0."""
+    """1 for `<think>…</think><answer>…</answer>`, each tag once, with nothing before, between or after; else 0.
+
+    Both parts must have content: a letter, a digit or a symbol, not only punctuation and invisible characters.
+    """
     return [float(_well_formed(text)) for text in completions]
 
 
 def _well_formed(text: str) -> bool:
     # Each tag once, the first and last at the ends and the middle two adjacent: this fixes their order.
     text = text.strip()
-    rest = text.partition("</think>")[2].lstrip()
-    in_place = text.startswith("<think>") and text.endswith("</answer>") and rest.startswith("<answer>")
-    return in_place and all(text.count(tag) == 1 for tag in _TAGS)
+    if not (text.startswith("<think>") and text.endswith("</answer>")):
+        return False
+    close = text.find("</think>")
+    opened = _ANSWER.match(text, close + len("</think>"))
+    if not opened or close < 0 or not (text.count("<think>") == text.count("</think>") == 1):
+        return False
+    if not (text.count("<answer>") == text.count("</answer>") == 1):
+        return False
+    thought, answer = (len("<think>"), close), (opened.end(), len(text) - len("</answer>"))
+    filled = _CONTENT.search(text, *thought) and _CONTENT.search(text, *answer)
+    return bool(filled) or (_has_content(text, *thought) and _has_content(text, *answer))
+
+
+def _has_content(text: str, start: int, end: int) -> bool:
+    """Whether a text has a letter, a digit or a sign such as ∞: not only spaces, punctuation, invisible characters."""
+    if _CONTENT.search(text, start, end):
+        return True
+    signs = text[start : min(end, start + _MAX_BLANK)]
+    return not signs.isascii() and any(category(c) in _SIGNS and c not in _BLANKS for c in signs if c > "~")
 
 
 def tag_count(completions: list[str], **columns: object) -> list[float]:
     """0.25 for each of `<think>`, `</think>`, `<answer>` and `</answer>` that occurs once and in its place.
 
     In its place means: in this order relative to every other tag that occurs once (of two swapped tags neither
-    scores), and for `</answer>`, with only white space after it. Text before, between and inside is ignored.
+    scores), and for `</answer>`, with only white space after it. A tag must have content inside: an opening one before
+    the next tag, a closing one after the previous. Text before and between is ignored.
     """
     return [_tag_count(text) for text in completions]
 
@@ -61,15 +113,37 @@ def _tag_count(text: str) -> float:
     ]
     if "</answer>" in scored and text[positions["</answer>"] + len("</answer>") :].strip():
         scored.remove("</answer>")
-    return 0.25 * len(scored)
+    if len(scored) == len(_TAGS):  # two pairs
+        (_, think), (_, close), (_, answer), (_, end) = ordered
+        thought = _has_content(text, think + len("<think>"), close)
+        return 0.5 * (thought + _has_content(text, answer + len("<answer>"), end))
+    return 0.25 * sum(_is_filled(text, tag, positions[tag]) for tag in scored)
+
+
+def _is_filled(text: str, tag: str, at: int) -> bool:
+    """Whether a tag has content inside: up to the next tag, or from the previous one."""
+    if tag.startswith("</"):
+        tail = text[max(0, at - 4) : at]
+        if ">" not in tail and _CONTENT.search(tail):  # not a letter of another tag
+            return True
+        first = max(0, at - _MAX_BLANK)
+        before = [(text.rfind(other, first, at), other) for other in _TAGS]
+        return _has_content(text, max([start + len(other) for start, other in before if start >= 0], default=first), at)
+    start = at + len(tag)
+    if _CONTENT.match(text, start):
+        return True
+    last = min(len(text), start + _MAX_BLANK)
+    after = [text.find(other, start, last) for other in _TAGS]
+    return _has_content(text, start, min([end for end in after if end >= 0], default=last))
 
 
 def reasoning_steps(completions: list[str], **columns: object) -> list[float]:
     """A third for each step of the reasoning, up to 1.
 
     A step is a marker (`Step 1:`, a line's `1.`, `- ` or `* `, or `First,` `Second,` `Next,` `Finally,`) and the text
-    up to the next marker: at least three letters or digits, different from every earlier step. A numbered or worded
-    marker counts once. Only the thinking part counts where there is one.
+    up to the next marker: at least three letters or digits with a word or a calculation, different from every earlier
+    step. Numbers, other markers (`step two`, `then`), `nothing` and `aaa` are no words. A numbered or worded marker
+    counts once. Only the thinking part counts where there is one.
     """
     return [min(1.0, _num_steps(_thinking(text)[:_MAX_STEP_TEXT]) / STEPS) for text in completions]
 
@@ -89,15 +163,24 @@ def _num_steps(text: str) -> int:
     marker, start = "", -1
     for match in [*_STEP.finditer(text), None]:
         if start >= 0 and marker not in markers:
-            content = text[start : match.start() if match else len(text)].strip()[:_STEP_PREFIX]
-            content = _NOT_ALPHANUMERIC.sub("", content).casefold()
-            if len(content) >= _MIN_STEP_CHARS and content not in contents:
+            step = text[start : match.start() if match else len(text)].strip()[:_STEP_PREFIX].casefold()
+            for tag in _TAGS if "<" in step else ():
+                step = step.replace(tag, " ")
+            content = _NOT_ALPHANUMERIC.sub("", step)
+            if len(content) >= _MIN_STEP_CHARS and content not in contents and _says_something(step):
                 contents.add(content)
                 markers |= {marker} - {""}
         if match is None or len(contents) >= STEPS:
             break
         marker, start = match[1] or match[2] or "", match.end()
     return len(contents)
+
+
+def _says_something(step: str) -> bool:
+    for match in _WORD.finditer(step):
+        if match[0] not in _EMPTY_WORDS and len(set(match[0])) > 1:
+            return True
+    return bool(_CALCULATION.search(step))
 
 
 def overlong(

@@ -10,14 +10,23 @@ from fractions import Fraction
 from outdo.rewards.answer import RIGHT, final_answers
 from outdo.types import Grade
 
-_TOKEN = re.compile(r"\s*(\d{1,9}|[-+*/()])")
-_MAX_DEPTH = 50
+_TOKEN = re.compile(r"\s*([0-9]{1,9}|[-+*/()])")
+_SIGNS = str.maketrans({"×": "*", "⋅": "*", "·": "*", "∙": "*", "÷": "/", "∕": "/", "−": "-", "[": "(", "]": ")"})
+_COMMANDS = {"\\times": "*", "\\cdot": "*", "\\div": "/", "\\left(": "(", "\\right)": ")"}
+_WRAPS = [("**", "**"), ("`", "`"), ("\\(", "\\)"), ("$", "$")]  # around an expression
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_SPELLING = re.compile(r"[^-+*/() 0-9]|\*\*")  # anything but a plain expression
+_RESULT = re.compile(r"\s*-?[0-9]{1,9}\s*\.?\s*")
+_MAX_CHARS, _MAX_DEPTH = 500, 50
 
 
 def countdown(
     completions: list[str], numbers: list[Sequence[int]], target: list[int], **columns: object
 ) -> list[Grade]:
-    """1 for an expression that uses exactly the given numbers and equals the target; else 0."""
+    """1 for an expression that uses exactly the given numbers and equals the target; else 0.
+
+    `×`, `÷` and `−` are signs, too, and the value may follow an equals sign.
+    """
     return [_judge(*row) for row in zip(completions, numbers, target, strict=True)]
 
 
@@ -28,7 +37,7 @@ def _judge(text: str, given: Sequence[int], target: int) -> Grade:
     if len(answers) != 1:
         return Grade(0.0, "wrong", reason=f"{len(answers)} final answers, not one")
     try:
-        value, used = evaluate(answers.pop())
+        value, used = _solution(answers.pop())
     except ValueError as error:
         return Grade(0.0, "wrong", reason=str(error))
     if Counter(used) != Counter(given):
@@ -38,10 +47,33 @@ def _judge(text: str, given: Sequence[int], target: int) -> Grade:
     return RIGHT
 
 
+def _solution(text: str) -> tuple[Fraction, list[int]]:
+    """The value and the numbers of an expression in any of its spellings. Raises ValueError.
+
+    Signs may be those of print or LaTeX (`×`, `÷`, `\\times`), and the value may follow: `3+4*5=23`.
+    """
+    if len(text) > _MAX_CHARS:
+        raise ValueError(f"the expression has over {_MAX_CHARS} characters")
+    if not _SPELLING.search(text):
+        return evaluate(text)
+    text = text.strip().translate(_SIGNS)
+    for opening, closing in _WRAPS:
+        if text.startswith(opening) and text.endswith(closing):
+            text = text[len(opening) : -len(closing)]
+    for command, sign in _COMMANDS.items():
+        text = text.replace(command, sign)
+    text = _FRACTION.sub(r"((\1)/(\2))", text)
+    expression, equals, result = text.partition("=")
+    value, used = evaluate(expression)
+    if equals and not (_RESULT.fullmatch(result) and value == int(result.strip().removesuffix("."))):
+        raise ValueError(f"the expression equals {value}, not {result.strip()[:20]!r}")
+    return value, used
+
+
 def evaluate(text: str) -> tuple[Fraction, list[int]]:
     """The value of an expression of integers with + - * / and brackets, and the numbers in it."""
-    if len(text) > 500:
-        raise ValueError("the expression has over 500 characters")
+    if len(text) > _MAX_CHARS:
+        raise ValueError(f"the expression has over {_MAX_CHARS} characters")
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
         tokens.append(match[1])

@@ -10,9 +10,11 @@ Self-contained: the source of this file is sent into the sandbox, where the rest
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -100,10 +102,32 @@ def _roles(answer: str, gold: str, entry: Entry) -> bool:
 
 
 def _conclusion(answer: str, gold: str, entry: Entry) -> bool:
-    """The scorer accepts a premise as a conclusion, or a premise joined to anything by `or`."""
-    conclusion = re.sub(r"[\s()]", "", answer)
-    premises = [re.sub(r"[\s()]", "", premise) for premise in entry["metadata"]["premises"]]
-    return not any(len(premise) > 2 and premise in conclusion for premise in premises)
+    """The scorer accepts what the premises say already, and a variable as `¬¬P`. Neither is a conclusion.
+
+    Compared by truth tables, as bits: a formula restates a premise where it is equivalent to it, or where a part of it
+    is and the premise is more than a literal.
+    """
+    from reasoning_gym.logic.propositional_logic import Expression
+
+    names = entry["metadata"]["variables"]
+    rows = [dict(zip(names, row, strict=True)) for row in itertools.product((False, True), repeat=len(names))]
+
+    def table(formula: Any) -> int:
+        return sum(1 << i for i, row in enumerate(rows) if formula.evaluate(row))
+
+    def parts(formula: Any) -> Iterator[Any]:
+        yield formula
+        for part in (formula.left, formula.right):
+            if isinstance(part, Expression):
+                yield from parts(part)
+
+    conclusion = Expression.from_string(answer)
+    premises = [Expression.from_string(premise) for premise in entry["metadata"]["premises"]]
+    meaning, stated = table(conclusion), {table(premise) for premise in premises}
+    variables = {table(Expression(None, name)) for name in names}
+    literals = variables | {~variable & (1 << len(rows)) - 1 for variable in variables}
+    restated = meaning in stated or any(table(part) in stated - literals for part in parts(conclusion))
+    return not restated and (meaning not in variables or answer == gold)
 
 
 def _sorted(answer: str, gold: str, entry: Entry) -> bool:
@@ -148,6 +172,12 @@ CHECKS: dict[str, Any] = {
     "word_sorting": lambda answer, gold, entry: re.split(r"\s*,\s*", answer) == entry["metadata"]["sorted_words"],
 }
 
+STRICT = {"propositional_logic"}  # the check decides about the gold, too, and there is no partial credit
+_EMPTY = ("", " ", "?", "-", "[]", "{}", '""')
+_VISIBLE = re.compile(
+    r"[^\W_\u115f\u1160\u3164\uffa0]|[\u2190-\u2bff\U0001f000-\U0001faff]"
+)  # letters, digits, symbols
+
 _generators: dict[str, Any] = {}  # by name and options: some take long to create
 
 
@@ -160,9 +190,11 @@ def referee(name: str, options: Entry, entry: Entry, gold: str | None, answer: s
         _generators[key] = create_dataset(name, size=1, seed=0, **options)
     if answer is None:
         return [0.0, ""]
-    if gold is not None and answer.strip() == gold.strip():
+    if gold is not None and answer.strip() == gold.strip() and name not in STRICT:
         return [1.0, ""]
-    return _scored(_generators[key], name, entry, gold or "", answer.strip())
+    if not _VISIBLE.search(answer) and not re.search(r"[^\w\s]", gold or ""):
+        return [0.0, "the answer is empty"]
+    return _scored(_generators[key], name, entry, (gold or "").strip(), answer.strip())
 
 
 def _scored(dataset: Any, name: str, entry: Entry, gold: str, answer: str) -> list[Any]:
@@ -176,13 +208,26 @@ def _scored(dataset: Any, name: str, entry: Entry, gold: str, answer: str) -> li
         return [0.0, "not in the required form"]
     try:
         score = float(dataset.score_answer(answer, entry))
-        if not math.isfinite(score) or score < 1:
-            return [max(0.0, score) if math.isfinite(score) else 0.0, "not fully right"]
-        if name in CHECKS and not CHECKS[name](answer, gold, entry):
+        full = score >= 1 or (name in STRICT and answer == gold)
+        if full and name in CHECKS and not CHECKS[name](answer, gold, entry):
             return [0.0, "not the answer, although the scorer accepts it"]
     except Exception as error:
         return [0.0, f"cannot parse the answer ({type(error).__name__})"]
-    return [1.0, ""]
+    return [1.0, ""] if full else [_partial(dataset, name, entry, answer, score), "not fully right"]
+
+
+def _partial(dataset: Any, name: str, entry: Entry, answer: str, score: float) -> float:
+    """A partial score, or 0 where the scorer gives as much to an answer without content."""
+    if not math.isfinite(score) or score <= 0 or name in STRICT or not _VISIBLE.search(answer):
+        return 0.0
+    return score if score > max(_score(dataset, entry, empty) for empty in _EMPTY) else 0.0
+
+
+def _score(dataset: Any, entry: Entry, answer: str) -> float:
+    try:
+        return float(dataset.score_answer(answer, entry))
+    except Exception:
+        return 0.0
 
 
 def _is_formula(text: str, gold: str) -> bool:

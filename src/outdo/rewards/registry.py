@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outdo.rewards import answer, code, form, games, gym, judge, maths, probes, structured
+from outdo.rewards import answer, code, form, games, gym, judge, labels, maths, probes, structured
 from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
 
@@ -49,16 +49,19 @@ _LABEL = {"prompt": "Where does this go?", "answer": "billing", "labels": ["bill
 _HELLO = {"prompt": "Say hello.", "gold": probes.tagged("hello")}
 
 # What graders reject, where it does not fit in the table.
-_NUMBERS = "answers in the thinking part or in an echo of the prompt, two different answers, `3/4` for 3, `7 2` for 7"
+_NUMBERS = (
+    "answers in the thinking part or in an echo of the prompt, two different answers, `3/4` for 3, `7 2` for 7; "
+    "any text beside the number that is not a listed unit, currency, noun or lead-in: `42 lakh`, `42 or so`"
+)
 _TEXTS = "anything but the exact text; answers in the thinking part, two different answers"
 _MATHS = "several answers that disagree, lists and `or`, chains such as 5=6, unevaluated sums, other bases; hangs"
-_PLANS = "other numbers, numbers used twice or not at all, anything but + - * / and brackets"
+_PLANS = "other numbers, numbers used twice or not at all, anything but + - * / and brackets, a wrong `= value`"
 _CODE = "early exits, objects that equal everything, forged replies, hangs, excessive output; runs only in the sandbox"
 _JSON = "text around the value, a second value, duplicate keys, NaN, schemas with external references"
 _CALLS = "extra, missing or repeated calls, arguments of another type, calls in the thinking part"
-_LABELS = "lists of labels, hedging, look-alike letters, labels in the thinking part"
+_LABELS = "lists of labels, hedging, another option's text, look-alike letters, labels in the thinking part"
 _JUDGED = "replies that are not exactly the requested JSON; instructions to the judge are fenced off as data"
-_GYM = "code, before any scorer sees it"
+_GYM = "code, before any scorer sees it; empty answers; premises restated as conclusions"
 
 _TESTS = ("cases or test", "entry_point")
 
@@ -77,13 +80,15 @@ GRADERS: dict[str, Grader] = {
     "code_fraction": Grader(code.code_fraction, _TESTS, "as code", probes.solution, probes.no_code, _DOUBLE),
     "json_schema": Grader(structured.json_schema, ("schema",), _JSON, exploits=probes.no_json, example=_ANN),
     "tool_call": Grader(structured.tool_call, ("answer",), _CALLS, probes.call, probes.no_calls, _CALL),
-    "label": Grader(structured.label, ("answer", "[labels]"), _LABELS, probes.gold, probes.no_labels, _LABEL),
+    "label": Grader(labels.label, ("answer", "[labels]"), _LABELS, probes.gold, probes.no_labels, _LABEL),
     "reasoning_gym": Grader(gym.reasoning_gym, ("gym",), f"partly right answers; {_GYM}", probes.gold),
     "reasoning_gym_partial": Grader(gym.reasoning_gym_partial, ("gym",), _GYM, probes.gold),
     "llm_judge": Grader(judge.llm_judge, ("[answer]",), _JUDGED),
-    "format": _form(form.format, (), "repeated or misplaced tags, text around them"),
-    "tag_count": _form(form.tag_count, (), "repeated or misplaced tags, text at the end"),
-    "reasoning_steps": _form(form.reasoning_steps, (), "markers without a step, repeated steps"),
+    "format": _form(form.format, (), "repeated or misplaced tags, text around them, nothing inside"),
+    "tag_count": _form(form.tag_count, (), "repeated or misplaced tags, text at the end, nothing inside"),
+    "reasoning_steps": _form(
+        form.reasoning_steps, (), "markers without a step, steps that say nothing, repeated steps"
+    ),
     "length": _form(form.length, ("tokens",), "a bonus for short wrong answers"),
     "cosine": _form(form.cosine, ("tokens",), "full reward for a truncated answer"),
     "overlong": _form(form.overlong, ("tokens",), ""),

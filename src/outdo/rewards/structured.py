@@ -1,4 +1,4 @@
-"""Grades JSON that matches a schema, tool calls, and labels. An answer whose thinking part is not closed is none."""
+"""Grades JSON that matches a schema, and tool calls. An answer whose thinking part is not closed is none."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from collections import Counter
 from typing import Any
 
-from outdo.rewards.answer import RIGHT, Column, after_thinking, final_answers
+from outdo.rewards.answer import RIGHT, after_thinking
 from outdo.rewards.schema import BadSchema, canonical, read_json, violation
 from outdo.types import Grade
-
-_MAX_LABEL_CHARS = 200
-_QUOTES = ('""', "''", "``", "“”", "‘’", "«»")
 
 
 def json_schema(completions: list[str], schema: list[object], **columns: object) -> list[Grade]:
@@ -37,17 +34,6 @@ def tool_call(
     """
     parsed = output_tools if output_tools is not None else [None] * len(completions)
     return [_grade_calls(*row) for row in zip(completions, answer, parsed, strict=True)]
-
-
-def label(completions: list[str], answer: Column, labels: Column | None = None, **columns: object) -> list[Grade]:
-    """1 where the final answer is the gold label and nothing else; else 0.
-
-    The final answer is in `<answer>` tags, after `####` or in `\\boxed{}`, or else it is the full text. Case, one pair
-    of quotes and one final full stop are ignored; look-alike letters of other alphabets are not. `labels` lists the
-    labels that a row allows: a gold that is not among them, or two that are equal, is broken.
-    """
-    allowed = labels if labels is not None else [None] * len(completions)
-    return [_grade_label(*row) for row in zip(completions, answer, allowed, strict=True)]
 
 
 def _wrong(reason: object) -> Grade:
@@ -158,38 +144,3 @@ def _call(value: object) -> str:
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call must be an object with a name and an object of arguments")
     return canonical({"name": name, "arguments": arguments})
-
-
-def _grade_label(text: str, gold: object, allowed: object) -> Grade:
-    expected = _normal_label(gold)
-    if expected is None:
-        return _broken(f"invalid gold label {str(gold)[:40]!r}")
-    labels = None
-    if allowed is not None:
-        if not isinstance(allowed, (list, tuple)):
-            return _broken(f"labels must be a list, not a {type(allowed).__name__}")
-        labels = {_normal_label(one) for one in allowed}
-        if expected not in labels or None in labels or len(labels) < len({str(one) for one in allowed}):
-            return _broken("labels lacks the gold label, or has two equal labels")
-    try:
-        answers = final_answers(text) or [_visible(text)]
-    except ValueError as error:
-        return _wrong(error)
-    answered = {_normal_label(answer) for answer in set(answers)}
-    if answered == {expected}:
-        return RIGHT
-    if len(answered) > 1:
-        return _wrong(f"{len(answers)} final answers that disagree")
-    unknown = labels is not None and not answered <= labels
-    return _wrong(f"answered {answers[-1][:40]!r}, " + ("not one of the labels" if unknown else f"not {gold!r}"))
-
-
-def _normal_label(value: object) -> tuple[bool, str] | None:
-    """A label without case, quotes and full stop, and whether it was ASCII: casefold maps some look-alikes to ASCII."""
-    text = "" if value is None else str(value).strip()
-    if len(text) > _MAX_LABEL_CHARS:
-        return None
-    text = text.removesuffix(".").strip()
-    if len(text) > 1 and text[0] + text[-1] in _QUOTES:
-        text = text[1:-1].strip().removesuffix(".").strip()
-    return (text.isascii(), text.casefold()) if text else None

@@ -114,7 +114,23 @@ def make(name: str, options: Mapping[str, Any], seed: int) -> str:
     if name == "composite":
         name = entry["metadata"]["source_dataset"]
         options = next(part["config"] for part in options["datasets"] if part["name"] == name)
+    if name in EXAMPLE_CHECKS and not EXAMPLE_CHECKS[name](entry["metadata"]):
+        entry["metadata"][EXAMPLES[name]] = None
     return inside.encode({"name": name, "options": _plain(options), "entry": entry})
+
+
+def _is_conclusion(metadata: Mapping[str, Any]) -> bool:
+    """Whether the example of propositional_logic follows from the premises, and is not one of them again."""
+    from reasoning_gym.logic.propositional_logic import Expression, PropositionalLogicConfig, PropositionalLogicDataset
+
+    follows = PropositionalLogicDataset(PropositionalLogicConfig(seed=0))._is_valid_conclusion
+    premises = [Expression.from_string(premise) for premise in metadata["premises"]]
+    example = Expression.from_string(metadata["example_answer"])
+    restated = any(follows([example], premise) and follows([premise], example) for premise in premises)
+    return bool(follows(premises, example)) and not restated
+
+
+EXAMPLE_CHECKS = {"propositional_logic": _is_conclusion}  # whether an example is an answer: some are not
 
 
 @cache
