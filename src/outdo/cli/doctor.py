@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
+from outdo.untrusted.terminal import PrintableConsole
 
 STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
@@ -44,11 +44,11 @@ def doctor(
         raise RecipeError("outdo doctor takes a run's folder or a file of metrics, or --system alone")
     if not treat and (steps or into):
         raise RecipeError("--steps and --out need --treat")
-    out = Console(highlight=False)
+    out = PrintableConsole()
     if target is None:
         return _system(out, as_json)
     if treat:
-        raise Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
+        raise Exit(0 if _treated(target, PrintableConsole(stderr=as_json), as_json, steps, into) else 1)
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
@@ -71,7 +71,7 @@ def doctor(
     show(findings, out)
 
 
-def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
+def _treated(run: Path, out: PrintableConsole, as_json: bool, steps: int | None, into: Path | None) -> bool:
     """Whether the expected signal responded."""
     from outdo.cli.train import exit_on_signal
     from outdo.runs.find import find_run
@@ -91,7 +91,7 @@ def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Pa
     return done.answered
 
 
-def _system(out: Console, as_json: bool) -> None:
+def _system(out: PrintableConsole, as_json: bool) -> None:
     from outdo.doctor.system import check_system
 
     checks = check_system()
@@ -99,7 +99,7 @@ def _system(out: Console, as_json: bool) -> None:
         print(json.dumps([check.row() for check in checks], indent=2))
         return
     for check in checks:
-        out.print(f"[{STYLES[check.status]}]{check.status:<8}[/]{check.name:<14}", end="")
+        out.print(f"[{STYLES[check.status]}]{check.status:<8}[/]{check.name:<14}", end="", markup=True)
         out.print(check.detail, markup=False, soft_wrap=True)
         if check.fix:
             out.print(f"{'':<22}{check.fix}", markup=False, soft_wrap=True)

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
 from outdo.errors import RecipeError, RunError
 from outdo.runs.outputs import refuse_file
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.evals.from_recipe import EvalPlan
@@ -234,7 +234,7 @@ def _show(results: Sequence[EvalResult], retained: Sequence[Retention], sampling
     from outdo.evals.report import by_split, differences, narrow_table, retention_table, short_names, table
     from outdo.training.console import print_whole, width_of
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     names = short_names(list(dict.fromkeys(r.model for r in results)))
     for group in by_split(results):
         title = f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {sampling}"

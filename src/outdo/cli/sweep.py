@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from outdo.cli.app import OptionalCount, app
@@ -22,6 +21,7 @@ from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.parallel.ranks import refuse_several_processes
 from outdo.runs.outputs import refuse_folder
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
@@ -57,7 +57,7 @@ def sweep(
 
     refuse_several_processes()
     path, pairs = split_words(as_words(command, words, config))
-    console = Console(highlight=False, stderr=as_json)
+    console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)
     if report:
         refuse_folder(report, "--report")
@@ -116,7 +116,7 @@ def _refuse_unknown(sweep: Sweep, only: list[str]) -> None:
             raise RecipeError(f"cell {cell.name}: {error}") from None
 
 
-def _show(drive: Drive, console: Console) -> None:
+def _show(drive: Drive, console: PrintableConsole) -> None:
     from outdo.sweeps.grid import SWEEP_FILE
     from outdo.sweeps.report import heat_map, notes, table
 
@@ -202,7 +202,7 @@ def compare(
             json.dumps(compared.as_json(sides) | {"answers": answer_changes.as_json(changes, answers or 0)}, indent=2)
         )
         return
-    console = Console(highlight=False)
+    console = PrintableConsole()
     for part in compared.tables(sides, console.width) if len(sides) > 1 else ():
         console.print(part)
     for line in describe_sides(sides):

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Context, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.training.context import Kind, Result, RunContext
@@ -50,7 +50,7 @@ def train(
     """
     if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
-    out = Console(highlight=False)
+    out = PrintableConsole()
     context = make_context(as_words(command, words, config), None, resume, force, out)
     if dry_run:
         from outdo.training.dry_run import describe_run, preflight
@@ -93,7 +93,7 @@ def sft(
     from outdo.training.console import print_whole, summary
     from outdo.training.launch import launch
 
-    out = Console(highlight=False)
+    out = PrintableConsole()
     context = make_context(as_words(command, words, config), "sft", resume, force, out)
     with exit_on_signal():
         result = launch(context)
@@ -109,7 +109,7 @@ def sft(
 
 
 def make_context(
-    words: list[str] | None, kind: Kind | None, resume: str | None, force: bool, out: Console
+    words: list[str] | None, kind: Kind | None, resume: str | None, force: bool, out: PrintableConsole
 ) -> RunContext:
     """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
     from outdo.recipe.parse import parse_overrides
@@ -128,7 +128,7 @@ def make_context(
     return context.make_context(path, kind=kind, **given, overrides=keys)
 
 
-def _report(result: Result, out: Console) -> None:
+def _report(result: Result, out: PrintableConsole) -> None:
     """The result, where it is, and what to do next."""
     from outdo.cli.eval_command import eval_commands
     from outdo.report.cost import describe_cost, read_cost
@@ -160,13 +160,13 @@ def _report(result: Result, out: Console) -> None:
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
-def _print_load(result: Result, out: Console) -> None:
+def _print_load(result: Result, out: PrintableConsole) -> None:
     """How transformers loads it: by the run's folder, which has links to the model's files."""
     folder = result.folder if (result.folder / "config.json").exists() else result.model
     out.print(f'load      AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True)
 
 
-def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
+def _dashboard(wanted: bool, folder: Path | str | None, out: PrintableConsole) -> AbstractContextManager[None]:
     """A server beside the run that shows the runs it is among."""
     if not wanted:
         return nullcontext()

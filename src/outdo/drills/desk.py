@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from outdo import api
 from outdo.drills.drill import Keys, Say
 from outdo.errors import RunError
@@ -24,6 +22,7 @@ from outdo.training.console import PlainLines, signal_line
 from outdo.training.run import TrainingRun
 from outdo.training.treat import treat
 from outdo.types import Group, Reporter
+from outdo.untrusted.terminal import PrintableConsole
 
 # Two digits, and a few problems of three: enough to know their form, too few to be right.
 WARM_UP: Keys = {
@@ -120,7 +119,7 @@ def logged(log: Path) -> Iterator[PlainLines]:
         log.parent.mkdir(parents=True, exist_ok=True)
         file = log.open("a", encoding="utf-8")
     with file:
-        yield PlainLines(Console(file=file, width=200, highlight=False))
+        yield PlainLines(PrintableConsole(file=file, width=200))
 
 
 def warmed_up(parent: Path, seed: int, say: Say) -> Path:
