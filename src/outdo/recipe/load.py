@@ -222,4 +222,4 @@ def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _describe_error(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}={error['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{where}={error['input']!r:.200}: {message[0].lower()}{message[1:]}"

@@ -29,6 +29,7 @@ from outdo.sweeps.analysis import Setting, settings_of
 from outdo.sweeps.choice import Choice, choose
 from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
 from outdo.training import interrupts
+from outdo.untrusted.parse import parse_json
 
 Notify = Callable[[str], None]
 ENDED = ("done", "halted")  # such a cell is not resumed
@@ -135,8 +136,8 @@ def _refuse_another(sweep: Sweep, folder: Path) -> None:
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
     """The content of sweep.json. Raises RunError where it is not a sweep's."""
-    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        saved = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        saved = parse_json((folder / SWEEP_FILE).read_text(encoding="utf-8"))
         recipes = (*saved["definitions"].values(), saved.get("prepare") or {})
         if isinstance(saved["cells"], list) and all(isinstance(recipe, dict) for recipe in recipes):
             return dict(saved)

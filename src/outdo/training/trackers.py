@@ -33,6 +33,7 @@ from outdo.runs.writer import RunWriter
 from outdo.training import tracker_backends
 from outdo.training.callbacks import Callback
 from outdo.types import Group
+from outdo.untrusted.parse import parse_json
 
 if TYPE_CHECKING:
     from outdo.training.run import TrainingRun
@@ -273,7 +274,7 @@ class Trackers(Callback):
 def _read_ledger(path: Path) -> dict[str, int]:
     """The last step that was sent of each series; empty where the file cannot be read."""
     try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
+        ledger = parse_json(path.read_text(encoding="utf-8"))
         return {str(series): int(step) for series, step in ledger.items()}
     except (OSError, ValueError, AttributeError):
         return {}
