@@ -145,7 +145,7 @@ def _picture(drive: Drive, path: Path) -> Path | None:
 
 
 def _write_page(drive: Drive, path: Path, command: str) -> None:
-    from outdo.runs.files import disk_errors
+    from outdo.runs.files import disk_errors, write_atomic
     from outdo.sweeps.report import page
 
     ended = [row for row in drive.rows.values() if row["status"] in ("done", "halted")]
@@ -162,7 +162,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
         text = page(drive.sweep, drive.settings, drive.choice, facts, picture.name if picture else None)
-        path.write_text(text, encoding="utf-8")
+        write_atomic(path, text)
 
 
 def _listed(values: Iterable[int]) -> str:

@@ -34,6 +34,7 @@ def train(
         str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+    trust: Annotated[bool, Option("--trust", help="Resume another user's run: run the code that it names.")] = False,
     dash: Annotated[bool, Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
@@ -51,7 +52,7 @@ def train(
     if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
     out = PrintableConsole()
-    context = make_context(as_words(command, words, config), None, resume, force, out)
+    context = make_context(as_words(command, words, config), None, resume, force, out, trust)
     if dry_run:
         from outdo.training.dry_run import describe_run, preflight
 
@@ -77,6 +78,7 @@ def sft(
         str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+    trust: Annotated[bool, Option("--trust", help="Resume another user's run: run the code that it names.")] = False,
 ) -> None:
     """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
 
@@ -94,7 +96,7 @@ def sft(
     from outdo.training.launch import launch
 
     out = PrintableConsole()
-    context = make_context(as_words(command, words, config), "sft", resume, force, out)
+    context = make_context(as_words(command, words, config), "sft", resume, force, out, trust)
     with exit_on_signal():
         result = launch(context)
     out.print()
@@ -109,7 +111,12 @@ def sft(
 
 
 def make_context(
-    words: list[str] | None, kind: Kind | None, resume: str | None, force: bool, out: PrintableConsole
+    words: list[str] | None,
+    kind: Kind | None,
+    resume: str | None,
+    force: bool,
+    out: PrintableConsole,
+    trust: bool,
 ) -> RunContext:
     """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
     from outdo.recipe.parse import parse_overrides
@@ -124,7 +131,10 @@ def make_context(
     keys = parse_overrides(pairs)
     keys = prefixed("sft", keys) if kind == "sft" else keys
     folder = find_run(resume) if resume else None
-    given: dict[str, Any] = {"resume": folder, "force": force, "reporter": make_reporter(out), "where": "command line"}
+    if trust and not resume:
+        raise RecipeError("--trust needs --resume: what you name yourself is run anyway")
+    given: dict[str, Any] = {"resume": folder, "force": force, "trust": trust}
+    given |= {"reporter": make_reporter(out), "where": "command line"}
     return context.make_context(path, kind=kind, **given, overrides=keys)
 
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from outdo.runs.files import Writer, remove_unfinished, write_folder
+from outdo.runs.files import Writer, remove, remove_unfinished, write_folder
 from outdo.untrusted.parse import parse_json
 
 HASHES = "manifest.json"
@@ -44,7 +44,7 @@ def save(parent: Path, step: int, write: Writer) -> Path:
 def set_unusable(folder: Path) -> None:
     """Renames a checkpoint that cannot be used, so that it is not found again."""
     renamed = folder.with_name(f"{_UNUSABLE}{folder.name}")
-    shutil.rmtree(renamed, ignore_errors=True)
+    remove(renamed)
     os.replace(folder, renamed)
 
 
