@@ -23,8 +23,8 @@ pathlib.Path('ran').touch()
 from outdo import Callback, Prompt, task
 def score(completions, **columns):
     return [0.0] * len(completions)
-def watch(recipe=None):
-    return Callback()
+class watch(Callback):
+    pass
 @task(rewards=['numeric'])
 def problems(split, seed):
     yield from (Prompt(f'{split} {i}', ({'role': 'user', 'content': f'{i}'},), str(i)) for i in range(50))
@@ -32,6 +32,7 @@ def problems(split, seed):
 SHORT = [
     *("sft_steps=1", "sft_batch_size=2", "max_steps=1", "num_generations=2", "per_device_train_batch_size=4"),
     *("max_completion_length=4", "eval_size=1", "eval_samples=1", "save_steps=1", "device=cpu", "reward_audit=false"),
+    *("lr_scheduler_type=constant", "warmup_ratio=0"),
 ]
 HOSTILE: dict[str, dict[str, Any]] = {
     "reward": {"reward_funcs": ["mine.py:score"]},
@@ -130,7 +131,14 @@ def test_own_run_and_a_strangers(outdo: Outdo, tmp_path: Path) -> None:
         ("train", *longer),
         ("train", *longer, "--dry-run"),
         ("train", *longer, "--force"),
-        ("train", *longer, "callbacks=mine.py:watch", "dataset_name=arithmetic", "callbacks=[]", "audit_reward=numeric"),
+        (
+            "train",
+            *longer,
+            "callbacks=mine.py:watch",
+            "dataset_name=arithmetic",
+            "callbacks=[]",
+            "audit_reward=numeric",
+        ),
         ("eval", "theirs"),
         ("doctor", "theirs"),
         ("compare", "theirs", "theirs"),

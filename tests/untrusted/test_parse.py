@@ -22,8 +22,10 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 BOMBS = {
     "aliases": LAUGHS,
-    "alias of mappings": "a: &a {x: 1}\n" + "".join(f"b{i}: &b{i} {{<<: *a, y: [{'*a, ' * 9999}]}}\n" for i in range(3)),
-    "merges": "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 9)),
+    "alias of mappings": "a: &a {x: 1}\n"
+    + "".join(f"b{i}: &b{i} {{<<: *a, y: [{'*a, ' * 9999}]}}\n" for i in range(3)),
+    "merges": "a0: &a0 {k: v}\n"
+    + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 9)),
     "itself": "a: &a [*a]",
     "brackets": "a: " + "[" * 5000 + "]" * 5000,
     "open brackets": "a: " + "[" * 5000,

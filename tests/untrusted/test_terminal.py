@@ -18,7 +18,19 @@ from support.folders import append, make_run
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 CONTROLS = [chr(c) for c in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(c) not in "\n\t"]
-MARKS = ["\u202a", "\u202e", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c", "\u2028", "\u2029", "\U000e0041", "\ufeff"]
+MARKS = [
+    "\u202a",
+    "\u202e",
+    "\u2066",
+    "\u2069",
+    "\u200e",
+    "\u200f",
+    "\u061c",
+    "\u2028",
+    "\u2029",
+    "\U000e0041",
+    "\ufeff",
+]
 ATTACK = "\x1b[2J\x1b]8;;http://e.vil\x07l\x1b]0;t\x9b31m\u202e\r\x08\x7f"
 
 
@@ -82,7 +94,9 @@ def hostile(tmp_path: Path) -> Path:
         manifest |= {"why": ATTACK, "status": "failed", "device": ATTACK, "kind": "grpo"}
         (folder / "run.json").write_text(json.dumps(manifest))
         append(folder / "metrics.jsonl", {"step": 7, "reward_mean": 0.1, f"reward/{ATTACK}": 1.0, ATTACK: 2.0})
-        append(folder / "evals.jsonl", {"step": 6, "split": ATTACK, "n": 4, "success_rate": 0.5, "low": 0.1, "high": 0.9})
+        append(
+            folder / "evals.jsonl", {"step": 6, "split": ATTACK, "n": 4, "success_rate": 0.5, "low": 0.1, "high": 0.9}
+        )
     return tmp_path
 
 

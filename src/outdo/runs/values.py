@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from outdo.runs.reader import JsonRow
-from outdo.untrusted.parse import parse_json
 
 MAX_DEPTH = 40  # levels of a nested value
 MAX_EXACT_INT = 1 << 53  # integers beyond this are not exact in a browser
@@ -34,8 +34,8 @@ def parse_object(line: bytes) -> JsonRow | None:
         value = from_json(line)
     except ValueError:  # json also reads half a surrogate pair, and bytes that are not UTF-8
         try:
-            value = json_safe(parse_json(line.decode("utf-8", "replace")))
-        except ValueError:
+            value = json_safe(json.loads(line.decode("utf-8", "replace")))
+        except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) else None
 
