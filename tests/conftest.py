@@ -16,6 +16,7 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # before outdo sees Triton
 
 os.environ["OUTDO_CACHE"] = tempfile.mkdtemp(prefix="outdo-cache-")
+os.environ["XDG_STATE_HOME"] = os.environ["OUTDO_CACHE"]  # what this user has run
 
 from outdo.errors import SandboxError
 from outdo.models.load import Policy, load_policy

@@ -20,8 +20,9 @@ from transformers import PreTrainedTokenizerFast
 from outdo.cli import chat as cli
 from outdo.errors import RecipeError, TaskError
 from outdo.models.load import Policy, load_policy, save_policy
-from outdo.rollout.chat import Conversation, Typist, printable
+from outdo.rollout.chat import Conversation, Typist
 from outdo.types import SampleParams
+from outdo.untrusted.terminal import printable
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SHORT = SampleParams(12, 1.0)

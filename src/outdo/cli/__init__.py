@@ -24,6 +24,7 @@ try:
     from outdo.cli.app import app
     from outdo.errors import OutdoError, OutdoWarning
     from outdo.parallel.host import share_cores
+    from outdo.untrusted.terminal import make_output_printable
 except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)
 
@@ -31,6 +32,7 @@ except KeyboardInterrupt:  # before anything started
 def main() -> None:
     """The `outdo` command. Errors are printed as a sentence; OUTDO_DEBUG=1 shows the traceback."""
     share_cores()
+    make_output_printable()
     warnings.formatwarning = _format_warning  # type: ignore[assignment]
     status = _run()
     try:

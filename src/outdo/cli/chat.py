@@ -141,7 +141,7 @@ def _message(interrupted: bool) -> str | None:
 
 def _turn(talk: Conversation, text: str) -> bool:
     """Runs a command or answers a message; True where it was interrupted."""
-    from outdo.rollout.chat import printable
+    from outdo.untrusted.terminal import printable
 
     if text == "/reset":
         talk.reset()

@@ -76,7 +76,7 @@ def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
 
 
 def _redirect(log: Path) -> None:
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

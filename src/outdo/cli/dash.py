@@ -48,7 +48,7 @@ def dash(
         runs = found
     elif not runs.is_dir():
         raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
-    bound = bind(host, port, token) if descriptor is None else inherit(descriptor)
+    bound = bind(host, port, token) if descriptor is None else inherit(descriptor, token)
     if descriptor is None and port not in (0, bound.port):
         print(f"port {port} is taken", file=sys.stderr)
     print(f"outdo dash: {runs} at {bound.address}  (stop with Ctrl-C)", flush=True)

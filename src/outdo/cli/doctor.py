@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
+from outdo.untrusted.terminal import PrintableConsole
 
 STYLES = {"ok": "green", "missing": "yellow", "bad": "bold red"}
 
@@ -25,6 +25,7 @@ def doctor(
         bool, Option("--treat", help="Apply the change, resume from before the onset, and test it.")
     ] = False,
     steps: Annotated[int | None, Option(min=5, help="Steps with the change; default: as expected.")] = None,
+    trust: Annotated[bool, Option("--trust", help="With --treat: run code that the run names.")] = False,
     into: Annotated[Path | None, Option("--out", help="Folder of the treated run; default: beside the run.")] = None,
 ) -> None:
     """Diagnose a run from its curves and answers: the evidence, one change, and the signal that should respond.
@@ -43,13 +44,13 @@ def doctor(
     """
     if system == (target is not None) or (system and treat):
         raise RecipeError("outdo doctor takes a run's folder or a file of metrics, or --system alone")
-    if not treat and (steps or into):
-        raise RecipeError("--steps and --out need --treat")
-    out = Console(highlight=False)
+    if not treat and (steps or into or trust):
+        raise RecipeError("--steps, --out and --trust need --treat")
+    out = PrintableConsole()
     if target is None:
         return _system(out, as_json)
     if treat:
-        raise Exit(0 if _treated(target, Console(highlight=False, stderr=as_json), as_json, steps, into) else 1)
+        raise Exit(0 if _treated(target, PrintableConsole(stderr=as_json), as_json, steps, into, trust) else 1)
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
@@ -72,7 +73,9 @@ def doctor(
     show(findings, out)
 
 
-def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Path | None) -> bool:
+def _treated(
+    run: Path, out: PrintableConsole, as_json: bool, steps: int | None, into: Path | None, trust: bool
+) -> bool:
     """Whether the expected signal responded."""
     from outdo.cli.train import exit_on_signal
     from outdo.runs.find import find_run
@@ -80,7 +83,7 @@ def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Pa
     from outdo.training.treat import treat
 
     with exit_on_signal():
-        done = treat(find_run(run), PlainLines(out), steps, into)
+        done = treat(find_run(run), PlainLines(out), steps, into, trust=trust)
     if as_json:
         print(json.dumps(done.row(), indent=2))
         return done.answered
@@ -92,7 +95,7 @@ def _treated(run: Path, out: Console, as_json: bool, steps: int | None, into: Pa
     return done.answered
 
 
-def _system(out: Console, as_json: bool) -> None:
+def _system(out: PrintableConsole, as_json: bool) -> None:
     from outdo.doctor.system import check_system
 
     checks = check_system()
@@ -100,7 +103,7 @@ def _system(out: Console, as_json: bool) -> None:
         print(json.dumps([check.row() for check in checks], indent=2))
         return
     for check in checks:
-        out.print(f"[{STYLES[check.status]}]{check.status:<8}[/]{check.name:<14}", end="")
+        out.print(f"[{STYLES[check.status]}]{check.status:<8}[/]{check.name:<14}", end="", markup=True)
         out.print(check.detail, markup=False, soft_wrap=True)
         if check.fix:
             out.print(f"{'':<22}{check.fix}", markup=False, soft_wrap=True)

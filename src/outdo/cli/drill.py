@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.train import exit_on_signal
 from outdo.parallel.host import one_thread
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.drills.perform import Performed
@@ -39,7 +39,7 @@ def drill(
     one_thread()  # else results would depend on the number of cores
     from outdo.drills.registry import DRILLS, find_drills
 
-    console = Console(highlight=False, stderr=as_json)
+    console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)
     if not names:
         if as_json:
@@ -63,17 +63,19 @@ def drill(
     raise Exit(0 if all(each.outcome.passed for each in results) else 1)
 
 
-def _show(done: Performed, console: Console) -> None:
+def _show(done: Performed, console: PrintableConsole) -> None:
     for check in done.outcome.checks:
-        console.print(f"  [{'green' if check.held else 'bold red'}]{'ok' if check.held else 'NO'}[/]  ", end="")
+        console.print(
+            f"  [{'green' if check.held else 'bold red'}]{'ok' if check.held else 'NO'}[/]  ", end="", markup=True
+        )
         console.print(check.line, markup=False, soft_wrap=True)
     style, word = ("bold green", "PASS") if done.outcome.passed else ("bold red", "FAIL")
     where = done.outcome.picture or done.folder
-    console.print(f"[{style}]{word}[/]  ", end="")
+    console.print(f"[{style}]{word}[/]  ", end="", markup=True)
     console.print(f"{done.drill.name}  seed {done.seed}  {done.seconds:.0f} s  {where}", markup=False, soft_wrap=True)
 
 
-def _summary(results: list[Performed], console: Console) -> None:
+def _summary(results: list[Performed], console: PrintableConsole) -> None:
     """A line for each drill; with several seeds, a cell for each. Held-out success is that of the last split."""
     seeds = sorted({each.seed for each in results})
     console.print(f"\n{'held-out success':<18}" + "".join(f"{f'seed {seed}':<26}" for seed in seeds), soft_wrap=True)

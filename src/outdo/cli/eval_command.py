@@ -14,6 +14,7 @@ import yaml
 from outdo.evals.from_recipe import EvalPlan, plans_from_recipe
 from outdo.evals.settings import EvalSettings
 from outdo.recipe.schema import Recipe
+from outdo.untrusted.parse import parse_yaml
 
 
 def eval_commands(recipe: Recipe, model: Path | str, splits: Sequence[str]) -> list[str]:
@@ -61,7 +62,7 @@ def _format_value(value: Any) -> str:
     """As it is typed, so that YAML reads the same value."""
     text = str(value)
     try:
-        same = yaml.safe_load(text) == value
-    except yaml.YAMLError:
+        same = parse_yaml(text) == value
+    except (yaml.YAMLError, ValueError):
         same = isinstance(value, str)  # text that is not YAML is read as it is
     return text if same else json.dumps(value, default=str)

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from outdo.cli.app import app
 from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
 from outdo.errors import RecipeError, RunError
 from outdo.runs.outputs import refuse_file
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.evals.from_recipe import EvalPlan
@@ -79,6 +79,7 @@ def evaluate(
         Path | None, Option("--out", "-o", help="Write each answer with its verdict, as JSON Lines.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite an existing --out file.")] = False,
+    trust: Annotated[bool, Option("--trust", help="Evaluate another user's run with the code that it names.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Evaluate models on held-out problems: success, pass@k, and whether two models differ.
@@ -139,12 +140,13 @@ def _plan(models: Sequence[str], pairs: Sequence[str], options: Mapping[str, Any
         if name in OPTION_KEYS:
             keys[OPTION_KEYS[name]] = PARSERS[name](value) if name in PARSERS else value
     recipe, given = read_keys(keys, KEYS)
-    plan = override_plan(_plan_of_run(models, recipe, given) or EvalPlan(), recipe, given)
+    trust = bool(options.get("trust"))
+    plan = override_plan(_plan_of_run(models, recipe, given, trust) or EvalPlan(), recipe, given)
     task_args = parse_overrides(options.get("task_arg") or [])
     return replace(plan, task_args=merge_task_args(plan.task_args, task_args, plan.tasks))
 
 
-def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> EvalPlan | None:
+def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str], trust: bool) -> EvalPlan | None:
     """How the first of these models that is a run's was evaluated in training. None where there is no run.
 
     A task that the run was not trained on gets the run's settings and, where it has no verifier of its own, the run's
@@ -170,10 +172,12 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
     tasks = split_tasks(overrides.dataset_name) if "dataset_name" in given else ()
     if tasks and not set(tasks) <= set(trained_tasks(recipe)):
         plan = plan_of_other_task(recipe, tasks, "reward_funcs" in given)
-        _refuse_code(model, recipe, overrides, given | (set() if plan.reward else {"reward_funcs"}))
+        if not trust:
+            _refuse_code(model, recipe, overrides, given | (set() if plan.reward else {"reward_funcs"}))
         print(f"with the run's settings: {format_eval_command(plan, model)}", file=sys.stderr)
         return plan
-    _refuse_code(model, recipe, overrides, given)
+    if not trust:
+        _refuse_code(model, recipe, overrides, given)
     plans = narrow_plans(plans_from_recipe(recipe, evaluated_splits(recipe)), tasks)
     if "reward_funcs" in given:
         plans = [replace(plan, reward=next(iter(overrides.reward_funcs), None)) for plan in plans]
@@ -185,13 +189,18 @@ def _plan_of_run(models: Sequence[str], overrides: Any, given: set[str]) -> Eval
 
 
 def _refuse_code(model: str, recipe: Any, overrides: Any, given: set[str]) -> None:
-    """Raises RecipeError for code of the run that the user has not named, nor another function of the same file."""
-    from outdo.evals.from_recipe import code_names, judge_settings
+    """Raises RecipeError for code of the run that the user has not named, nor another function of the same file, nor
+    run there before."""
+    from outdo.evals.from_recipe import code_names, judge_settings, run_of_model
+    from outdo.recipe.trust import code_refs, is_known
 
+    folder = run_of_model(Path(model))
+    if folder and is_known(folder, code_refs(recipe.model_dump(mode="json"))):
+        return
     again = judge_settings(overrides) if "reward_args" in given else {}
     if missing := {key: value for key, value in judge_settings(recipe).items() if key not in again}:
         words = " ".join(f"{key}={value}" for key, value in missing.items())
-        raise RecipeError(f"{model} sends answers to a judge: if you trust its address and key, add {words}")
+        raise RecipeError(f"{model} sends answers to a judge: if you trust its address and key, add {words} or --trust")
     named = [overrides.dataset_name] if "dataset_name" in given else []
     named += overrides.reward_funcs if "reward_funcs" in given else []
     files = {Path(name.partition(":")[0]).resolve() for name in named}
@@ -204,7 +213,7 @@ def _refuse_code(model: str, recipe: Any, overrides: Any, given: set[str]) -> No
     }
     if code:
         add = " ".join(f"{option} {name}" for name, option in code.items())
-        raise RecipeError(f"{model} was trained with code, {', '.join(code)}: if you trust it, add {add}")
+        raise RecipeError(f"{model} was trained with code, {', '.join(code)}: if you trust it, add {add}; or --trust")
 
 
 def _evaluate(
@@ -234,7 +243,7 @@ def _show(results: Sequence[EvalResult], retained: Sequence[Retention], sampling
     from outdo.evals.report import by_split, differences, narrow_table, retention_table, short_names, table
     from outdo.training.console import print_whole, width_of
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     names = short_names(list(dict.fromkeys(r.model for r in results)))
     for group in by_split(results):
         title = f"{group[0].task} {group[0].split}, {group[0].evaluation.n} problems, {sampling}"

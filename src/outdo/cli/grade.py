@@ -6,11 +6,11 @@ import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.errors import GraderError, TaskError
+from outdo.untrusted.terminal import PrintableConsole
 
 _REWARD_ARG = "NAME.ARGUMENT=VALUE, an argument of a reward, as in reward_args."
 _INPUT = "What your function gets as completions: text, messages, or auto (as the prompts are)."
@@ -74,7 +74,7 @@ def graders() -> None:
     """List the built-in graders: what each pays, needs and rejects."""
     from outdo.rewards.registry import GRADERS
 
-    console = Console(highlight=False, markup=False)
+    console = PrintableConsole()
     for name, grader in GRADERS.items():
         console.print(name, style="bold")
         console.print(f"  pays      {grader.pays}", soft_wrap=True)
@@ -121,7 +121,7 @@ def tasks() -> None:
     from outdo.tasks.gym import generators
     from outdo.tasks.task import TASKS
 
-    out = Console(highlight=False, markup=False)
+    out = PrintableConsole()
     for name, task in TASKS.items():
         try:
             example = next(task.prompts("train", 0))

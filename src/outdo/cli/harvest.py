@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from outdo.cli.app import app
@@ -13,6 +12,7 @@ from outdo.cli.keys import given_options, read_keys, refuse_both, split_models
 from outdo.cli.train import exit_on_signal
 from outdo.errors import RecipeError
 from outdo.runs.outputs import refuse_file
+from outdo.untrusted.terminal import PrintableConsole
 
 SAME_NAME = ("temperature", "top_p", "max_completion_length", "system_prompt", "dtype", "device", "seed")
 OPTION_KEYS = {  # option -> the recipe's key
@@ -75,7 +75,7 @@ def harvest(
         keys["task_args"] = parse_overrides(task_arg)
     recipe, _ = read_keys(keys, KEYS)
     recipe = recipe.model_copy(update={"model_name_or_path": model})
-    run = make_context(recipe, kind="harvest", reporter=make_reporter(Console(highlight=False)))
+    run = make_context(recipe, kind="harvest", reporter=make_reporter(PrintableConsole()))
     if not recipe.harvest_size and not run.task.finite:
         raise RecipeError(f"--size 0: task {recipe.dataset_name} generates problems endlessly; give a number")
     with exit_on_signal("run the same command to resume"):

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from typer import Argument, Context, Option
 
 from outdo.cli.app import OptionalCount, app
@@ -22,6 +21,7 @@ from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError, RunError
 from outdo.parallel.ranks import refuse_several_processes
 from outdo.runs.outputs import refuse_folder
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.sweeps.drive import Drive
@@ -57,7 +57,7 @@ def sweep(
 
     refuse_several_processes()
     path, pairs = split_words(as_words(command, words, config))
-    console = Console(highlight=False, stderr=as_json)
+    console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)
     if report:
         refuse_folder(report, "--report")
@@ -116,7 +116,7 @@ def _refuse_unknown(sweep: Sweep, only: list[str]) -> None:
             raise RecipeError(f"cell {cell.name}: {error}") from None
 
 
-def _show(drive: Drive, console: Console) -> None:
+def _show(drive: Drive, console: PrintableConsole) -> None:
     from outdo.sweeps.grid import SWEEP_FILE
     from outdo.sweeps.report import heat_map, notes, table
 
@@ -145,7 +145,7 @@ def _picture(drive: Drive, path: Path) -> Path | None:
 
 
 def _write_page(drive: Drive, path: Path, command: str) -> None:
-    from outdo.runs.files import disk_errors
+    from outdo.runs.files import disk_errors, write_atomic
     from outdo.sweeps.report import page
 
     ended = [row for row in drive.rows.values() if row["status"] in ("done", "halted")]
@@ -162,7 +162,7 @@ def _write_page(drive: Drive, path: Path, command: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         picture = _picture(drive, path.with_suffix(".png"))
         text = page(drive.sweep, drive.settings, drive.choice, facts, picture.name if picture else None)
-        path.write_text(text, encoding="utf-8")
+        write_atomic(path, text)
 
 
 def _listed(values: Iterable[int]) -> str:
@@ -204,7 +204,7 @@ def compare(
             json.dumps(compared.as_json(sides) | {"answers": answer_changes.as_json(changes, answers or 0)}, indent=2)
         )
         return
-    console = Console(highlight=False)
+    console = PrintableConsole()
     for part in compared.tables(sides, console.width) if len(sides) > 1 else ():
         console.print(part)
     for line in describe_sides(sides):

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from typer import Argument, Context, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError
+from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:
     from outdo.training.context import Kind, Result, RunContext
@@ -34,6 +34,7 @@ def train(
         str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+    trust: Annotated[bool, Option("--trust", help="Resume another user's run: run the code that it names.")] = False,
     dash: Annotated[bool, Option("--dash", help="Show the run in a browser; see outdo dash.")] = False,
 ) -> None:
     """Train a model on rewards, by GRPO. Without a recipe: a tiny model from scratch on arithmetic.
@@ -50,8 +51,8 @@ def train(
     """
     if check and not dry_run:
         raise RecipeError("--preflight needs --dry-run; a run tries the model first by itself")
-    out = Console(highlight=False)
-    context = make_context(as_words(command, words, config), None, resume, force, out)
+    out = PrintableConsole()
+    context = make_context(as_words(command, words, config), None, resume, force, out, trust)
     if dry_run:
         from outdo.training.dry_run import describe_run, preflight
 
@@ -77,6 +78,7 @@ def sft(
         str | None, Option("--resume", metavar="RUN", help="Resume this run with its own recipe.")
     ] = None,
     force: Annotated[bool, Option("--force", help="Resume although something changed, or restart.")] = False,
+    trust: Annotated[bool, Option("--trust", help="Resume another user's run: run the code that it names.")] = False,
 ) -> None:
     """Supervised fine-tuning (SFT) on demonstrations: a task's own, or data with completions.
 
@@ -93,8 +95,8 @@ def sft(
     from outdo.training.console import print_whole, summary
     from outdo.training.launch import launch
 
-    out = Console(highlight=False)
-    context = make_context(as_words(command, words, config), "sft", resume, force, out)
+    out = PrintableConsole()
+    context = make_context(as_words(command, words, config), "sft", resume, force, out, trust)
     with exit_on_signal():
         result = launch(context)
     out.print()
@@ -109,7 +111,12 @@ def sft(
 
 
 def make_context(
-    words: list[str] | None, kind: Kind | None, resume: str | None, force: bool, out: Console
+    words: list[str] | None,
+    kind: Kind | None,
+    resume: str | None,
+    force: bool,
+    out: PrintableConsole,
+    trust: bool,
 ) -> RunContext:
     """What the words of a command ask for: the recipe, if the first is one, and key=value pairs over it."""
     from outdo.recipe.parse import parse_overrides
@@ -124,11 +131,14 @@ def make_context(
     keys = parse_overrides(pairs)
     keys = prefixed("sft", keys) if kind == "sft" else keys
     folder = find_run(resume) if resume else None
-    given: dict[str, Any] = {"resume": folder, "force": force, "reporter": make_reporter(out), "where": "command line"}
+    if trust and not resume:
+        raise RecipeError("--trust needs --resume: what you name yourself is run anyway")
+    given: dict[str, Any] = {"resume": folder, "force": force, "trust": trust}
+    given |= {"reporter": make_reporter(out), "where": "command line"}
     return context.make_context(path, kind=kind, **given, overrides=keys)
 
 
-def _report(result: Result, out: Console) -> None:
+def _report(result: Result, out: PrintableConsole) -> None:
     """The result, where it is, and what to do next."""
     from outdo.cli.eval_command import eval_commands
     from outdo.report.cost import describe_cost, read_cost
@@ -160,13 +170,13 @@ def _report(result: Result, out: Console) -> None:
         out.print(f"report    {page}", markup=False, soft_wrap=True)
 
 
-def _print_load(result: Result, out: Console) -> None:
+def _print_load(result: Result, out: PrintableConsole) -> None:
     """How transformers loads it: by the run's folder, which has links to the model's files."""
     folder = result.folder if (result.folder / "config.json").exists() else result.model
     out.print(f'load      AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True)
 
 
-def _dashboard(wanted: bool, folder: Path | str | None, out: Console) -> AbstractContextManager[None]:
+def _dashboard(wanted: bool, folder: Path | str | None, out: PrintableConsole) -> AbstractContextManager[None]:
     """A server beside the run that shows the runs it is among."""
     if not wanted:
         return nullcontext()

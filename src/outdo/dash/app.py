@@ -78,9 +78,12 @@ def answer_json(record: Record) -> Response:
     return Response(record.model_dump_json(by_alias=True), media_type="application/json")
 
 
-def guarded(api: FastAPI, token: str | None = None, loopback: bool = True, port: int = 0) -> Guard:
-    """`loopback`: only requests to this machine's own names are answered."""
-    return Guard(api, token, LOOPBACK if loopback else None, port)
+def guarded(
+    api: FastAPI, token: str | None = None, loopback: bool = True, port: int = 0, host: str = "127.0.0.1"
+) -> Guard:
+    """`loopback`: only requests to this machine's own names are answered, and to the address that it listens on."""
+    own = f"[{host}]" if ":" in host else host
+    return Guard(api, token, LOOPBACK | {own} if loopback else None, port)
 
 
 def make_api(root: Path) -> FastAPI:

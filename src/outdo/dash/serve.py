@@ -41,7 +41,12 @@ class Bound:
 
     @property
     def is_local(self) -> bool:
-        return is_loopback(self.host)
+        """Whether it can be reached from this machine alone: by its address, whatever name that had."""
+        return is_loopback(self.ip)
+
+    @property
+    def ip(self) -> str:
+        return str(self.sock.getsockname()[0])
 
     @property
     def address(self) -> str:
@@ -65,12 +70,12 @@ def is_loopback(host: str) -> bool:
 
 def bind(host: str = "127.0.0.1", port: int = PORT, token: str | None = None) -> Bound:
     """Listens on the port, or on the next free one. A host that others can reach gets a token if none is given."""
-    if not is_loopback(host) and not token:
-        token = secrets.token_urlsafe(24)
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise RecipeError(f"--host {host}: {getattr(error, 'strerror', None) or error}") from None
+    if not is_loopback(str(place[0])) and not token:
+        token = secrets.token_urlsafe(24)
     last: OSError | None = None
     for number in range(port, min(port + MAX_PORTS, 65536)) if port else (0,):
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -103,7 +108,8 @@ def serve(root: Path, bound: Bound) -> None:
             super().handle_exit(number, frame)
 
     config = uvicorn.Config(
-        guarded(api, bound.token, bound.is_local, bound.port),
+        guarded(api, bound.token, bound.is_local, bound.port, bound.ip),
+        http="h11",  # which hands on a request's target as it was sent
         log_level="error",
         access_log=False,
         server_header=False,
@@ -155,11 +161,15 @@ def serve_beside(root: Path, notify: Callable[[str], None]) -> Iterator[None]:
                 child.wait()
 
 
-def inherit(descriptor: int) -> Bound:
-    """A socket that the parent process opened."""
+def inherit(descriptor: int, token: str | None = None) -> Bound:
+    """A socket that the parent process opened. One that others can reach needs a token."""
     try:
         sock = socket.socket(fileno=descriptor)
-        host = str(sock.getsockname()[0])
+        place = sock.getsockname()
     except OSError as error:
         raise RecipeError(f"--fd {descriptor} is not a socket: {error}") from None
-    return Bound(sock, host, None)
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
+        raise RecipeError(f"--fd {descriptor} is not a TCP socket")
+    if not is_loopback(str(place[0])) and not token:
+        raise RecipeError(f"--fd {descriptor} listens on {place[0]}, which others can reach: give --token")
+    return Bound(sock, str(place[0]), token)

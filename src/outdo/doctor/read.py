@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from outdo.errors import RecipeError
 from outdo.runs.layout import MANIFEST
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics
+from outdo.untrusted.parse import parse_json
 
 STANDARD_INPUT = Path("/dev/stdin")
 EXPECTED = "a run's folder, or CSV, JSON or JSON Lines with a row per step, or a trainer's printed steps"
@@ -123,8 +123,8 @@ def _csv_rows(path: Path, text: str) -> list[JsonRow]:
 def _json_document(path: Path, text: str) -> list[JsonRow] | None:
     """A list of rows, or the trainer_state.json of transformers. None where the text is not one JSON value."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return None
     rows = value.get("log_history", [value]) if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -138,8 +138,8 @@ def _json_lines(path: Path, text: str) -> tuple[list[JsonRow], list[str]]:
     rows, skipped = [], []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = parse_json(line)
+        except ValueError:
             row = None
         if isinstance(row, dict):
             rows.append(_flat(row))

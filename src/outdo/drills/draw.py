@@ -11,6 +11,7 @@ from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.report.plot import smooth
 from outdo.runs.files import disk_errors
+from outdo.runs.outputs import write_picture
 from outdo.runs.reader import read_evals, read_metrics
 
 COLOURS = ("C3", "C0", "C2")
@@ -91,5 +92,5 @@ def _figure() -> Any:
 def _save(figure: Any, title: str, out: Path) -> Path:
     figure.suptitle(title, fontsize=9)
     with disk_errors(out):
-        figure.savefig(out, dpi=100)
+        write_picture(figure, out, dpi=100)
     return out

@@ -14,6 +14,7 @@ from outdo.evals.suite import EvalSplit, build_eval_suite
 from outdo.recipe import plugins
 from outdo.recipe.reward_names import canonical_reward
 from outdo.recipe.schema import Recipe
+from outdo.recipe.trust import JUDGE, JUDGE_KEYS
 from outdo.rewards.registry import GRADERS
 from outdo.runs.layout import MODEL
 from outdo.runs.manifest import holds_run, read_manifest
@@ -34,8 +35,6 @@ KEYS = (
     *("reward_args", "reward_input"),
     *SETTINGS,
 )
-
-JUDGE = "llm_judge"  # a reward that sends answers to a server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,16 +217,19 @@ def merge_task_args(base: Mapping[str, Any], given: Mapping[str, Any], tasks: Se
 def recipe_of_model(model: Path) -> Recipe | None:
     """The recipe of the run that this is, or that this is the model or a checkpoint of. Of a run in stages, the recipe
     of the stage that its model is from. None where there is no run, or its recipe is of an incompatible version."""
+    try:
+        folder = run_of_model(model)
+        return Recipe(**read_manifest(folder).recipe) if folder else None
+    except (PlaceError, ValueError):
+        return None
+
+
+def run_of_model(model: Path) -> Path | None:
+    """The folder of the run that this is, or that this is the model or a checkpoint of; of stages, the stage's."""
     for folder in (model, Path("runs", model), model.resolve().parent, model.resolve().parent.parent):
         if holds_run(folder):
-            try:
-                manifest = read_manifest(folder)
-                stage = (folder / MODEL).resolve().parent
-                if manifest.kind == "stages" and holds_run(stage):
-                    manifest = read_manifest(stage)
-                return Recipe(**manifest.recipe)
-            except (PlaceError, ValueError):
-                return None
+            stage = (folder / MODEL).resolve().parent
+            return stage if read_manifest(folder).kind == "stages" and holds_run(stage) else folder
     return None
 
 
@@ -241,13 +243,13 @@ def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
     }
     names["reward_funcs"] = [canonical_reward(name) for name in names["reward_funcs"]]
     listed = [name for key, each in names.items() if key not in without for name in each]
-    return list(dict.fromkeys(name for name in listed if ":" in name or name == JUDGE))
+    return list(dict.fromkeys(name for name in listed if ":" in name or name.endswith(".json") or name == JUDGE))
 
 
 def judge_settings(recipe: Recipe) -> dict[str, Any]:
     """What a recipe says of where answers are sent and which key goes with them, as keys of the command line."""
     args = recipe.reward_args.get(JUDGE) or {}
-    return {f"reward_args.{JUDGE}.{key}": args[key] for key in ("base_url", "api_key_env", "cache_dir") if key in args}
+    return {f"reward_args.{JUDGE}.{key}": args[key] for key in JUDGE_KEYS if key in args}
 
 
 def evaluated_splits(recipe: Recipe) -> list[str]:

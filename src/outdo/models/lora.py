@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from outdo.errors import ModelError
 from outdo.seeds import seed_of
+from outdo.untrusted.parse import parse_json
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ALL = "all-linear"
@@ -168,10 +169,10 @@ def new_factors(model: Any, lora: Lora) -> Factors:
 def read_factors(model: nn.Module, folder: Path) -> Factors:
     """The factors in an adapter's folder. Raises ModelError where they cannot be read or do not fit the model."""
     try:
-        config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        config = dict(parse_json((folder / CONFIG).read_text(encoding="utf-8")))
         tensors = load_file(folder / WEIGHTS)
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(
             f"{folder}: not a readable adapter ({error!r:.200}); it needs {CONFIG} and {WEIGHTS}"
         ) from None

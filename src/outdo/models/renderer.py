@@ -13,7 +13,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from outdo.errors import ModelError, OutdoWarning, TaskError
+from outdo.models.templates import TemplateFails, render_template
 from outdo.types import Prompt
+from outdo.untrusted.parse import MAX_PROMPT_CHARS
 
 TOOLS = "tools"  # the column with the functions that a model may call
 NO_TOOLS = "the data has `tools`, and the model's chat template has no place for them: the model does not see them"
@@ -89,7 +91,7 @@ def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
     """Prompts' tokens, by the chat template where there is one. Raises TaskError where a prompt has none."""
     if not prompts:
         return []
-    texts = [_text(tokenizer, prompt) for prompt in prompts]
+    texts = _texts(tokenizer, prompts)
     # Not verbose: transformers would warn of long prompts, which our callers report themselves.
     encoded = tokenizer(texts, add_special_tokens=not tokenizer.chat_template, verbose=False)["input_ids"]
     for prompt, ids in zip(prompts, encoded, strict=True):
@@ -98,18 +100,29 @@ def encode_prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]
     return [tuple(ids) for ids in encoded]
 
 
-def _text(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> str:
-    messages = [dict(m) for m in prompt.messages]
-    tools = prompt.meta.get(TOOLS) or None
-    if tools and not takes_tools(tokenizer):
+def _texts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> list[str]:
+    if any(prompt.meta.get(TOOLS) for prompt in prompts) and not takes_tools(tokenizer):
         warnings.warn(NO_TOOLS, OutdoWarning, stacklevel=2)
+    for prompt in prompts:
+        if (size := sum(len(message["content"]) for message in prompt.messages)) > MAX_PROMPT_CHARS:
+            raise TaskError(
+                f"prompt {prompt.id!r:.60} has {size:,} characters; at most {MAX_PROMPT_CHARS:,} are read: shorten it"
+            )
     if not tokenizer.chat_template:
-        return "\n".join(m["content"] for m in messages)
+        return ["\n".join(message["content"] for message in prompt.messages) for prompt in prompts]
     try:
-        return tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a template is untrusted code, in a sandbox: it may raise anything
-        message = f"{type(error).__name__}: {error}"
-        raise ModelError(f"the model's chat template fails on prompt {prompt.id!r:.60}: {message:.300}") from error
+        return render_template(tokenizer, [_conversation(prompt) for prompt in prompts])
+    except ModelError:
+        raise
+    except Exception as error:  # our own template is rendered here, and may raise anything too
+        prompt = prompts[error.index if isinstance(error, TemplateFails) else 0]
+        reason = str(error) if isinstance(error, TemplateFails) else f"{type(error).__name__}: {error}"
+        raise ModelError(f"the model's chat template fails on prompt {prompt.id!r:.60}: {reason:.300}") from error
+
+
+def _conversation(prompt: Prompt) -> dict[str, Any]:
+    messages, tools = [dict(message) for message in prompt.messages], prompt.meta.get(TOOLS) or None
+    return {"messages": messages, "tools": tools, "add_generation_prompt": True}
 
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -136,7 +149,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        (text,) = render_template(tokenizer, [{"messages": messages}])
     except Exception:  # a template is untrusted code; a failing one is reported where it meets a prompt
         return None
     after = text.rpartition(_MARK)[2].lstrip()

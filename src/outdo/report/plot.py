@@ -14,6 +14,7 @@ from outdo.runs import find
 from outdo.runs.files import disk_errors
 from outdo.runs.layout import row_path
 from outdo.runs.manifest import read_manifest
+from outdo.runs.outputs import write_picture
 from outdo.runs.reader import JsonRow, describe_skipped, read_evals, read_rows
 
 PANELS = (  # title, names of signals, what a good curve looks like
@@ -115,7 +116,7 @@ def plot_runs(
     with disk_errors(out, "name another place with --out"):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
-            figure.savefig(out, dpi=110)
+            write_picture(figure, out)
         except ValueError as error:
             raise RecipeError(f"{out}: use the suffix .png, .svg or .pdf ({error})") from None
     return out

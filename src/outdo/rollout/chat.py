@@ -14,18 +14,10 @@ from outdo.models.load import Policy
 from outdo.models.renderer import TOOLS, Renderer
 from outdo.rollout import make_sampler
 from outdo.types import Message, Prompt, SampleParams
+from outdo.untrusted.terminal import printable
 
 Show = Callable[[str], None]
 PARTIAL = "\ufffd"  # a tokenizer decodes incomplete or invalid bytes to this
-BIDI_MARKS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)  # they reorder displayed text
-VISIBLE = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}  # such as ␛ for escape
-VISIBLE |= {code: f"<U+{code:04X}>" for code in (*range(0x80, 0xA0), *BIDI_MARKS, *range(0xD800, 0xE000))}
-VISIBLE[0x7F] = "␡"
-
-
-def printable(text: str) -> str:
-    """The text with control characters, escapes and marks that reorder text made visible and harmless."""
-    return text.translate(VISIBLE)
 
 
 @dataclass

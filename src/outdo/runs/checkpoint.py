@@ -14,7 +14,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from outdo.runs.files import Writer, remove_unfinished, write_folder
+from outdo.runs.files import Writer, remove, remove_unfinished, write_folder
+from outdo.untrusted.parse import parse_json
 
 HASHES = "manifest.json"
 _UNUSABLE = "unusable-"
@@ -43,18 +44,18 @@ def save(parent: Path, step: int, write: Writer) -> Path:
 def set_unusable(folder: Path) -> None:
     """Renames a checkpoint that cannot be used, so that it is not found again."""
     renamed = folder.with_name(f"{_UNUSABLE}{folder.name}")
-    shutil.rmtree(renamed, ignore_errors=True)
+    remove(renamed)
     os.replace(folder, renamed)
 
 
 def corruption(folder: Path) -> str:
     """What is wrong with a checkpoint: the file, and how; empty where it is valid."""
     try:
-        manifest = json.loads((folder / HASHES).read_text(encoding="utf-8"))
+        manifest = parse_json((folder / HASHES).read_text(encoding="utf-8"))
         hashes = dict(manifest["files"])
         if manifest["sum"] != _sum(hashes):
             return f"{HASHES} is corrupt"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{HASHES} cannot be read ({type(error).__name__})"
     for name, expected in hashes.items():
         path = folder / str(name)

@@ -9,11 +9,13 @@ import platform
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from outdo.errors import PlaceError, RunError
 from outdo.runs.layout import LOCK
+from outdo.runs.no_links import create_no_links, open_no_links
 
 Writer = Callable[[Path], None]  # writes its files into the folder that it is given
 UNUSABLE_PATH = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
@@ -38,20 +40,22 @@ class disk_errors:
             raise (PlaceError if error.errno in UNUSABLE_PATH else RunError)(message) from error
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replaces a file as a whole, once the new one is on the disk. Raises OSError."""
+def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
+    """Replaces a file as a whole, once the new one is on the disk where `flush`. A link of that name is replaced, not
+    followed. Raises OSError."""
     temporary = path.with_name(f"{_TEMPORARY}{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with create_no_links(temporary, "wb" if isinstance(content, bytes) else "w") as file:
+        file.write(content)
         file.flush()
-        fsync(file.fileno())
+        if flush:
+            fsync(file.fileno())
     os.replace(temporary, path)
 
 
 def write_folder(folder: Path, write: Writer) -> Path:
     """Replaces a folder as a whole; the old one stays until the new one is on the disk. Raises OSError."""
     temporary, old = (folder.with_name(f"{mark}{folder.name}") for mark in (_TEMPORARY, _OLD))
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir(parents=True)
     try:
         write(temporary)
@@ -59,30 +63,39 @@ def write_folder(folder: Path, write: Writer) -> Path:
             fsync_path(path)
         fsync_path(temporary)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         raise
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
+    if os.path.lexists(folder):
+        remove(old)
         os.replace(folder, old)
     os.replace(temporary, folder)
     fsync_path(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
     return folder
+
+
+def remove(path: Path) -> None:
+    """A folder with all that it has, or a file or a link itself, as far as that can be removed."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def restore_replaced(parent: Path) -> None:
     """Puts back folders that a process was replacing when it was killed."""
     for old in parent.glob(f"{_OLD}*"):
         folder = parent / old.name.removeprefix(_OLD)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
+        if os.path.lexists(folder):
+            remove(old)
         else:
             os.replace(old, folder)
 
 
 def remove_unfinished(parent: Path) -> None:
     for folder in parent.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def fsync(descriptor: int) -> None:
@@ -96,7 +109,7 @@ def fsync(descriptor: int) -> None:
 
 def fsync_path(path: Path) -> None:
     """To the disk itself, folders too: a rename is durable only when its folder is."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:
@@ -126,7 +139,7 @@ def acquire_lock(folder: Path) -> IO[str]:
     process has it."""
     path = folder / LOCK
     with disk_errors(path):
-        file = path.open("a+", encoding="utf-8")
+        file = open_no_links(folder, path, "a+")
     try:
         acquired = _try_lock(file)
     except OSError:  # a disk without locks

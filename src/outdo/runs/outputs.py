@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from outdo.errors import RecipeError
+from outdo.runs.files import write_atomic
 
 
 def refuse_folder(path: Path, option: str = "--out") -> None:
@@ -37,3 +40,11 @@ def refuse_file(path: Path, option: str = "--out", *, over: bool) -> None:
         raise RecipeError(f"{option} {path}: already exists; name another file, or overwrite it with --force")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise RecipeError(f"{option} {path}: cannot be written; name another file")
+
+
+def write_picture(figure: Any, out: Path, dpi: int = 110) -> None:
+    """Writes a figure of matplotlib in the format of the file's suffix. Raises ValueError where there is none such, and
+    OSError."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=out.suffix.removeprefix(".").lower() or "png", dpi=dpi)
+    write_atomic(out, picture.getvalue())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from outdo.errors import RunError
 from outdo.runs.layout import EVALS, FINDINGS, MANIFEST, METRICS, SFT, group_files
+from outdo.untrusted.parse import parse_json
 
+MAX_LINE = 64 << 20  # characters
 JsonRow = dict[str, Any]
 Skipped = list[str]  # where lines were skipped that are no JSON rows; without one, such a line raises RunError
 
@@ -46,12 +47,10 @@ def read_rows(path: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
     if not path.is_file():  # a pipe or a device might never end
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                continue
+        for number, line in enumerate(_lines(file), 1):
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
+                row = parse_json(line)
+            except ValueError:
                 row = None
             if isinstance(row, dict):
                 yield row
@@ -59,6 +58,16 @@ def read_rows(path: Path, skipped: Skipped | None = None) -> Iterator[JsonRow]:
                 raise RunError(f"{path}: line {number} is not a JSON row: {line[:60]!r}; remove it")
             else:
                 skipped.append(f"{path}: line {number}")
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """The complete lines; one that is too long is cut, so that it is no row."""
+    while line := file.readline(MAX_LINE):
+        end = line
+        while end and not end.endswith("\n"):
+            end = file.readline(MAX_LINE)
+        if end:
+            yield line
 
 
 def describe_skipped(skipped: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from outdo.runs import layout, usage
 from outdo.runs.files import acquire_lock, disk_errors, fsync
 from outdo.runs.held_out import HeldOutAnswer
 from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_manifest, timestamp, write_manifest
+from outdo.runs.no_links import OURS, open_no_links, refuse_links
 from outdo.runs.reader import read_rows
 from outdo.types import Group
 
@@ -43,6 +44,7 @@ class RunWriter:
         `time.monotonic`, where that was earlier."""
         if holds_run(folder):
             raise RecipeError(f"output_dir={folder} already holds a run: choose another folder, or move that one away")
+        refuse_links(folder, OURS)
         manifest = new_manifest(dict(recipe), dict(facts))
         with disk_errors(folder, "set output_dir elsewhere"):
             (folder / layout.GROUPS).mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,7 @@ class RunWriter:
             is_stage = manifest.kind == "harvest"
             how = "the recipe that it is a stage of" if is_stage else f"outdo train --resume {folder}"
             raise RecipeError(f"{folder} is a run of kind {manifest.kind}, not {kind}: resume it with {how}")
+        refuse_links(folder)
         run = cls(folder, manifest, acquire_lock(folder))
         run._began = time.monotonic()  # it counts once the run is running again
         return run
@@ -133,8 +136,8 @@ class RunWriter:
     def rewind(self, offsets: Mapping[str, int]) -> None:
         """Removes the rows that were written since."""
         for path in self._row_files():
-            with disk_errors(path):
-                os.truncate(path, offsets.get(str(path.relative_to(self.folder)), 0))
+            with disk_errors(path), open_no_links(self.folder, path, "r+b") as file:
+                file.truncate(offsets.get(str(path.relative_to(self.folder)), 0))
 
     def truncated_file(self, offsets: Mapping[str, int]) -> str:
         """The first file that is shorter than it was, so that the run cannot resume there; or nothing."""
@@ -191,7 +194,7 @@ class RunWriter:
         return [*rows, *layout.group_files(self.folder), *layout.held_out_files(self.folder)]
 
     def _append(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        with disk_errors(path), path.open("a", encoding="utf-8") as file:
+        with disk_errors(path), open_no_links(self.folder, path) as file:
             file.write("".join(json.dumps(row, allow_nan=False, default=str) + "\n" for row in rows))
 
 

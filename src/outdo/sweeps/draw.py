@@ -8,6 +8,7 @@ from typing import Any
 
 from outdo.doctor.compare import VALUES
 from outdo.errors import RunError
+from outdo.runs.outputs import write_picture
 from outdo.sweeps.analysis import Setting
 from outdo.sweeps.grid import format_value
 from outdo.sweeps.report import plane
@@ -27,7 +28,7 @@ def draw(settings: Sequence[Setting], varied: Sequence[str], title: str, out: Pa
         _points(figure.subplots(), settings)
     figure.suptitle(title, fontsize=10)
     out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=110)
+    write_picture(figure, out)
     return out
 
 

@@ -22,13 +22,16 @@ import yaml
 from outdo.doctor.run_row import Outcome, read_run_row
 from outdo.errors import EngineError, RecipeError, RunError
 from outdo.recipe.schema import Recipe
+from outdo.recipe.trust import code_refs
 from outdo.runs.files import acquire_lock, disk_errors, write_atomic
 from outdo.runs.layout import MODEL
 from outdo.runs.manifest import holds_run, read_manifest
+from outdo.runs.no_links import refuse_links
 from outdo.sweeps.analysis import Setting, settings_of
 from outdo.sweeps.choice import Choice, choose
 from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
 from outdo.training import interrupts
+from outdo.untrusted.parse import parse_json
 
 Notify = Callable[[str], None]
 ENDED = ("done", "halted")  # such a cell is not resumed
@@ -112,6 +115,7 @@ def open_folder(sweep: Sweep, folder: Path, start: Start) -> Drive:
         raise RecipeError(f"{folder} already exists and holds no sweep: choose another --out")
     with disk_errors(folder, "choose another --out"):
         folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)
     drive = Drive(sweep, folder, start, acquire_lock(folder))
     for cell in sweep.cells:
         drive.rows[cell.name] = drive.read_row(cell)
@@ -135,8 +139,8 @@ def _refuse_another(sweep: Sweep, folder: Path) -> None:
 
 def read_sweep_file(folder: Path) -> dict[str, Any]:
     """The content of sweep.json. Raises RunError where it is not a sweep's."""
-    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        saved = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        saved = parse_json((folder / SWEEP_FILE).read_text(encoding="utf-8"))
         recipes = (*saved["definitions"].values(), saved.get("prepare") or {})
         if isinstance(saved["cells"], list) and all(isinstance(recipe, dict) for recipe in recipes):
             return dict(saved)
@@ -251,12 +255,17 @@ def _start_child(start: Start, command: str, recipe: Recipe, run: Path, num_thre
     """Starts or resumes a run, from a recipe that is saved beside it so that it can be run alone."""
     path, log = run.with_name(f"{run.name}.yaml"), run.with_name(f"{run.name}.log")
     if holds_run(run):
-        return start([command, "--resume", str(run)], log, num_threads)
+        words = ["--trust"] if _names_same_code(run, recipe) else []  # the user has named it, for the sweep
+        return start([command, "--resume", str(run), *words], log, num_threads)
     keys = recipe.model_dump(mode="json", exclude_unset=True)
     keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run)}
     with disk_errors(path):
-        path.write_text(yaml.safe_dump(keys, sort_keys=False), encoding="utf-8")
+        write_atomic(path, yaml.safe_dump(keys, sort_keys=False))
     return start([command, str(path)], log, num_threads)
+
+
+def _names_same_code(run: Path, recipe: Recipe) -> bool:
+    return set(code_refs(read_manifest(run).recipe)) <= set(code_refs(recipe.model_dump(mode="json")))
 
 
 def _wait(children: Sequence[Child]) -> None:

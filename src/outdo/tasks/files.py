@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outdo.errors import TaskError, no_such_file
+from outdo.untrusted import parse as limits
 
 INSTALL = "pip install 'outdo[data]'"
 MAX_CELL = 2**31 - 1  # characters of a cell
+MAX_LINE = 64 << 20  # characters of a row
+MAX_UNPACKED = 4 << 30  # bytes
 
 
 class Line(NamedTuple):
@@ -30,8 +33,13 @@ def find_reader(name: str) -> Callable[[Path], Iterator[Line]] | None:
 
 def _text(path: Path) -> str:
     try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        if path.suffix != ".gz":
+            return path.read_bytes().decode("utf-8-sig")
+        with gzip.open(path) as file:  # a small file may unpack to any size
+            data = file.read(MAX_UNPACKED + 1)
+        if len(data) > MAX_UNPACKED:
+            raise TaskError(f"dataset_name={path}: unpacks to more than {MAX_UNPACKED >> 30} GB: unpack it yourself")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise TaskError(f"dataset_name={path}: {no_such_file(path)}") from None
     except (OSError, EOFError, UnicodeDecodeError) as error:
@@ -40,6 +48,8 @@ def _text(path: Path) -> str:
 
 def _json_lines(path: Path) -> Iterator[Line]:
     for number, line in enumerate(_text(path).split("\n"), 1):  # splitlines() would also split inside texts
+        if len(line) > MAX_LINE:
+            raise TaskError(f"{path}, line {number}: has {len(line):,} characters; at most {MAX_LINE:,} are read")
         if line.strip():
             yield _line(f"{path}, line {number}", parse_json(line, f"{path}, line {number}"))
 
@@ -85,10 +95,10 @@ def _refuse_surrogates(value: Any, where: str) -> Any:
 
 def _load_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=unique_keys)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise TaskError(f"{where}: not JSON: {getattr(error, 'msg', 'nested too deeply')}") from None
-    except ValueError as error:  # a doubled key, or a number of thousands of digits
+        return limits.parse_json(text, unique_keys)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{where}: not JSON: {error.msg}") from None
+    except ValueError as error:  # a doubled key, or a limit
         raise TaskError(f"{where}: {error}") from None
 
 

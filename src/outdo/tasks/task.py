@@ -22,6 +22,7 @@ from outdo.seeds import seed_of
 from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
 from outdo.types import Prompt
+from outdo.untrusted.parse import MAX_PROMPT_CHARS
 
 ALL_SPLITS = "all"  # as a split: every split of a finite task, for evaluations
 MAX_PROBED = 20_000  # held-out prompts after which a task is treated as endless, unless it is marked finite
@@ -77,6 +78,11 @@ class Task:
                     'must be a tuple such as ({"role": "user", "content": "What is 2+2?"},)'
                 )
             complete = add_system_prompt(prompt, self.system_prompt)
+            if (size := sum(len(message["content"]) for message in complete.messages)) > MAX_PROMPT_CHARS:
+                raise TaskError(
+                    f"task {self.name}: prompt {prompt.id!r:.60} has {size:,} characters; at most "
+                    f"{MAX_PROMPT_CHARS:,} are read: remove or shorten it"
+                )
             if self.keep is None or self.keep(complete):
                 yield complete
         if empty:

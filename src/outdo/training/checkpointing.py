@@ -21,6 +21,7 @@ from outdo.runs.files import Writer
 from outdo.runs.reader import read_evals
 from outdo.runs.writer import RunWriter
 from outdo.training.best import Best, best_of
+from outdo.untrusted.parse import parse_json
 
 STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
 
@@ -94,4 +95,4 @@ def load_optimizer(learner: BaseLearner, folder: Path, state: Mapping[str, Any])
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The state of a checkpoint whose hashes were checked."""
-    return json.loads((folder / STATE).read_text(encoding="utf-8"))
+    return parse_json((folder / STATE).read_text(encoding="utf-8"))

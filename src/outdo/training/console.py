@@ -16,6 +16,7 @@ from rich.text import Text
 from outdo.evals.held_out import Evaluation
 from outdo.metrics.estimate import format_share
 from outdo.types import Reporter
+from outdo.untrusted.terminal import PrintableConsole, make_output_printable
 
 if TYPE_CHECKING:
     from outdo.training.context import StageResult
@@ -104,17 +105,18 @@ class LiveTable(PlainLines):
         if self.live is None:
             self.live = Live(console=self.console, refresh_per_second=8)
             self.live.start()
+            make_output_printable()  # Rich has put a stream of its own there, which reads escape codes
         self.live.update(what)
 
 
 def make_reporter(console: Console | None = None) -> Reporter:
-    console = console or Console(file=sys.stdout)
+    console = console or PrintableConsole(file=sys.stdout)
     return LiveTable(console) if console.is_terminal else PlainLines(console)
 
 
 def width_of(table: Table) -> int:
     """How wide it is where nothing is cut."""
-    return Console(width=10_000).measure(table).maximum
+    return PrintableConsole(width=10_000).measure(table).maximum
 
 
 def print_whole(console: Console, table: Table) -> None:

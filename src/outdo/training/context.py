@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from outdo.evals.held_out import Evaluation
 from outdo.parallel.ranks import refuse_several_processes
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.recipe.trust import refuse_untrusted, remember
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
 from outdo.runs.manifest import Manifest, read_manifest
@@ -27,6 +29,7 @@ from outdo.types import Reporter
 
 Kind = Literal["grpo", "sft", "harvest", "stages"]
 RewardLike = str | Callable[..., Any]
+COMMANDS = {"grpo": "train", "sft": "sft"}  # of `outdo`, that resume such a run
 OBJECT = "object:"  # marks the name of a function while the recipe is read, so that no other trainer's reward is meant
 
 
@@ -78,6 +81,7 @@ class RunContext:
     prior_evals: PriorEvals | None = None
     own_task: Task | None = None  # given as an object: stages use it too
     given: Given = field(default_factory=Given)  # a model and data that are objects
+    trust: bool = False  # whatever a folder names is used
     reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
@@ -92,6 +96,9 @@ class RunContext:
         """A stage that was interrupted, by its own recipe."""
         rewards = list(self.reward_objects) or None  # among the recipe's names may be those of objects
         recipe = load_recipe(None, base_of=_base(manifest.recipe, rewards))
+        named, outer = recipe.model_dump(mode="json"), self.recipe.model_dump(mode="json")
+        command = f"outdo train --resume {shlex.quote(str(folder.parent))}"
+        refuse_untrusted(folder, named, outer, command, trust=self.trust, force=self.force)
         kind: Kind = manifest.kind  # type: ignore[assignment]
         return replace(self.for_stage(kind, recipe, prior_evals), resume=folder, manifest=manifest)
 
@@ -106,12 +113,14 @@ def make_context(
     reporter: Reporter | None = None,
     resume: str | Path | None = None,
     force: bool = False,
+    trust: bool = False,
     overrides: Mapping[str, Any] | None = None,
     where: str = "keys given",
     **keys: Any,
 ) -> RunContext:
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
-    `where` is what messages call them. Raises a subclass of OutdoError, before anything is loaded."""
+    `where` is what messages call them. `trust` uses the code and the addresses that the folder of a run to resume
+    names, although this user did not start it here. Raises a subclass of OutdoError, before anything is loaded."""
     refuse_several_processes()
     reporter = reporter or make_reporter()
     keys, given = take_objects({**keys, **(overrides or {})}, task, resume is not None)
@@ -135,6 +144,7 @@ def make_context(
         manifest = read_manifest(Path(resume))
         resolved = load_recipe(None, keys, reporter.note, _base(manifest.recipe, rewards_given), where)
         _refuse_elsewhere(Path(resume), manifest.recipe.get("output_dir"), resolved.output_dir)
+        _refuse_untrusted(Path(resume), manifest, resolved, keys, trust, force)
     elif not isinstance(recipe, Recipe):
         resolved = load_recipe(recipe, keys, reporter.note, where=where)
     elif keys:
@@ -163,6 +173,7 @@ def make_context(
         resume=Path(resume) if resume is not None else None,
         manifest=manifest,
         force=force,
+        trust=trust,
         own_task=task,
         given=given,
         reward_objects=objects,
@@ -239,6 +250,16 @@ def _kind(wanted: Kind | None, recipe: Recipe, manifest: Manifest | None) -> Kin
 def _base(recipe: Mapping[str, Any], rewards_given: Sequence[RewardLike] | None) -> dict[str, Any]:
     """A recipe without the rewards that others are given for: among their names may be those of objects."""
     return {key: value for key, value in recipe.items() if rewards_given is None or key != "reward_funcs"}
+
+
+def _refuse_untrusted(
+    folder: Path, manifest: Manifest, recipe: Recipe, keys: Mapping[str, Any], trust: bool, force: bool
+) -> None:
+    """Before anything that the folder names is imported. What is accepted needs no flag the next time."""
+    command = f"outdo {COMMANDS.get(manifest.kind, 'train')} --resume {shlex.quote(str(folder))}"
+    names = recipe.model_dump(mode="json")
+    refuse_untrusted(folder, names, keys, command, trust=trust, force=force)
+    remember(folder, names)
 
 
 def _refuse_elsewhere(folder: Path, before: Any, output_dir: str | None) -> None:

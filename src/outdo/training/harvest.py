@@ -10,7 +10,6 @@ is not kept, right or not: it would teach the model not to end.
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,6 +22,7 @@ from outdo.rewards.compose import Rewards, graded
 from outdo.rollout import make_sampler
 from outdo.rollout.source import sample_params
 from outdo.runs.files import disk_errors, write_atomic
+from outdo.runs.no_links import open_no_links
 from outdo.runs.reader import read_rows
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.seeds import seed_of
@@ -30,7 +30,7 @@ from outdo.tasks.task import Task, held_out
 from outdo.training import interrupts
 from outdo.training.context import Result, RunContext
 from outdo.training.plan import policy_for
-from outdo.training.start import without_long_prompts
+from outdo.training.start import remember_run, without_long_prompts
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 ANSWERS_PER_CALL = 8192  # of the sampler
@@ -81,6 +81,7 @@ def run_harvest(context: RunContext) -> Result:
         recipe = context.given.place(recipe, folder)
         context = replace(context, recipe=recipe)
         writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
+        remember_run(context, folder, recipe)
     with writer.until_done():
         context.given.write(writer.folder)
         tally = harvest_to(context, writer.demonstrations)
@@ -143,7 +144,7 @@ def harvest(
     tally = sum((tally_of(done[p.id]) for p in prompts if p.id in done), Tally())
     remaining = [prompt for prompt in prompts if prompt.id not in done]
     size = max(1, ANSWERS_PER_CALL // samples)
-    with disk_errors(journal), journal.open("a", encoding="utf-8") as file:
+    with disk_errors(journal), open_no_links(journal.parent, journal) as file:
         for part in (remaining[i : i + size] for i in range(0, len(remaining), size)):
             for group in graded(sampler.sample(part, samples, params, seed), rewards):
                 row = select_answers(group, keep)
@@ -202,9 +203,10 @@ def _open_journal(out: Path, settings: Mapping[str, Any]) -> Path:
         if not complete:
             if out.exists():
                 raise RecipeError(f"{out} already exists and is no harvest: move it away, or choose another file")
-            journal.write_text(json.dumps({"settings": wanted}) + "\n", encoding="utf-8")
+            write_atomic(journal, json.dumps({"settings": wanted}) + "\n")
             return journal
-        os.truncate(journal, len(complete) + 1)
+        with open_no_links(journal.parent, journal, "r+b") as file:
+            file.truncate(len(complete) + 1)
     before = next(read_rows(journal)).get("settings", {})
     changed = [f"{key} was {before.get(key)!r} and is {now!r}" for key, now in wanted.items() if before.get(key) != now]
     if changed:

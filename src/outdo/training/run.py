@@ -27,14 +27,13 @@ from outdo.training import interrupts
 from outdo.training.best import Best
 from outdo.training.callbacks import Callback, notify
 from outdo.training.checkpointing import Checkpointer, load_optimizer
-from outdo.training.context import Result, RunContext, epoch_of
+from outdo.training.context import COMMANDS, Result, RunContext, epoch_of
 from outdo.training.evaluation import Evaluator
 from outdo.training.monitors import built_in_callbacks
 from outdo.training.plan import lora_of
 from outdo.types import Group, Sampler
 
 L = TypeVar("L", bound=BaseLearner)
-COMMANDS = {"grpo": "train", "sft": "sft"}  # of `outdo`, that resume such a run
 WARM_UP = "warm_up"  # the phase of a checkpoint from before the first GRPO step
 
 

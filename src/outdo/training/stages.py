@@ -34,7 +34,7 @@ from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.resume import changes, refuse_changes
 from outdo.training.sft import run_sft
-from outdo.training.start import finished_result
+from outdo.training.start import finished_result, remember_run
 
 RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": run_grpo, "harvest": run_harvest}
 STARTS = ("first", "previous")  # the recipe's own model, or that of the stage before
@@ -136,6 +136,7 @@ def run_stages(context: RunContext) -> Result:
         recipe = context.given.place(recipe, folder)
         resolved, stages = recipe.model_dump(mode="json"), read_stages(recipe)
         writer = RunWriter.create(folder, resolved, {"kind": "stages", "stages": names})
+        remember_run(context, folder, recipe)
         context.given.write(folder)
     context = replace(context, recipe=recipe, given=Given())  # what was given is in the folder
     try:

@@ -13,6 +13,7 @@ from outdo.errors import RecipeError, RunError
 from outdo.learn.memory import with_kl_steps
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
+from outdo.recipe.trust import remember
 from outdo.rewards.choose import refuse_unfit_rewards
 from outdo.rollout import make_sampler
 from outdo.runs import checkpoint, layout
@@ -57,6 +58,12 @@ def open_run(context: RunContext) -> Opened | Result:
     return opened
 
 
+def remember_run(context: RunContext, folder: Path, recipe: Recipe) -> None:
+    """A run that was started here is resumed without further words."""
+    if problem := remember(folder, recipe.model_dump(mode="json")):
+        context.reporter.note(f"warning: {problem}")
+
+
 def make_run(opened: Opened) -> TrainingRun[Any]:
     """The run of an opened folder, which is released where the run cannot be made."""
     context = opened.context
@@ -95,6 +102,7 @@ def _start(context: RunContext) -> Opened:
         "overlap": overlap.row() if overlap else None,
     }
     writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts, began)
+    remember_run(context, writer.folder, recipe)
     try:
         context.given.write(folder, policy)
     except BaseException as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import queue
 import re
 import threading
@@ -27,12 +26,14 @@ from outdo.doctor.show import note
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.metrics.measure import Metrics
+from outdo.runs.files import write_atomic
 from outdo.runs.manifest import Status
 from outdo.runs.reader import read_evals, read_metrics, read_sft
 from outdo.runs.writer import RunWriter
 from outdo.training import tracker_backends
 from outdo.training.callbacks import Callback
 from outdo.types import Group
+from outdo.untrusted.parse import parse_json
 
 if TYPE_CHECKING:
     from outdo.training.run import TrainingRun
@@ -199,9 +200,7 @@ class _Worker:
     def _write_ledger(self) -> None:
         """Atomic but not flushed to the disk: it is written for every row."""
         self.ledger.parent.mkdir(exist_ok=True)
-        temporary = self.ledger.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.sent), encoding="utf-8")
-        os.replace(temporary, self.ledger)
+        write_atomic(self.ledger, json.dumps(self.sent), flush=False)
 
     def close(self, completed: bool) -> None:
         """Waits as long as the tool makes progress."""
@@ -273,7 +272,7 @@ class Trackers(Callback):
 def _read_ledger(path: Path) -> dict[str, int]:
     """The last step that was sent of each series; empty where the file cannot be read."""
     try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
+        ledger = parse_json(path.read_text(encoding="utf-8"))
         return {str(series): int(step) for series, step in ledger.items()}
     except (OSError, ValueError, AttributeError):
         return {}

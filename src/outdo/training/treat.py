@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,10 +22,12 @@ from outdo.errors import Halted, RecipeError
 from outdo.metrics.measure import Metrics
 from outdo.recipe.load import load_recipe
 from outdo.recipe.parse import parse_overrides
+from outdo.recipe.trust import refuse_untrusted
 from outdo.rewards.choose import rewards_of
 from outdo.runs import checkpoint, layout
 from outdo.runs.files import disk_errors
 from outdo.runs.manifest import Manifest, read_manifest, write_manifest
+from outdo.runs.no_links import refuse_links
 from outdo.tasks.mixture import task_of
 from outdo.training.callbacks import Callback
 from outdo.training.context import make_context
@@ -84,6 +87,7 @@ def treat(
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
     last: int | None = None,
+    trust: bool = False,
 ) -> Treatment:
     """Makes the first finding's change and continues the run with it, for so many `steps` or up to step `last`. Raises
     RecipeError where there is none."""
@@ -104,6 +108,8 @@ def treat(
     last = last or (start + steps if saved and steps else finding.step + (steps or finding.expect.steps))
     keys = _keys(manifest, finding.change, finding.expect, last)
     recipe = load_recipe(None, keys, base_of={**manifest.recipe, "output_dir": str(copy)})
+    command = f"outdo doctor {shlex.quote(str(folder))} --treat"
+    refuse_untrusted(folder, recipe.model_dump(mode="json"), {}, command, trust=trust)
     rewards_of(recipe, task_of(recipe), {})  # what cannot be trained with is refused before anything is written
     reporter.note(f"{finding.code}: {finding.change.describe()}")
     origin = f"step {start}" if saved else "the start (no checkpoint is from before it)"
@@ -112,7 +118,7 @@ def treat(
     with suppress(Halted):  # enough, or a guard: what there is is judged
         if saved:
             _copy_run(folder, manifest, copy, saved)
-            launch(make_context(resume=copy, force=True, reporter=reporter, callbacks=watchers, **keys))
+            launch(make_context(resume=copy, force=True, trust=True, reporter=reporter, callbacks=watchers, **keys))
         else:
             launch(make_context(recipe, reporter=reporter, callbacks=watchers))
     return _judged(history, finding, finding.expect, copy, start)
@@ -128,6 +134,7 @@ def _keys(manifest: Manifest, change: Change, expect: Expect, last: int) -> dict
 
 def _copy_run(folder: Path, manifest: Manifest, copy: Path, saved: Path) -> None:
     """The run up to a checkpoint, to be resumed elsewhere. Rows since are removed when it resumes."""
+    refuse_links(folder)
     with disk_errors(copy):
         (copy / layout.CHECKPOINTS).mkdir(parents=True)
         shutil.copytree(saved, copy / layout.CHECKPOINTS / saved.name)
