@@ -76,13 +76,17 @@ def _well_formed(text: str) -> bool:
         return False
     close = text.find("</think>")
     opened = _ANSWER.match(text, close + len("</think>"))
-    if not opened or close < 0 or not (text.count("<think>") == text.count("</think>") == 1):
+    if close < 0 or not opened:
         return False
-    if not (text.count("<answer>") == text.count("</answer>") == 1):
-        return False
-    thought, answer = (len("<think>"), close), (opened.end(), len(text) - len("</answer>"))
-    filled = _CONTENT.search(text, *thought) and _CONTENT.search(text, *answer)
-    return bool(filled) or (_has_content(text, *thought) and _has_content(text, *answer))
+    start, end = opened.end(), len(text) - len("</answer>")
+    repeated = (
+        text.find("<think>", 1) >= 0
+        or text.find("</think>", close + 1) >= 0
+        or text.find("<answer>") != start - len("<answer>")
+        or text.find("<answer>", start) >= 0
+        or text.find("</answer>") != end
+    )
+    return not repeated and _has_content(text, len("<think>"), close) and _has_content(text, start, end)
 
 
 def _has_content(text: str, start: int, end: int) -> bool:
