@@ -233,6 +233,10 @@ def test_cgroups_are_reused():
     own = set(pool.parent.glob(f"outdo-{os.getpid()}-*"))
     printed("pass")
     assert set(pool.parent.glob(f"outdo-{os.getpid()}-*")) == own != set()
+    with Sandbox(Limits(5.0)) as sandbox:
+        sandbox.load(["def f(): return 1"], "f")
+        pids = watch.usage(sandbox.started_pid()).pids
+        assert len(pids) > 1 and watch.members(sandbox.cgroup) >= set(pids)
 
 
 def test_background_processes_end():

@@ -9,8 +9,11 @@ Three forms, by the columns of the row:
 Expected values never enter the sandbox: inputs go in, values come out, and the comparison is made here, between plain
 values. HumanEval's `check` runs in a sandbox of its own; its candidate forwards calls to the sandbox of the answer.
 
-Not covered: functions tested by how they change their arguments, or that take or return anything but plain values
-(numbers, text, bytes, None, lists, tuples, dicts and sets of them).
+An answer's exceptions, NaN and infinity reach that `check` only where it expects them (`checks.py`). Which block of an
+answer is its code is decided in the sandbox (`sandbox/sources.py`), and what results may be beyond plain values in
+`sandbox/values.py`.
+
+Not covered: functions tested by how they change their arguments, or that take or return functions.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class Outcome:
 
 
 def code(completions: list[str], **columns: Any) -> list[Grade]:
-    """1 where the code passes every case; else 0. The code is the answer's last fenced block, or all of it."""
+    """1 where the code passes every case; else 0. The code is the last block that defines the function, or all text."""
     return [_grade(o, float(o.passed == o.total)) for o in _outcomes(completions, **columns)]
 
 

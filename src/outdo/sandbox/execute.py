@@ -92,7 +92,7 @@ class Sandbox:
         self.killed_for = ""  # why the watcher killed it
         self._lock = threading.RLock()  # the watcher is another thread
         self._started: int | None = None
-        self._is_ending = False
+        self._is_ending = self._is_in_cgroup = False
         pipe = subprocess.PIPE
         self._info, info = os.pipe()
         rules_read, rules_write = os.pipe()
@@ -107,7 +107,6 @@ class Sandbox:
         finally:
             for end in (info, rules_read, rules_write):
                 os.close(end)
-        watch.enter(self.cgroup, self.process.pid)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self._received = b""
@@ -128,6 +127,15 @@ class Sandbox:
         watch.cgroups().give_back(self.cgroup, self.limits.total_mb)
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
+
+    def enter_cgroup(self) -> None:
+        """Moves the first processes into the cgroup. They have no code yet, and what they start later is in it too."""
+        if self.cgroup is not None and not self._is_in_cgroup:
+            with self._lock:
+                pid, self._is_in_cgroup = self._init_pid(), True
+            if pid is not None:
+                watch.enter(self.cgroup, pid)
+                watch.enter(self.cgroup, *watch.children(pid))
 
     def end(self) -> None:
         """Kills every process without waiting for them, which takes a while. Leaving the context waits."""
@@ -251,6 +259,7 @@ class Sandbox:
 
     def exchange(self, data: bytes, until: int) -> bytes:
         """Writes all of `data`, and reads until that many bytes arrived or the other side closes."""
+        self.enter_cgroup()
         received = bytearray()
         view = memoryview(data)
         with selectors.DefaultSelector() as selector:
@@ -323,6 +332,7 @@ def run_program(
 
 def _communicate(sandbox: Sandbox, data: bytes) -> list[bytearray]:
     """Writes all of `data`; what came on standard output and standard error."""
+    sandbox.enter_cgroup()
     view, printed = memoryview(data), [bytearray(), bytearray()]
     with selectors.DefaultSelector() as selector:
         selector.register(sandbox.stdin, selectors.EVENT_WRITE)

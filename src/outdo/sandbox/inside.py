@@ -148,8 +148,10 @@ def _write_other(value: Any, encode: Any) -> Any:
     return __import__("values").write(value, encode)
 
 
-def _reader(classes: dict[str, Any]) -> Any:
-    """Reads the tags of `values.py`; `classes` are those that objects may become."""
+def _reader(space: dict[str, Any]) -> Any:
+    """Reads the tags of `values.py`; objects may become those of the classes that a module defines itself."""
+    own = space.get("__name__")
+    classes = {name: item for name, item in space.items() if isinstance(item, type) and item.__module__ == own}
 
     def read(tag: str, content: Any, decode: Any) -> Any:
         return __import__("values").restore(tag, content, decode, classes)
@@ -329,7 +331,7 @@ def _check(request: dict[str, Any], channel: Channel) -> None:
     """HumanEval: runs `check(candidate)` here; the candidate forwards each call to a function in another sandbox."""
     space = _module("check", "check.py").__dict__
     exec(compile(request["prompt"], "prompt.py", "exec", dont_inherit=True), space)
-    read = _reader(dict(space))  # of the prompt, not of the test
+    read = _reader(space)  # the classes of the prompt, not of the test
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
         channel.write(

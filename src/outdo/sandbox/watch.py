@@ -36,7 +36,6 @@ class Watched(Protocol):
     """A sandbox as the watcher sees it."""
 
     limits: Limits
-    cgroup: Path | None
     killed_for: str
 
     def started_pid(self) -> int | None: ...  # of the first process of its namespace, once there is one
@@ -63,14 +62,22 @@ def usage(init_pid: int) -> Usage:
             size, present = Path(f"/proc/{pid}/statm").read_text().split()[:2]
             mapped += int(size) * PAGE_BYTES
             resident += int(present) * PAGE_BYTES
-            for task in os.listdir(f"/proc/{pid}/task"):
-                pending += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            pending += children(pid)
     root = f"/proc/{init_pid}/root"
     for folder in FOLDERS if os.path.exists(f"{root}/inside.py") else ():  # before, its root is that of the host
         with suppress(OSError):
             status = os.statvfs(f"{root}/{folder}")
             files += status.f_files - status.f_ffree
     return Usage(tuple(pids), resident, mapped, files)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, or that came to it from others that have ended."""
+    pids: list[int] = []
+    with suppress(OSError, ValueError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return pids
 
 
 def _proportional(pids: tuple[int, ...]) -> int:
@@ -131,7 +138,6 @@ def _look(sandbox: Watched) -> float:
     if pid is None:
         return 0.0
     used = usage(pid)
-    enter(sandbox.cgroup, *used.pids)
     reason, share = excess(sandbox.limits, used)
     if reason:
         sandbox.destroy(reason)
@@ -220,15 +226,10 @@ def members(path: Path) -> set[int]:
 
 
 def enter(path: Path | None, *pids: int) -> None:
-    """Moves processes into a cgroup, and so those that they start later.
-
-    A sandbox is moved right after its start, before it has started another process or got any code; the watcher moves
-    those that were faster.
-    """
-    if path is not None:
-        for pid in set(pids) - members(path):
-            with suppress(OSError):
-                (path / "cgroup.procs").write_text(str(pid))
+    """Moves processes into a cgroup, and so those that they start later."""
+    for pid in pids if path is not None else ():
+        with suppress(OSError):
+            Path(path or "", "cgroup.procs").write_text(str(pid))
 
 
 def _parents() -> list[Path]:
