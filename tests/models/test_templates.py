@@ -29,11 +29,15 @@ SAME = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}",
     "{%- if tools %}{{ tools | tojson(indent=2) }}{% endif %}  {% set ns = namespace(n=0) %}"
-    "{% for m in messages if m.role != 'system' %}{% set ns.n = ns.n + 1 %}{{ loop.index }}{{ m | tojson }}{% endfor %}{{ ns.n }}",
+    "{% for m in messages if m.role != 'system' %}{% set ns.n = ns.n + 1 %}{{ loop.index }}"
+    "{{ m | tojson }}{% endfor %}{{ ns.n }}",
     "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
-    "{% generation %}{{ m.content | trim | upper }}{% endgeneration %}{{ m.reasoning_content }}{{ m.thinking }}{% endfor %}",
-    "{{ bos_token }}{{ dict(a=1) }}{{ messages[0]['content'][:3] }}{{ messages | length }}{{ documents }}{{ tools is none }}",
-    "{% macro say(x) %}[{{ x }}]{% endmacro %}{% for m in messages %}{{ say(m.role) }}{% endfor %}{{ strftime_now('%Y') }}",
+    "{% generation %}{{ m.content | trim | upper }}{% endgeneration %}"
+    "{{ m.reasoning_content }}{{ m.thinking }}{% endfor %}",
+    "{{ bos_token }}{{ dict(a=1) }}{{ messages[0]['content'][:3] }}{{ messages | length }}"
+    "{{ documents }}{{ tools is none }}",
+    "{% macro say(x) %}[{{ x }}]{% endmacro %}{% for m in messages %}{{ say(m.role) }}{% endfor %}"
+    "{{ strftime_now('%Y') }}",
 )
 
 
@@ -66,7 +70,7 @@ EATERS = {
     "gigabyte": "{{ 'a' * 10**9 }}",
     "power": "{{ 10 ** (10 ** 9) }}",
     "join": "{{ range(99999) | join('a' * 99999) }}",
-    "doubling": "{% set ns = namespace(a='aaaaaaaa') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "doubling": "{% set ns = namespace(a='aaaa') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
     "center": "{{ 'a' | center(10**10) }}",
     "ljust": "{{ 'a'.ljust(10**10) }}",
     "format": "{{ '%10000000000d' % 1 }}",

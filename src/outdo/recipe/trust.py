@@ -104,10 +104,18 @@ def _names(value: Any) -> list[str]:
 
 
 def refuse_untrusted(
-    folder: Path, recipe: Mapping[str, Any], given: Mapping[str, Any], command: str, *, trust: bool, force: bool = False
+    folder: Path,
+    recipe: Mapping[str, Any],
+    given: Mapping[str, Any],
+    command: str,
+    *,
+    trust: bool,
+    force: bool = False,
+    has_hashes: bool = True,
 ) -> None:
     """Raises RecipeError where a folder's recipe names what the user has not named among the `given` keys and this
-    user has not run in that folder before. `command` is the one to repeat. `force` accepts a file that has changed."""
+    user has not run in that folder before. `command` is the one to repeat. `force` accepts a file that has changed;
+    so does a run of before it recorded its rewards' hashes, unless the file lies in its folder."""
     if trust:
         return
     named = code_refs(given)
@@ -123,12 +131,14 @@ def refuse_untrusted(
             f"Nothing of it was run. Look at it first. If you trust it: {command} --trust; or name it again: "
             f"{command} {again}"
         )
-    changed = [ref for ref in missing if known[str(ref)] not in ("", _content(ref))]
-    if changed and not force:
-        files = ", ".join(str(ref.path) for ref in changed)
+    changed = {ref: ref.path for ref in missing if ref.path and known[str(ref)] not in ("", _content(ref))}
+    inner = os.path.realpath(folder)
+    files = [path for path in changed.values() if has_hashes or os.path.realpath(path).startswith(inner + os.sep)]
+    if files and not force:
+        what = "; ".join(f"the reward file {path} has changed" for path in dict.fromkeys(files))
         raise RecipeError(
-            f"{folder} cannot be resumed: {files} has changed since the run was started, and was not run. Restore it, "
-            "or start a new run; --force resumes all the same"
+            f"{folder} cannot be resumed: {what}, and was not run. Restore it, or start a new run; --force resumes all "
+            "the same"
         )
 
 

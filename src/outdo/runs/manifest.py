@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from outdo.errors import PlaceError
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.layout import MANIFEST
-from outdo.untrusted.parse import parse_json, read_bounded
+from outdo.untrusted.parse import parse_json
 
 MAX_BYTES = 8 << 20
 Status = Literal["running", "done", "stopped", "failed"]
@@ -90,7 +90,9 @@ def read_manifest(folder: Path) -> Manifest:
         reason = missing if folder.is_dir() else "it is a file" if folder.exists() else "there is no such folder"
         raise PlaceError(f"{folder} holds no run: {reason}")
     try:
-        data = parse_json(read_bounded(path, MAX_BYTES).decode("utf-8"))
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ValueError(f"it has {size >> 20} MB; at most {MAX_BYTES >> 20} MB are read")
+        data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PlaceError(f"{folder} holds no run ({MANIFEST} cannot be read: {error})") from None
     if not isinstance(data, dict) or not isinstance(data.get("recipe"), dict):

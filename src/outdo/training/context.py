@@ -258,7 +258,8 @@ def _refuse_untrusted(
     """Before anything that the folder names is imported. What is accepted needs no flag the next time."""
     command = f"outdo {COMMANDS.get(manifest.kind, 'train')} --resume {shlex.quote(str(folder))}"
     names = recipe.model_dump(mode="json")
-    refuse_untrusted(folder, names, keys, command, trust=trust, force=force)
+    has_hashes = manifest.reward_files is not None
+    refuse_untrusted(folder, names, keys, command, trust=trust, force=force, has_hashes=has_hashes)
     remember(folder, names)
 
 
