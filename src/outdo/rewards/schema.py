@@ -1,8 +1,10 @@
 """Parses JSON strictly, and validates it against a JSON Schema (draft 2020-12) in bounded time.
 
-Schemas come with the data and values from the model: neither is trusted. Sizes are bounded, nothing is fetched, and a
-check that takes too long counts as an error of the schema. `format` is an annotation, as in the draft, and is not
-checked. Not covered: a `$schema` below the root, and `unevaluatedProperties` together with `patternProperties`.
+Schemas come with the data and values from the model: neither is trusted. Sizes are bounded and nothing is fetched. A
+schema that cannot be checked for plain values (null, {}, [], "", 0) is bad for every answer; one that only this value
+makes slow or endless is not satisfied by it. `format` is checked (`outdo.rewards.formats`); an unknown one is an
+annotation, as in the draft. Not covered: a `$schema` below the root, and `unevaluatedProperties` together with
+`patternProperties`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -24,12 +28,15 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from outdo.rewards.formats import FORMATS
+
 MAX_CHARS = 100_000  # of a JSON text
 MAX_DEPTH = 50  # levels below the outermost value
 MAX_VALUES = 5_000  # in one JSON text, containers included
 MAX_DIGITS = 300  # of an integer: what a double can hold
 MAX_PATTERN_CHARS = 500  # of a regular expression in a schema
 CPU_SECONDS = 0.5  # for one value against one schema
+PLAIN_VALUES: tuple[Any, ...] = (None, {}, [], "", 0)  # a schema that fails on one of these fails on every answer
 
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in this thread's CPU time
 _DOLLAR = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
@@ -37,7 +44,11 @@ _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?![:=!<])")
 
 
 class BadSchema(ValueError):
-    """A schema that is invalid, has external references, or cannot be checked in bounded time."""
+    """A schema that is invalid, has external references, or cannot be checked in bounded time for a plain value."""
+
+
+class _Unbounded(Exception):
+    """A value that cannot be checked in bounded time."""
 
 
 def read_json(text: str) -> Any:
@@ -68,19 +79,30 @@ def canonical(value: Any) -> str:
 
 
 def violation(value: Any, schema: object) -> str | None:
-    """Where a value of `read_json` violates a schema, or None. The schema may be JSON text. Raises BadSchema."""
+    """Where a value of `read_json` violates a schema, or None. The schema may be JSON text. Raises BadSchema.
+
+    A value that makes the check too slow, or nests deeper than it can follow, violates the schema.
+    """
     validator = _validator(_as_text(schema))
     if isinstance(validator, str):
         raise BadSchema(validator)
+    try:
+        return _violation(value, validator)
+    except _Unbounded as error:
+        return str(error)
+
+
+def _violation(value: Any, validator: Any) -> str | None:
+    """Raises _Unbounded."""
     token = _DEADLINE.set(time.thread_time() + CPU_SECONDS)
     try:
         error = next(validator.iter_errors(value), None)
-    except BadSchema:
+    except _Unbounded:
         raise
     except RecursionError:
-        raise BadSchema("the schema is recursive without end, or nested too deep") from None
+        raise _Unbounded("the schema is recursive without end, or nested too deep") from None
     except Exception as cause:  # the value is valid JSON: a reference points to something that is not a schema
-        raise BadSchema(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
+        raise _Unbounded(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
     finally:
         _DEADLINE.reset(token)
     if error is None:
@@ -103,10 +125,14 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> int | float:
+    """The exact integer where the text is one: 1e23 is not the float next to it."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]} is not a finite number")
-    return int(number) if number.is_integer() else number
+    if not number.is_integer() or len(text) > MAX_DIGITS:
+        return number
+    exact = Decimal(text)
+    return int(exact) if exact == exact.to_integral_value() else number
 
 
 def _children(value: Any) -> list[Any]:
@@ -138,7 +164,13 @@ def _validator(text: str) -> Any:
         return f"not a schema of draft 2020-12: {str(error).splitlines()[0][:120]}"
     except (ValueError, RecursionError, OverflowError) as error:
         return f"cannot parse the schema: {str(error)[:120]}"
-    return _BOUNDED(schema, registry=Registry())
+    validator = _BOUNDED(schema, registry=Registry())
+    try:
+        for value in PLAIN_VALUES:
+            _violation(value, validator)
+    except _Unbounded as error:
+        return str(error)
+    return validator
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
@@ -185,9 +217,17 @@ def _matches(pattern: str, text: str) -> bool:
     try:
         return _compiled(pattern).search(text, timeout=max(remaining, 0.001)) is not None
     except TimeoutError:
-        raise BadSchema(f"the schema's pattern {pattern[:40]!r} takes too long") from None
+        raise _Unbounded(f"the schema's pattern {pattern[:40]!r} takes too long") from None
 
 
+def _is_pattern(text: str) -> bool:
+    try:
+        return _compiled(text) is not None
+    except (ValueError, RecursionError, regex.error):
+        return False
+
+
+_FORMATS = {**FORMATS, "regex": _is_pattern}
 Errors = Iterator[ValidationError]
 Keyword = Callable[[Any, Any, Any, Any], Any]  # (validator, the keyword's value, instance, schema) -> errors
 
@@ -221,10 +261,22 @@ def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> E
         yield ValidationError("duplicate items")
 
 
+def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
+    check = _FORMATS.get(name) if isinstance(name, str) else None
+    if check and isinstance(instance, str) and not check(instance):
+        yield ValidationError(f"{instance[:80]!r} is not a {name}")
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Errors:
+    # By the decimals as they are written: in floats, 0.07 is no multiple of 0.01.
+    if validator.is_type(instance, "number") and (Fraction(repr(instance)) / Fraction(repr(step))).denominator != 1:
+        yield ValidationError(f"{instance} is not a multiple of {step}")
+
+
 def _timed(keyword: Keyword) -> Keyword:
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         if time.thread_time() > _DEADLINE.get():
-            raise BadSchema(f"the schema takes more than {CPU_SECONDS} seconds to check")
+            raise _Unbounded(f"the schema takes more than {CPU_SECONDS} seconds to check")
         return keyword(validator, value, instance, schema)
 
     return check
@@ -235,7 +287,14 @@ _OWN: dict[str, Keyword] = {
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
+    "format": _format,
+    "multipleOf": _multiple_of,
 }
+_TYPES = Draft202012Validator.TYPE_CHECKER.redefine(  # `read_json` makes every whole number an int
+    "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
+)
 _BOUNDED: Any = extend(
-    Draft202012Validator, {name: _timed(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()}
+    Draft202012Validator,
+    {name: _timed(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+    type_checker=_TYPES,
 )
