@@ -140,7 +140,9 @@ def uri(text: str, international: bool = False, relative: bool = False) -> bool:
         if not _is_authority(authority, parts):
             return False
         hierarchy = slash + path
-    return all(parts[kind].fullmatch(part) for kind, part in (("path", hierarchy), ("query", query), ("query", fragment)))
+    return all(
+        parts[kind].fullmatch(part) for kind, part in (("path", hierarchy), ("query", query), ("query", fragment))
+    )
 
 
 def _is_authority(text: str, parts: dict[str, re.Pattern[str]]) -> bool:

@@ -3,8 +3,8 @@
     answer_value('Here:\\n```json\\n{"a": 1}\\n```')          # {"a": 1}
     answer_value('```json\\n{"a": 1}\\n```\\nNo: {"a": 2}')    # raises ValueError
 
-The value is the content of `<answer>` tags, or the full text; in it, the fenced JSON, or all of it. All scans are bounded:
-a text that would take longer counts as contradictory.
+The value is the content of `<answer>` tags, or the full text; in it, the fenced JSON, or all of it. All scans are
+bounded: a text that would take longer counts as contradictory.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,9 +64,11 @@ def answer_value(text: str, read: Read = read_json) -> Any:
     """The one JSON value of a model's text. Raises ValueError where there is none, or several that differ.
 
     Beside a fenced value, an object that differs is another answer, wherever it stands; after it, so is a value of the
-    same type. Before `<answer>` tags the text may reason with values; after them it may not give another. The same value
-    may be given twice.
+    same type. Before `<answer>` tags the text may reason with values; after them it may not give another. The same
+    value may be given twice.
     """
+    with suppress(ValueError, RecursionError):
+        return whole_value(text, read)
     shown = visible(text)
     tagged = blocks(shown, "answer")
     if not tagged:
@@ -75,6 +78,14 @@ def answer_value(text: str, read: Read = read_json) -> Any:
         raise ValueError(f"{len(tagged)} <answer> blocks")
     refuse_others(value, "\n".join(part.partition("</answer>")[2] for part in shown.split("<answer>")[1:]))
     return value
+
+
+def whole_value(text: str, read: Read = read_json) -> Any:
+    """The value of a text that is JSON and nothing else; then tags in it are only text. Raises ValueError."""
+    text = text.strip()
+    if text[:1] not in ("{", "[", '"'):
+        raise ValueError("not JSON from its start")
+    return read(text)
 
 
 def read_block(text: str, read: Read = read_json) -> Any:
@@ -97,8 +108,6 @@ def _single(values: list[Any]) -> Any:
     if len({canonical(value) for value in values}) > 1:
         raise ValueError("several JSON values that differ")
     return values[0]
-
-
 
 
 def fences(text: str) -> list[Fence]:
@@ -134,7 +143,7 @@ def without(text: str, removed: list[Fence], offset: int = 0) -> str:
 
 
 def refuse_others(value: Any, text: str, kinds: tuple[type, ...] = ()) -> None:
-    """Raises ValueError where a text gives a value that is not this one: an object or, by default, what has its type."""
+    """Raises ValueError where a text gives another value than this: an object or, by default, what has its type."""
     if not text.strip():
         return
     expected = canonical(value)

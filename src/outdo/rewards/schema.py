@@ -61,12 +61,12 @@ def read_json(text: str) -> Any:
         raise ValueError(f"{len(text)} characters of JSON, more than {MAX_CHARS}")
     try:
         value = json.loads(
-            text, object_pairs_hook=_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
+            text, object_pairs_hook=unique_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
         )
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH}") from None
     level, depth, total = [value], 0, 1
-    while level := [child for parent in level for child in _children(parent)]:
+    while level := [child for parent in level for child in children(parent)]:
         depth, total = depth + 1, total + len(level)
         if depth > MAX_DEPTH or total > MAX_VALUES:
             raise ValueError(f"JSON nested deeper than {MAX_DEPTH}, or of more than {MAX_VALUES} values")
@@ -111,7 +111,8 @@ def _violation(value: Any, validator: Any) -> str | None:
     return f"at ${place[:80]}: {error.message[:120]}"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads(object_pairs_hook=…), in linear time. Raises ValueError for a key that is given twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("duplicate key in an object")
@@ -135,7 +136,8 @@ def _decimal(text: str) -> int | float:
     return int(exact) if exact == exact.to_integral_value() else number
 
 
-def _children(value: Any) -> list[Any]:
+def children(value: Any) -> list[Any]:
+    """The values directly in a list or an object."""
     return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
 
 
@@ -192,7 +194,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
                     _resolve(resolver, reference)
             if isinstance(node.get("$schema"), str):
                 raise ValueError("`$schema` below the root")
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in children(node)]
     if len(keywords) > 1:
         raise ValueError("unevaluatedProperties together with patternProperties")
 

@@ -18,7 +18,7 @@ def json_schema(completions: list[str], schema: list[object], **columns: object)
     """1 where the answer is exactly one JSON value and satisfies the row's JSON Schema (draft 2020-12); else 0.
 
     The answer is the content of `<answer>` tags, or the full text without them; in it, the fenced block (``` or
-    ```json), or all of it. A second value in the text that differs is a second answer: see `outdo.rewards.jsontext`. The
+    ```json), or all of it. Another value in the text that differs is a second answer (`outdo.rewards.jsontext`). The
     schema is an object or JSON text, and its formats are checked. A schema that is invalid, has external references or
     cannot be checked within half a second for plain values is broken; one that only this answer makes slow is violated.
     See `outdo.rewards.schema` for the bounds of both.
@@ -34,8 +34,8 @@ def tool_call(
     The gold is `{"name": …, "arguments": {…}}` or a list of these, as JSON text or not. An answer's calls are in
     `<tool_call>` tags, with any prose around; or else the answer is the object or list itself, bare or as in
     `json_schema`. Both may have `parameters` for `arguments`, arguments as JSON text, and OpenAI's wrappers. A call
-    outside the tags or beside the answer is one too many. Arguments are compared as JSON: 1 is 1.0, and neither true nor
-    "1". `completion_tools` are calls that a server has parsed from the answer: its text may then have no others. No
+    outside the tags or beside the answer is one too many. Arguments are compared as JSON: 1 is 1.0, and neither true
+    nor "1". `completion_tools` are calls that a server has parsed from the answer: its text may then have no others. No
     column of the data is taken for them.
     """
     parsed = completion_tools if completion_tools is not None else [None] * len(completions)

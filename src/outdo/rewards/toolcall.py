@@ -1,7 +1,7 @@
 """Reads tool calls: those of the gold, those that a server has parsed, and those in a model's text.
 
-A call is `{"name": …, "arguments": {…}}`, also with `parameters` for `arguments`, with the arguments as JSON text, or in
-OpenAI's wrappers: `{"type": "function", "function": {…}}`, `{"tool_calls": […]}` and `{"function_call": {…}}`.
+A call is `{"name": …, "arguments": {…}}`, also with `parameters` for `arguments`, with the arguments as JSON text, or
+in OpenAI's wrappers: `{"type": "function", "function": {…}}`, `{"tool_calls": […]}` and `{"function_call": {…}}`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from outdo.rewards.answer import after_thinking
-from outdo.rewards.jsontext import Malformed, answer_value, blocks, read_block, values_in, visible
+from outdo.rewards.jsontext import Malformed, answer_value, blocks, read_block, values_in, visible, whole_value
 from outdo.rewards.schema import canonical, read_json
 
 _CALL_KEYS = frozenset({"name", "arguments", "parameters", "id", "type", "index"})
@@ -40,6 +41,8 @@ def given_calls(value: object) -> Counter[str]:
 def written_calls(text: str, count: int) -> Counter[str]:
     """The calls in a model's text. Raises ValueError, also where there are certainly more than `count`, before it
     parses them, and where a call stands outside the `<tool_call>` tags or beside the answer."""
+    with suppress(ValueError, RecursionError):
+        return Counter(_calls(whole_value(text)))
     shown = visible(text)
     if "<tool_call>" in shown or "</tool_call>" in shown:
         inner = blocks(shown, "tool_call")
@@ -83,7 +86,11 @@ def _nested(value: Any) -> Iterator[dict[str, Any]]:
     level = [value]
     while level:
         yield from (one for one in level if isinstance(one, dict))
-        level = [c for one in level for c in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())]
+        level = [
+            c
+            for one in level
+            for c in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        ]
 
 
 def _is_call(value: dict[str, Any]) -> bool:
