@@ -119,7 +119,7 @@ def _uses(spec: Spec, *kinds: type) -> bool:
     return isinstance(spec, kinds) or any(_uses(one, *kinds) for one in parts)
 
 
-def _used(spec: Multi) -> dict[str, Spec]:
+def _used(spec: Multi) -> dict[str, Single]:
     """The graders that the formula uses. The others are not run."""
     return {key: one for key, one in spec.graders.items() if key in spec.formula.names}
 

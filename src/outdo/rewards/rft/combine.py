@@ -2,7 +2,7 @@
 
 Where an answer made a grader fail, it gets the worst value that the formula has for any score of that grader: the
 lowest score may be the best one, as in `1 - penalty`. Where the formula has no value for an answer's scores, it gets
-the lowest that the formula has for other scores; where it has none for any, the grader is broken.
+the lowest that the formula has for other scores, and at most 0; where it has none for any, the grader is broken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from outdo.rewards.rft.spec import Multi, Single
 from outdo.types import Grade
 
 ROUNDING = 1e-9  # 0.7 + 0.2 + 0.1 is a little less than 1, and must pass a threshold of 1
-_SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 1.0)  # of a grader's range, at which a formula is evaluated
+_SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)  # of a grader's range, at which a formula is evaluated
+_MAX_WORST = 1e6  # a score beyond it would drown all others
 _MAX_POINTS = 5_000  # at which a formula is evaluated to find its lowest value
 
 
@@ -69,8 +70,8 @@ def _multi(spec: Multi, of: Mapping[str, Outcome], ranges: Mapping[str, tuple[fl
     if not values:
         return FormulaError(reason)
     parts = {key: scores.get(key, ranges[key][0]) for key in of}
-    failed = any(one.failed for one in of.values())
-    return Worst(min(values), "wrong", parts, reason, highest=max(values), failed=failed)
+    crashed = any(one.failed for one in of.values())
+    return Worst(min(values), "wrong", parts, reason, highest=max(values), failed=crashed)
 
 
 def _without_value(
@@ -84,11 +85,12 @@ def _without_value(
     """The worst grade where the formula has values for other answers to this row; else broken."""
     free = {key: ranges[key] for key, one in used.items() if depends_on_answer(one)}
     fixed = {key: score for key, score in scores.items() if key not in free and score is not None}
-    values = [*_values(spec, fixed, free), *paid]
+    found = _values(spec, fixed, free)
+    values = [*([value for value in found if abs(value) <= _MAX_WORST] or found), *paid]
     parts = dict(scores)
     if not values:
         return Grade(None, "broken", parts, reason)
-    return Worst(min(values), "wrong", parts, reason, highest=max(values), failed=False)
+    return Worst(min(0.0, *values), "wrong", parts, reason, highest=max(0.0, *values), failed=False)
 
 
 def _values(spec: Multi, fixed: Mapping[str, float], free: Mapping[str, tuple[float, float]]) -> list[float]:
