@@ -67,6 +67,8 @@ def answer_value(text: str, read: Read = read_json) -> Any:
     same type. Before `<answer>` tags the text may reason with values; after them it may not give another. The same
     value may be given twice.
     """
+    if "<" not in text and "```" not in text and "~~~" not in text:
+        return read(text.strip())
     with suppress(ValueError, RecursionError):
         return whole_value(text, read)
     shown = visible(text)

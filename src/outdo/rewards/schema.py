@@ -60,9 +60,7 @@ def read_json(text: str) -> Any:
     if len(text) > MAX_CHARS:
         raise ValueError(f"{len(text)} characters of JSON, more than {MAX_CHARS}")
     try:
-        value = json.loads(
-            text, object_pairs_hook=unique_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
-        )
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH}") from None
     level, depth, total = [value], 0, 1
@@ -76,6 +74,13 @@ def read_json(text: str) -> Any:
 def canonical(value: Any) -> str:
     """A text that is the same for two values of `read_json` exactly where JSON has them equal: 1 is 1.0, not true."""
     return json.dumps(value, sort_keys=True)
+
+
+def refuse_bad_schema(schema: object) -> None:
+    """Raises BadSchema."""
+    validator = _validator(_as_text(schema))
+    if isinstance(validator, str):
+        raise BadSchema(validator)
 
 
 def violation(value: Any, schema: object) -> str | None:
@@ -134,6 +139,11 @@ def _decimal(text: str) -> int | float:
         return number
     exact = Decimal(text)
     return int(exact) if exact == exact.to_integral_value() else number
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=unique_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
+)
 
 
 def children(value: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from outdo.rewards.answer import RIGHT, Column, final_answers
 from outdo.rewards.jsontext import answer_value, visible
-from outdo.rewards.schema import BadSchema, violation
+from outdo.rewards.schema import BadSchema, refuse_bad_schema, violation
 from outdo.rewards.toolcall import contradicts, given_calls, written_calls
 from outdo.types import Grade
 
@@ -63,7 +63,7 @@ def _broken(reason: object) -> Grade:
 
 def _grade_json(text: str, schema: object) -> Grade:
     try:
-        violation(None, schema)  # an invalid schema is broken whatever the answer
+        refuse_bad_schema(schema)  # broken whatever the answer
         problem = violation(answer_value(text), schema)
     except BadSchema as error:
         return _broken(error)

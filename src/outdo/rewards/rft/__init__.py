@@ -26,7 +26,7 @@ from outdo.rewards.jsontext import answer_value
 from outdo.rewards.rft.combine import multi_grades, single_grades
 from outdo.rewards.rft.file import read_file, refuse_constant
 from outdo.rewards.rft.models import Endpoint, JudgeFailure, endpoint_from_env, request_label, request_score
-from outdo.rewards.rft.outcome import Outcome, PythonFailure, outcome, settled
+from outdo.rewards.rft.outcome import Outcome, PythonFailure, outcome, reads_json, settled
 from outdo.rewards.rft.similarity import METRICS
 from outdo.rewards.rft.spec import (
     LabelModel,
@@ -46,6 +46,7 @@ from outdo.types import Grade, RewardFunction
 MAX_CONCURRENT = 8  # answers of a group graded at the same time
 MAX_ANSWER_DEPTH = 100  # nested objects and lists; a deeper answer does not count as JSON
 TIMEOUT = 10.0  # seconds of a python grader, where `reward_timeout` is not given
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=unique_object)
 _NOT_ITEM = ("completions", "completion_ids", COMPLETION_TOOLS, "finish", "verdicts", "max_completion_length")
 
 
@@ -78,15 +79,16 @@ def validate(path: str | Path) -> list[str]:
 def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") -> RewardFunction:
     """The reward function of a grader. The default endpoint for judges comes from the environment."""
 
+    used: dict[str, Single] = _used(spec) if isinstance(spec, Multi) else {"": spec}
+    needs_json = any(map(reads_json, used.values()))
+
     def reward(completions: list[str], **columns: Any) -> list[Grade]:
         judge = (endpoint or endpoint_from_env()) if _uses(spec, ScoreModel, LabelModel) else None
 
         def case(place: int, text: str | None = None) -> _Case:
-            return _case(
-                completions[place] if text is None else text, place, columns, judge, is_control=text is not None
-            )
+            answer = completions[place] if text is None else text
+            return _case(answer, place, columns, judge, needs_json, is_control=text is not None)
 
-        used: dict[str, Single] = _used(spec) if isinstance(spec, Multi) else {"": spec}
         cases = [case(place) for place in range(len(completions))]
         jobs = [(one, each) for one in used.values() for each in cases]
         if _uses(spec, ScoreModel, LabelModel, Python):
@@ -100,7 +102,7 @@ def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") 
                 [next(results) for _ in cases],
                 completions,
                 lambda place, text, one=one: _outcome(one, case(place, text)),  # type: ignore[misc]
-                cases[0].item if cases else {},
+                [each.item for each in cases],
             )
             for key, one in used.items()
         }
@@ -125,8 +127,9 @@ def _used(spec: Multi) -> dict[str, Single]:
 
 
 def _case(
-    text: str, index: int, columns: Mapping[str, Any], endpoint: Endpoint | None, is_control: bool = False
+    text: str, index: int, columns: Mapping[str, Any], endpoint: Endpoint | None, needs_json: bool, is_control: bool
 ) -> _Case:
+    """One answer with its row; `is_control`: the text is not the answer, and has none of its calls."""
     row = {key: value[index] for key, value in columns.items() if isinstance(value, (list, tuple))}
     item = {key: _plain(value) for key, value in row.items() if key not in _NOT_ITEM}
     if item.get("answer", 0) is None:
@@ -137,15 +140,16 @@ def _case(
     choices = [{"index": 0, "message": message, "finish_reason": row.get("finish", "stop")}]
     shown = (after_thinking(text) or "").strip()
     sample: dict[str, Any] = {"output_text": shown, "output_tools": tools, "choices": choices}
-    with suppress(ValueError, RecursionError):
-        sample["output_json"] = answer_value(text, _json)
+    if needs_json:
+        with suppress(ValueError, RecursionError):
+            sample["output_json"] = answer_value(text, _json)
     seconds = columns.get("reward_timeout", TIMEOUT)
     return _Case(item, sample, endpoint, seconds)
 
 
 def _json(text: str) -> Any:
     """The JSON value of a text, with the numbers as they are written. Raises ValueError."""
-    value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique_object)
+    value = _DECODER.decode(text)
     if not _is_shallow(value):
         raise ValueError(f"JSON nested deeper than {MAX_ANSWER_DEPTH}")
     return value

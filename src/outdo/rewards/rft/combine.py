@@ -17,6 +17,7 @@ from outdo.rewards.rft.spec import Multi, Single
 from outdo.types import Grade
 
 ROUNDING = 1e-9  # 0.7 + 0.2 + 0.1 is a little less than 1, and must pass a threshold of 1
+_ENDS = (0.0, 0.5, 1.0)
 _SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)  # of a grader's range, at which a formula is evaluated
 _MAX_WORST = 1e6  # a score beyond it would drown all others
 _MAX_POINTS = 5_000  # at which a formula is evaluated to find its lowest value
@@ -33,6 +34,10 @@ def _single(one: Outcome, threshold: float, low: float, high: float) -> Grade:
     if one.fault == "answer":
         return Worst(low, "wrong", reason=one.reason, highest=high, failed=one.failed)
     return Grade(None, "broken", reason=one.reason)
+
+
+def _passes(one: Outcome, spec: Single) -> bool:
+    return one.score is not None and one.score >= spec.pass_threshold - ROUNDING
 
 
 def _scored(score: float, threshold: float, parts: Mapping[str, float | None], reason: str) -> Grade:
@@ -58,7 +63,7 @@ def _multi(spec: Multi, of: Mapping[str, Outcome], ranges: Mapping[str, tuple[fl
     for key, one in of.items():
         if one.fault not in ("", "answer"):
             return Grade(None, "broken", reason=f"{key}: {one.reason}")
-    reason = "; ".join(f"{key}: {one.reason}" for key, one in of.items() if one.reason)
+    reason = "; ".join(f"{key}: {one.reason}" for key, one in of.items() if not _passes(one, spec.graders[key]))
     scores = {key: one.score for key, one in of.items() if one.score is not None}
     failed = [key for key in of if key not in scores]
     if not failed:
@@ -66,7 +71,7 @@ def _multi(spec: Multi, of: Mapping[str, Outcome], ranges: Mapping[str, tuple[fl
             return _scored(spec.formula(scores), spec.pass_threshold, scores, reason)
         except FormulaError as error:
             return error
-    values = _values(spec, scores, {key: ranges[key] for key in failed})
+    values = _values(spec, scores, {key: ranges[key] for key in failed}, (_ENDS,))
     if not values:
         return FormulaError(reason)
     parts = {key: scores.get(key, ranges[key][0]) for key in of}
@@ -93,10 +98,15 @@ def _without_value(
     return Worst(min(0.0, *values), "wrong", parts, reason, highest=max(0.0, *values), failed=False)
 
 
-def _values(spec: Multi, fixed: Mapping[str, float], free: Mapping[str, tuple[float, float]]) -> list[float]:
-    """The formula's values where it has them, over the ranges of some graders."""
+def _values(
+    spec: Multi,
+    fixed: Mapping[str, float],
+    free: Mapping[str, tuple[float, float]],
+    options: Sequence[Sequence[float]] = (_SHARES, _ENDS),
+) -> list[float]:
+    """The formula's values where it has them, over the ranges of some graders, at the first option that is feasible."""
     values = []
-    for point in _points(free):
+    for point in _points(free, options):
         try:
             values.append(spec.formula({**fixed, **point}))
         except FormulaError:
@@ -104,10 +114,9 @@ def _values(spec: Multi, fixed: Mapping[str, float], free: Mapping[str, tuple[fl
     return values
 
 
-def _points(free: Mapping[str, tuple[float, float]]) -> Iterable[dict[str, float]]:
+def _points(free: Mapping[str, tuple[float, float]], options: Sequence[Sequence[float]]) -> Iterable[dict[str, float]]:
     """Scores of several graders: all combinations of some of each range, of fewer where there are many graders."""
-    options = (_SHARES, (0.0, 0.5, 1.0), (0.0, 1.0))
-    shares = next((one for one in options if len(one) ** len(free) <= _MAX_POINTS), None)
+    shares = next((one for one in (*options, (0.0, 1.0)) if len(one) ** len(free) <= _MAX_POINTS), None)
     combined = product(shares, repeat=len(free)) if shares else ([share] * len(free) for share in _SHARES)
     for point in combined:
         yield {key: low + share * (high - low) for (key, (low, high)), share in zip(free.items(), point, strict=True)}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outdo.rewards.rft.models import JudgeFailure, Unreadable
-from outdo.rewards.rft.spec import LabelModel, Python, ScoreModel, Single
-from outdo.rewards.rft.template import MissingItem, MissingSample
+from outdo.rewards.rft.spec import LabelModel, Python, ScoreModel, Single, StringCheck, TextSimilarity
+from outdo.rewards.rft.template import MissingItem, MissingSample, Template
 
 MAX_CONTROLS = 10
 CONTROL_SECONDS = 20.0  # no further control is tried after them
@@ -48,14 +48,17 @@ def outcome(grade: Callable[[], tuple[float, str]]) -> Outcome:
 
 
 def settled(
-    first: Sequence[Outcome], texts: Sequence[str], again: Callable[[int, str | None], Outcome], item: Mapping[str, Any]
+    first: Sequence[Outcome],
+    texts: Sequence[str],
+    again: Callable[[int, str | None], Outcome],
+    items: Sequence[Mapping[str, Any]],
 ) -> list[Outcome]:
     """The outcomes, in which those of unknown fault are tried again and blamed. `again` grades the answer of a place,
-    or another text in its place; `item` is the row."""
+    or another text in its place; `items` are the rows."""
     unknown = [place for place, one in enumerate(first) if one.fault == "unknown"]
     if not unknown:
         return list(first)
-    works = any(one.score is not None for one in first) or _scores_control(again, unknown[0], item)
+    works = any(one.score is not None for one in first) or _scores_control(again, unknown[0], items[unknown[0]])
     out = list(first)
     known = {text for text, one in zip(texts, first, strict=True) if one.score is not None}
     for place in unknown:
@@ -104,8 +107,15 @@ def bounds(spec: Single, seen: Sequence[Outcome]) -> tuple[float, float]:
 
 def depends_on_answer(spec: Single) -> bool:
     """Whether a grader's score can change with the answer."""
-    if isinstance(spec, Python):
-        return True
+    return isinstance(spec, Python) or any(template.uses_sample for template in _templates(spec))
+
+
+def reads_json(spec: Single) -> bool:
+    """Whether a grader may need the answer as JSON."""
+    return isinstance(spec, Python) or any(template.uses_json for template in _templates(spec))
+
+
+def _templates(spec: StringCheck | TextSimilarity | ScoreModel | LabelModel) -> list[Template]:
     if isinstance(spec, (ScoreModel, LabelModel)):
-        return any(template.uses_sample for _, template in spec.messages)
-    return spec.input.uses_sample or spec.reference.uses_sample
+        return [template for _, template in spec.messages]
+    return [spec.input, spec.reference]

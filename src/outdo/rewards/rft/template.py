@@ -55,6 +55,10 @@ class Template:
     def uses_sample(self) -> bool:
         return any(isinstance(part, Path) and part.namespace == "sample" for part in self.parts)
 
+    @property
+    def uses_json(self) -> bool:
+        return any(isinstance(part, Path) and part.steps[:1] == ("output_json",) for part in self.parts)
+
 
 def parse(text: str) -> Template:
     """Parses a template. Raises TemplateError with the column if it is invalid, or no row can have the value."""
