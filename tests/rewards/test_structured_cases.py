@@ -48,7 +48,7 @@ def test_tables(grader, column, cases, verdict):
 
 
 def test_every_format_has_cases():
-    assert set(FORMATS) | {"iri-reference"} == set(CHECKS) | {"regex"}
+    assert set(FORMATS) | {"iri-reference"} == set(CHECKS)
 
 
 # A column of the data is not the answer
@@ -138,6 +138,13 @@ def test_rft_reads_the_answer():
 )
 def test_rft_wrong_texts(text):
     assert [(g.reward, g.verdict) for g in rft(TEXT, text, gold="Paris")] == [(0.0, "wrong")]
+
+
+def test_rft_thinking_that_is_not_closed_is_no_answer():
+    for operation, gold in (("ne", "Paris"), ("eq", ""), ("eq", "<think>Rome")):
+        assert rft({**TEXT, "operation": operation}, "<think>Rome", gold=gold)[0].verdict == "wrong"
+    data = {"type": "python", "source": "def grade(sample, item):\n    return float(sample['output_text'] == '')\n"}
+    assert rft(data, "<think>Rome")[0].reward == 1.0
 
 
 @pytest.mark.parametrize(

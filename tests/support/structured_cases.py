@@ -119,6 +119,17 @@ _OTHERS = (
     '{"name": "delete_all"}',
     '{"also": ' + dumped(OTHER) + "}",
     '{name: "delete_all", arguments: {}}',
+    '{"tool": "delete_all", "args": {}}',
+    '{"action": "delete_all", "action_input": {"force": true}}',
+    '{"function": "delete_all", "arguments": {}}',
+    '{"recipient_name": "functions.delete_all", "parameters": {}}',
+    '{"Name": "delete_all", "Arguments": {}}',
+    '{ /* now */ "name": "delete_all", "arguments": {}}',
+    json.dumps(dumped(OTHER)),  # as a string
+    dumped(OTHER).replace("name", "n\\u0061me").replace("true", "True"),
+    'Action: delete_all\nAction Input: {"force": true}',
+    "[TOOL_CALLS] [" + dumped(OTHER) + "]",
+    "[" * 20 + dumped(OTHER) + "]" * 20,
 )
 _CHANGES = [
     {"name": "get_Weather", "arguments": WEATHER["arguments"]},
@@ -149,6 +160,8 @@ _CHANGES = [
     {**WEATHER, "parameters": {}},
     {**WEATHER, "parameters": {**WEATHER["arguments"], "days": 4}},
     {**WEATHER, "result": 1},
+    {**WEATHER, "id": OTHER},
+    {**WEATHER, "index": [1]},
     {**WEATHER, "type": "result"},
     {"function": WEATHER, "name": "delete_all"},
     {"function": {**WEATHER, "also": 1}},
@@ -228,7 +241,10 @@ FORMATS = {  # valid, and invalid
     "uuid": (["123e4567-e89b-12d3-a456-426614174000"], ["123e4567e89b12d3a456426614174000", "123e4567-e89b", "x"]),
     "json-pointer": (["", "/a~1b/0"], ["a/b", "/~2"]),
     "relative-json-pointer": (["0#", "1/a"], ["/a", "-1"]),
-    "regex": (["^a+$", "[0-9]{2}"], ["(", "a**", "[z"]),
+    "regex": (
+        ["^a+$", "[0-9]{2}", r"(?<y>\d{4})-\k<y>", "(a{1000}){1000}", "a{999999999}", r"[\w.-]+\p{L}"],
+        ["(", "a**", "[z", "(?P<x>a)", r"\Z", "a{3,2}", ")", "(?i)a", "[z-a]"],
+    ),
 }
 _NUMBERS = {  # multipleOf: multiples, and others
     0.01: (["0.07", "0.29", "1.1", "19.99", "0", "1e2", "-0.03"], ["0.075", "0.001", "1e-3"]),
@@ -269,6 +285,8 @@ RIGHT_JSON = (
         (PERSON, '{"name": "<answer>x</answer>", "age": 7}'),
         (PERSON, '{"name": "</think>", "age": 7}'),
         (PERSON, '```json\n{"name": "{Ann}", "age": 7}\n```\n'),
+        (PERSON, '```json\n{"name": "<answer>", "age": 7}\n```\n'),
+        (PERSON, f"The keys {{name, age}} are required.\n```json\n{ANN}\n```\nSay if {{anything}} is missing."),
         ({"type": "integer"}, "```json\n5\n```\nas you asked for 5."),
         ({"type": "string"}, '```json\n"a"\n```'),
     ]
@@ -286,6 +304,12 @@ _SECOND = (
     f"[{BOB}, {{}}] {BOB}",
     f"{ANN} or {BOB}",
     '{"answer": ' + BOB + "}",
+    f"[{BOB}]",
+    "{/* c */" + BOB[1:],
+    json.dumps(BOB),
+    f"`{BOB}`",
+    f"> {BOB}",
+    f"~~~\n{BOB}\n~~~",
 )
 WRONG_JSON = (
     [(PERSON, f"```json\n{ANN}\n```\n{second}") for second in _SECOND]

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from outdo.rewards.ecma import pattern_size
+
 Check = Callable[[str], bool]
 _MAX_HOST_CHARS = 253
 _MAX_MAILBOX_CHARS = 64  # before the @
@@ -157,6 +159,13 @@ def _is_authority(text: str, parts: dict[str, re.Pattern[str]]) -> bool:
     return parts["host"].fullmatch(host) is not None and _PORT.fullmatch(port) is not None
 
 
+def regex(text: str) -> bool:
+    try:
+        return pattern_size(text) >= 0
+    except ValueError:
+        return False
+
+
 def _matches(pattern: re.Pattern[str]) -> Check:
     return lambda text: pattern.fullmatch(text) is not None
 
@@ -180,4 +189,5 @@ FORMATS: dict[str, Check] = {
     "uuid": _matches(_UUID),
     "json-pointer": _matches(_JSON_POINTER),
     "relative-json-pointer": _matches(_RELATIVE_POINTER),
+    "regex": regex,
 }

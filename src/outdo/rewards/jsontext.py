@@ -24,7 +24,7 @@ MAX_SCANNED = 400_000  # characters that a search for values may read, re-reads 
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([A-Za-z0-9_+-]*)[ \t]*(.*)", re.DOTALL)
 _LATE_FENCE = re.compile(r".*?(`{3,}|~{3,})(json)()", re.IGNORECASE)  # after other text on its line
 _OPENING = re.compile(r"[{\[]")
-_OBJECT_SHAPED = re.compile(r"""\{\s*(?:["'“‘`]|[A-Za-z_$][\w$-]*\s*:)""")
+_OBJECT_SHAPED = re.compile(r"""\{\s*(?:\\*["'“‘`]|/\*|//|#|[A-Za-z_$][\w$-]*\s*:)""")
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)  # only to find where a value ends
 _SCALARS: dict[type, re.Pattern[str]] = {  # what a text may give instead of an answer of this type
     str: re.compile(r'"(?:[^"\\\n]|\\.)*"'),
@@ -72,6 +72,8 @@ def answer_value(text: str, read: Read = read_json) -> Any:
     with suppress(ValueError, RecursionError):
         return whole_value(text, read)
     shown = visible(text)
+    if "answer>" not in (without(shown, fences(shown)) if "```" in shown or "~~~" in shown else shown):
+        return read_block(shown, read)
     tagged = blocks(shown, "answer")
     if not tagged:
         return read_block(shown, read)
@@ -149,12 +151,20 @@ def refuse_others(value: Any, text: str, kinds: tuple[type, ...] = ()) -> None:
     if not text.strip():
         return
     expected = canonical(value)
-    for other in values_in(text):
-        if isinstance(other, kinds or (dict, type(value))) and canonical(other) != expected:
+    for found in values_in(text):
+        others = [found] if isinstance(found, kinds or (dict, type(value))) else _objects(found)
+        if any(canonical(other) != expected for other in others):
             raise ValueError("a second JSON value that differs")
     pattern = None if kinds else _SCALARS.get(type(value))
     if pattern and any(_differs(match, value) for match in pattern.findall(text)):
         raise ValueError("a second JSON value that differs")
+
+
+def _objects(value: Any) -> list[Any]:
+    """The outermost objects in lists; none in another value."""
+    if isinstance(value, dict):
+        return [value]
+    return [one for item in value for one in _objects(item)] if isinstance(value, list) else []
 
 
 def _differs(token: str, value: Any) -> bool:

@@ -28,6 +28,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from outdo.rewards.ecma import pattern_size
 from outdo.rewards.formats import FORMATS
 
 MAX_CHARS = 100_000  # of a JSON text
@@ -35,10 +36,12 @@ MAX_DEPTH = 50  # levels below the outermost value
 MAX_VALUES = 5_000  # in one JSON text, containers included
 MAX_DIGITS = 300  # of an integer: what a double can hold
 MAX_PATTERN_CHARS = 500  # of a regular expression in a schema
+MAX_PATTERN_SIZE = 20_000  # of the same, with its repeats unrolled
 CPU_SECONDS = 0.5  # for one value against one schema
 PLAIN_VALUES: tuple[Any, ...] = (None, {}, [], "", 0)  # a schema that fails on one of these fails on every answer
 
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in this thread's CPU time
+_COUNTED = re.compile(r"\{([0-9]{1,9}),?([0-9]{1,9})?\}")
 _DOLLAR = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?![:=!<])")
 
@@ -219,9 +222,23 @@ def _resolve(resolver: Any, reference: str) -> None:
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
     """A pattern with ECMA's meaning: `$` is the end of the text, and `\\d` and `\\w` are ASCII."""
-    if len(pattern) > MAX_PATTERN_CHARS or _NOT_ECMA.search(pattern):
+    if (
+        len(pattern) > MAX_PATTERN_CHARS
+        or _NOT_ECMA.search(pattern)
+        or (_COUNTED.search(pattern) and _is_large(pattern))
+    ):
         raise ValueError(f"the pattern {pattern[:40]!r} is too long, or not valid in ECMAScript")
     return regex.compile(_DOLLAR.sub(lambda match: match[1] or r"\Z", pattern), regex.ASCII)
+
+
+def _is_large(pattern: str) -> bool:
+    """Whether compiling a pattern may take long, or gigabytes."""
+    try:
+        return pattern_size(pattern) > MAX_PATTERN_SIZE
+    except ValueError:  # another dialect: by its repeats alone
+        return (
+            math.prod(max(int(number or 0) for number in one) for one in _COUNTED.findall(pattern)) > MAX_PATTERN_SIZE
+        )
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -232,14 +249,6 @@ def _matches(pattern: str, text: str) -> bool:
         raise _Unbounded(f"the schema's pattern {pattern[:40]!r} takes too long") from None
 
 
-def _is_pattern(text: str) -> bool:
-    try:
-        return _compiled(text) is not None
-    except (ValueError, RecursionError, regex.error):
-        return False
-
-
-_FORMATS = {**FORMATS, "regex": _is_pattern}
 Errors = Iterator[ValidationError]
 Keyword = Callable[[Any, Any, Any, Any], Any]  # (validator, the keyword's value, instance, schema) -> errors
 
@@ -274,7 +283,7 @@ def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> E
 
 
 def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
-    check = _FORMATS.get(name) if isinstance(name, str) else None
+    check = FORMATS.get(name) if isinstance(name, str) else None
     if check and isinstance(instance, str) and not check(instance):
         yield ValidationError(f"{instance[:80]!r} is not a {name}")
 

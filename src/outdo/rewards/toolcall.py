@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from outdo.rewards.answer import after_thinking
 from outdo.rewards.jsontext import Malformed, answer_value, blocks, read_block, values_in, visible, whole_value
-from outdo.rewards.schema import canonical, read_json
+from outdo.rewards.schema import canonical, children, read_json
 
 _CALL_KEYS = frozenset({"name", "arguments", "parameters", "id", "type", "index"})
 _WRAPPER_KEYS = frozenset({"function", "id", "type", "index"})
 _MESSAGE_KEYS = frozenset({"tool_calls", "function_call", "role", "content", "refusal"})
 _TYPES = ("function", "tool_call", "function_call", "tool_use")
-_KEY = re.compile(r"""(?:name|function|tool_calls?|function_call)["'”’`]?\s*:""")
-_OTHER_TAGS = re.compile(r"</?(?:tool_call|function|invoke)\b", re.IGNORECASE)  # calls in other formats
+_WORDS = "name|tool|function|action|call|command|method|recipient|arg|param|input"
+_CALL_WORD = re.compile(_WORDS, re.IGNORECASE)  # in a key of an object that is a call in one of many formats
+_CALL_KEY = re.compile(rf"""(?:{_WORDS})\w*\\*["'”’`]?\s*:""", re.IGNORECASE)  # in text that is almost JSON
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_OTHER_TAGS = re.compile(r"</?(?:tool_call|function|invoke)|\baction input:", re.IGNORECASE)  # calls in other formats
 
 
 def given_calls(value: object) -> Counter[str]:
@@ -75,38 +77,38 @@ def contradicts(text: str, calls: Counter[str]) -> bool:
 
 def _refuse_calls(text: str, expected: str | None = None) -> None:
     """Raises ValueError where a text has a call; `expected`, a value's canonical form, may stand there once."""
-    if "<" in text and _OTHER_TAGS.search(text):
+    if _OTHER_TAGS.search(text):
         raise ValueError("a call outside the <tool_call> tags")
     for value in values_in(text):
-        if not any(map(_is_call, _nested(value))):
+        if not _has_call(value):
             continue
         if expected is None or isinstance(value, Malformed) or canonical(value) != expected:
             raise ValueError("a second call, outside the tags or beside the answer")
         expected = None
 
 
-def _nested(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in a value, itself included."""
+def _has_call(value: Any) -> bool:
+    """Whether a value has, or is, an object that looks like a call, valid or not: by one of its keys. The definition of
+    a tool, with a description and a schema, is none."""
     level = [value]
     while level:
-        yield from (one for one in level if isinstance(one, dict))
-        level = [
-            c
-            for one in level
-            for c in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
-        ]
+        level = [one for one in level if not _is_definition(one)]
+        if any(isinstance(one, dict) and _looks_like_call(one) for one in level):
+            return True
+        level = [child for one in level for child in children(one)]
+    return False
 
 
-def _is_call(value: dict[str, Any]) -> bool:
-    """Whether an object looks like a call, valid or not. The definition of a tool, with a schema, is none."""
+def _looks_like_call(value: dict[str, Any]) -> bool:
     if isinstance(value, Malformed):
-        return _KEY.search(value.text) is not None
-    if value.keys() & {"tool_calls", "function_call"} or isinstance(value.get("function"), dict):
-        return True
-    schema = value.get("parameters")
-    if isinstance(schema, dict) and schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
-        return False
-    return "name" in value and bool(value.keys() & {"arguments", "parameters"} or value.keys() <= _CALL_KEYS)
+        return _CALL_KEY.search(_ESCAPED.sub(lambda match: chr(int(match[1], 16)), value.text)) is not None
+    return any(map(_CALL_WORD.search, value))
+
+
+def _is_definition(value: Any) -> bool:
+    inner = value.get("function", value) if isinstance(value, dict) else None
+    schema = inner.get("parameters") if isinstance(inner, dict) and "description" in inner else None
+    return isinstance(schema, dict) and schema.get("type") == "object" and isinstance(schema.get("properties"), dict)
 
 
 def _calls(value: Any, strict: bool = True) -> list[str]:
@@ -147,6 +149,8 @@ def _refuse_keys(value: dict[str, Any], allowed: frozenset[str], strict: bool) -
         raise ValueError("a call with other keys than name and arguments")
     if strict and value.get("type", "function") not in _TYPES:
         raise ValueError(f"a call of type {str(value['type'])[:40]!r}")
+    if strict and any(isinstance(value.get(key), (dict, list)) for key in ("id", "index")):
+        raise ValueError("a call whose `id` or `index` is a container")
 
 
 def _arguments(value: Any) -> dict[str, Any]:

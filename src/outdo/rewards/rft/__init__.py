@@ -55,7 +55,7 @@ class _Case:
     """One answer to grade, and the endpoint for judges."""
 
     item: Mapping[str, Any]
-    sample: Mapping[str, Any]  # without output_json if the answer is not JSON
+    sample: Mapping[str, Any]  # without output_json if it is not JSON, and output_text if it is only thought
     endpoint: Endpoint | None
     seconds: float = TIMEOUT  # of a python grader
 
@@ -138,8 +138,9 @@ def _case(
     tools = calls if isinstance(calls, list) else []
     message = {"role": "assistant", "content": text, "tool_calls": tools}
     choices = [{"index": 0, "message": message, "finish_reason": row.get("finish", "stop")}]
-    shown = (after_thinking(text) or "").strip()
-    sample: dict[str, Any] = {"output_text": shown, "output_tools": tools, "choices": choices}
+    sample: dict[str, Any] = {"output_tools": tools, "choices": choices}
+    if (shown := after_thinking(text)) is not None:
+        sample["output_text"] = shown.strip()
     if needs_json:
         with suppress(ValueError, RecursionError):
             sample["output_json"] = answer_value(text, _json)
@@ -204,7 +205,7 @@ def _text_similarity(spec: TextSimilarity, case: _Case) -> tuple[float, str]:
 def _python(spec: Python, case: _Case) -> tuple[float, str]:
     from outdo.sandbox.execute import ExecutionError, call_function
 
-    sample = {key: case.sample.get(key) for key in ("output_text", "output_json", "output_tools", "choices")}
+    sample = {"output_text": "", "output_json": None, **case.sample}
     try:
         result = call_function(spec.source, "grade", [sample, dict(case.item)], case.seconds)
     except ExecutionError as error:
