@@ -20,14 +20,19 @@ from outdo.rewards.answer import after_thinking
 from outdo.rewards.schema import canonical, read_json
 
 MAX_BLOCKS = 20  # fenced or tagged ones that give the same value
-MAX_SCANNED = 400_000  # characters that a search for values may read, re-reads included
+MAX_FENCES = 200  # opening and closing ones of a text
+MAX_AROUND = 100_000  # characters of a text beside the answer, in which other values are searched
+MAX_SCANNED = 200_000  # characters that such a search may read, re-reads included
+MAX_OPENINGS = 2_000  # brackets at which a value may start
+MAX_SCALARS = 1_000  # numbers or strings
+MAX_MALFORMED = 2_000  # characters of an object that is almost JSON
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([A-Za-z0-9_+-]*)[ \t]*(.*)", re.DOTALL)
 _LATE_FENCE = re.compile(r".*?(`{3,}|~{3,})(json)()", re.IGNORECASE)  # after other text on its line
 _OPENING = re.compile(r"[{\[]")
 _OBJECT_SHAPED = re.compile(r"""\{\s*(?:\\*["'“‘`]|/\*|//|#|[A-Za-z_$][\w$-]*\s*:)""")
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len, parse_constant=len)  # only to find where a value ends
 _SCALARS: dict[type, re.Pattern[str]] = {  # what a text may give instead of an answer of this type
-    str: re.compile(r'"(?:[^"\\\n]|\\.)*"'),
+    str: re.compile(r'"(?:[^"\\\n]|\\.){0,200}"'),
     int: re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"),
     float: re.compile(r"(?<![\w.])-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"),
     bool: re.compile(r"\b(?:true|false)\b"),
@@ -115,7 +120,10 @@ def _single(values: list[Any]) -> Any:
 
 
 def fences(text: str) -> list[Fence]:
-    """The closed fenced blocks of a text, with lower-case languages. The fence may close on its last line."""
+    """The closed fenced blocks of a text, with lower-case languages. The fence may close on its last line. Raises
+    ValueError where there are too many."""
+    if text.count("```") + text.count("~~~") > MAX_FENCES:
+        raise ValueError(f"more than {MAX_FENCES} fences")
     found: list[Fence] = []
     opened: re.Match[str] | None = None
     lines: list[str] = []
@@ -150,14 +158,17 @@ def refuse_others(value: Any, text: str, kinds: tuple[type, ...] = ()) -> None:
     """Raises ValueError where a text gives another value than this: an object or, by default, what has its type."""
     if not text.strip():
         return
+    if len(text) > MAX_AROUND:
+        raise ValueError(f"more than {MAX_AROUND} characters beside the answer")
     expected = canonical(value)
     for found in values_in(text):
         others = [found] if isinstance(found, kinds or (dict, type(value))) else _objects(found)
         if any(canonical(other) != expected for other in others):
             raise ValueError("a second JSON value that differs")
     pattern = None if kinds else _SCALARS.get(type(value))
-    if pattern and any(_differs(match, value) for match in pattern.findall(text)):
-        raise ValueError("a second JSON value that differs")
+    for number, match in enumerate(pattern.finditer(text) if pattern else ()):
+        if number >= MAX_SCALARS or _differs(match[0], value):
+            raise ValueError("a second JSON value that differs")
 
 
 def _objects(value: Any) -> list[Any]:
@@ -186,9 +197,11 @@ class Malformed(dict[str, Any]):
 def values_in(text: str) -> Iterator[Any]:
     """The outermost objects and lists in a text, also objects that are almost JSON, as Malformed. Raises ValueError
     where finding them takes too long."""
-    at = scanned = 0
+    at = scanned = openings = 0
     while (match := _OPENING.search(text, at)) is not None:
-        start = match.start()
+        start, openings = match.start(), openings + 1
+        if openings > MAX_OPENINGS or scanned > MAX_SCANNED or len(text) > MAX_AROUND:
+            raise ValueError("too much text that looks like JSON")
         try:
             _, end = _DECODER.raw_decode(text, start)
             yield read_json(text[start:end])
@@ -201,11 +214,9 @@ def values_in(text: str) -> Iterator[Any]:
         except RecursionError:
             raise ValueError("JSON nested too deep") from None
         except ValueError:  # JSON, but outside the bounds, or with a key twice
-            yield Malformed(text[start : start + 200])
+            yield Malformed(text[start : start + MAX_MALFORMED])
             at, scanned = end, scanned + end - start
             continue
-        if scanned > MAX_SCANNED:
-            raise ValueError("too much text that looks like JSON")
         if _OBJECT_SHAPED.match(text, start):
-            yield Malformed(text[start : start + 200])
+            yield Malformed(text[start : start + MAX_MALFORMED])
         at = start + 1
