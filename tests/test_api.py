@@ -20,7 +20,7 @@ from outdo.api import train
 from outdo.errors import BrokenGraders, GraderError, ModelError, NumericsError, OutdoError, RecipeError, TaskError
 from outdo.runs.reader import read_rows
 from outdo.training.console import PlainLines
-from outdo.types import Prompt
+from outdo.types import Grade, Prompt
 
 MEASURED = ("tokens_per_s", "memory")  # of the machine, not of the run
 
@@ -130,11 +130,21 @@ def test_dynamic_sampling_refills_within_its_budget(tmp_path: Path) -> None:
         assert len(kept) == 4
 
 
-def test_some_answers_that_break_the_grader_are_counted_not_fatal(tmp_path: Path) -> None:
+def test_answers_that_make_the_grader_raise_do_not_halt(tmp_path: Path) -> None:
     def picky(completions: list[str], **columns: object) -> list[float]:
         if any(len(text) % 2 for text in completions):
             raise RuntimeError("odd")
         return [1.0] * len(completions)
+
+    keys = {**QUICK, "reward_funcs": [picky], "reporter": quiet(), "broken_limit": 0.0, "reward_audit": False}
+    rows = metrics(train(output_dir=str(tmp_path / "r"), **keys).folder)
+    assert all(row["grader_broken"] == 0 and 0 < row["reward_mean"] < 1 for row in rows)
+
+
+def test_some_answers_that_cannot_be_judged_are_counted_not_fatal(tmp_path: Path) -> None:
+    def picky(completions: list[str], **columns: object) -> list[Grade]:
+        broken = Grade(None, "broken", reason="odd")
+        return [broken if len(text) % 2 else Grade(1.0, "right") for text in completions]
 
     keys = {**QUICK, "reward_funcs": [picky], "reporter": quiet()}
     result = train(output_dir=str(tmp_path / "r"), broken_limit=1.0, reward_audit=False, **keys)

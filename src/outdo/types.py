@@ -59,6 +59,7 @@ class Trajectory:
     segments: tuple[Segment, ...]
     text: str
     finish: Finish
+    tool_calls: Any = None  # those that a server has parsed from the answer, where it did
 
     @classmethod
     def single(

@@ -124,11 +124,11 @@ def test_function_and_grader_json(outdo: Outdo, tmp_path: Path) -> None:
     rows = [{"completion": text, "level": 10, "gold": "a"} for text in ("a", "hang", "b")]
     file = str(written(tmp_path / "a.jsonl", *rows))
     done = outdo("grade", "--reward", "mine.py:mine", "--timeout", "1", file)
-    assert [row["verdict"] for row in graded(done.stdout)] == ["right", "broken", "right"], done.stderr
+    assert [row["verdict"] for row in graded(done.stdout)] == ["right", "wrong", "right"], done.stderr
     done = outdo("grade", "--reward", "grader.json", file)
     assert [row["reward"] for row in graded(done.stdout)] == [1.0, 0.0, 0.0], done.stderr
     done = outdo("grade", "--reward", "mine.py:mine,grader.json", "--gate", "grader.json", file, "--timeout", "1")
-    assert [row["reward"] for row in graded(done.stdout)] == [2.0, None, 0.0], done.stderr
+    assert [row["reward"] for row in graded(done.stdout)] == [2.0, 0.0, 0.0], done.stderr
 
 
 def test_invalid_grader_file(outdo: Outdo, tmp_path: Path) -> None:
@@ -189,13 +189,12 @@ def test_broken_grader_halts(outdo: Outdo, tmp_path: Path) -> None:
         "def mine(completions, **columns):\n"
         "    if len(completions) > 2: raise OSError('the judge has gone')\n    return [0.5] * len(completions)\n"
         "def alone(completions, **columns):\n"
-        "    if not all(text in ('', ) or 'Step by step' in text for text in completions): raise OSError('gone')\n"
-        "    return [0.5] * len(completions)\n"
+        "    raise OSError('gone')\n"
     )
     done = outdo("train", *QUICK, "reward_funcs=mine.py:mine", "output_dir=salvaged")
     assert done.returncode == 0, done.stderr  # one by one it can judge them
     alone = ("train", *QUICK, "reward_funcs=mine.py:alone")
-    assert "can be judged" in outdo(*alone).stderr  # the audit
+    assert "be judged" in outdo(*alone).stderr  # the audit
     done = outdo(*alone, "output_dir=run", "reward_audit=false")
     assert done.returncode == 3 and "be judged" in done.stderr and "gone" in done.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"

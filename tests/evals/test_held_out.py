@@ -19,7 +19,7 @@ from outdo.evals.held_out import Evaluation, default_ks, evaluate_prompts, sampl
 from outdo.rewards.compose import find_rewards
 from outdo.tasks.task import find_task, held_out
 from outdo.training.console import PlainLines, summary
-from outdo.types import Group, Prompt, SampleParams, Trajectory, WeightSource
+from outdo.types import Grade, Group, Prompt, SampleParams, Trajectory, WeightSource
 from support.basics import prompt_of
 
 
@@ -148,8 +148,8 @@ def test_eval_sampling(keys: dict[str, str], limits: dict[str, float], tmp_path:
 
 
 def test_run_reports_unjudged_samples(tmp_path: Path) -> None:
-    def half(completions: list[str], **columns: Any) -> list[float]:  # of siblings every other one
-        return [float("nan") if i % 2 else 1.0 for i, _ in enumerate(completions)]
+    def half(completions: list[str], **columns: Any) -> list[Grade]:  # of siblings every other one
+        return [Grade(None, "broken") if i % 2 else Grade(1.0, "right") for i, _ in enumerate(completions)]
 
     text = io.StringIO()
     keys = {"reporter": PlainLines(Console(file=text)), "reward_funcs": [half], "reward_audit": False}

@@ -83,7 +83,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def words(name: str, reward: str, *more: str) -> list[str]:
-    own = ("reward_audit=false", "broken_limit=1", f"max_steps={STEPS}", "eval_size=4", "eval_samples=0")
+    own = ("reward_audit=false", "broken_limit=0", f"max_steps={STEPS}", "eval_size=4", "eval_samples=0")
     return ["train", *SHORT, f"reward_funcs={reward}", "reward_weights=[]", *own, *more, f"output_dir={name}"]
 
 
@@ -110,11 +110,11 @@ def test_a_function_that_kills_hangs_or_floods_costs_the_answer_and_not_the_run(
     assert bench.start(*words(name, reward, f"reward_timeout={10 if name == 'floods' else 0.5}")).wait() == 0, (
         bench.said()[-2000:]
     )
-    broken = sum(row["grader_broken"] for row in whole(bench.folder / name))
+    assert sum(row["grader_broken"] for row in whole(bench.folder / name)) == 0
     bench.said()
     answers = [a for g in rows(bench.folder / name / "groups" / "steps-000000.jsonl") for a in g["completions"]]
-    assert sum(answer["verdict"] == "broken" for answer in answers) == round(broken * 16)
-    assert (broken == 0) if name == "floods" else (0 < broken < STEPS / 2)  # a flood alone is no failure
+    struck = sum(answer["parts"][name] == 0 for answer in answers)  # the worst score
+    assert (struck == 0) if name == "floods" else (0 < struck < len(answers) / 2)  # a flood alone is no failure
 
 
 @pytest.mark.slow

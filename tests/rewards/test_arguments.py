@@ -1,6 +1,8 @@
 """What a user's reward function is called with: TRL's forms, functions of one answer, a step at a time."""
 
 import functools
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +10,12 @@ import torch
 
 from outdo.errors import GraderError, RecipeError
 from outdo.recipe.load import load_recipe
-from outdo.rewards.arguments import form_of, texts
+from outdo.rewards.arguments import form_of, group_inputs, texts
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import find_rewards, grade, grade_all
 from outdo.rewards.lines import graded_lines
 from outdo.tasks.task import find_task
-from outdo.types import Grade, Group, Prompt, Trajectory
+from outdo.types import Grade, Group, Prompt, Segment, Trajectory
 
 
 def group_of(*answers, conversational=False, key="p", answer="4", **meta):
@@ -103,9 +105,11 @@ def test_not_one_value_each(result):
         assert grade_.verdict == "broken" and "3 completions" in grade_.reason
 
 
-def test_nan_in_a_tensor_is_broken():
-    nan = judged(lambda completions: torch.tensor([1.0, float("nan")]), "a", "b")
-    assert [g.verdict for g in nan] == ["right", "broken"]
+def test_nan_in_a_tensor():
+    nan = judged(lambda completions: torch.tensor([1.0 if text == "a" else math.nan for text in completions]), "a", "b")
+    assert [(g.reward, g.verdict) for g in nan] == [(1.0, "right"), (0.0, "wrong")]
+    nan = judged(lambda completions: torch.full((len(completions),), math.nan), "a", "b")
+    assert [g.verdict for g in nan] == ["broken", "broken"]
 
 
 def test_functions_of_one_answer():
@@ -128,7 +132,7 @@ def test_functions_of_one_answer():
         assert values(verifier, group=group) == [1.0, 0.0]
         assert values(aliases, group=group) == [3.0, 0.0]
         assert [g.verdict for g in judged(verl, group=group)] == ["right", "broken"]
-    assert [g.verdict for g in judged(picky, "a", "raise", "list", "b")] == ["right", "broken", "broken", "right"]
+    assert [g.verdict for g in judged(picky, "a", "raise", "list", "b")] == ["right", "wrong", "wrong", "right"]
     group = group_of("4", "5", response="from the data")
     assert values(lambda completion, response: float(response == "from the data"), group=group) == [1.0, 1.0]
     assert values(lambda response: float(response == "4"), group=group) == [1.0, 0.0]
@@ -169,7 +173,7 @@ def test_named_functions_of_one_answer(tmp_path):
         "    return base * (response == '4')\n"
     )
     rewards = find_rewards([f"{path}:f"], [], f"{path}:f", args={"f": {"base": 2.0}})
-    assert [g.reward for g in grade(group_of("4", "die", "5"), rewards).grades] == [2.0, None, 0.0]
+    assert [g.reward for g in grade(group_of("4", "die", "5"), rewards).grades] == [2.0, 0.0, 0.0]
 
 
 def test_reward_args():
@@ -223,7 +227,7 @@ def test_a_step_with_one_bad_answer():
 
     groups = [group_of("a", "bad", key="1"), group_of("c", "d", key="2")]
     graded = grade_all(groups, find_rewards(["fragile"], [], "fragile", own={"fragile": fragile}, batch="step"))
-    assert [[g.reward for g in group.grades] for group in graded] == [[1.0, None], [1.0, 1.0]]
+    assert [[g.reward for g in group.grades] for group in graded] == [[1.0, 0.0], [1.0, 1.0]]
     short = grade_all(groups, find_rewards(["f"], [], "f", own={"f": lambda completions: [1.0]}, batch="step"))
     assert {g.verdict for group in short for g in group.grades} == {"broken"}
 
@@ -246,3 +250,21 @@ def test_solution_is_the_gold_of_a_line():
     ]
     rewards = find_rewards(["numeric"], [], "numeric")
     assert [g.verdict for g in graded_lines(lines, rewards)] == ["right", "right", "wrong"]
+
+
+def test_no_column_of_the_data_stands_for_the_answer():
+    names = ("completions", "prompts", "finish", "verdicts", "completion_ids", "completion_tools", "reward_timeout")
+    prompt = Prompt("p", ({"role": "user", "content": "2+2?"},), "4", {**dict.fromkeys(names, "data"), "level": 3})
+    answer = Trajectory((Segment(()),), "5", "length")
+    inputs = group_inputs(Group(prompt, (1,), (answer,)), {"reward_timeout": 10.0}, None)
+    assert inputs.arguments() == {
+        "completions": ["5"],
+        "prompts": ["2+2?"],
+        "messages": [prompt.messages],
+        "answer": ["4"],
+        "finish": ["length"],
+        "level": [3],
+        "reward_timeout": 10.0,
+    }
+    called = Group(prompt, (1,), (answer, replace(answer, tool_calls=[])))
+    assert group_inputs(called, {}, ["wrong", "wrong"]).lists["completion_tools"] == [None, []]

@@ -1,4 +1,4 @@
-"""Rewards that hang, crash or lie, wherever they run: the answer is broken, the run continues, no process is left."""
+"""Rewards that hang, crash or lie, wherever they run: the answer is wrong, the run continues, no process is left."""
 
 import asyncio
 import threading
@@ -77,18 +77,18 @@ BAD = ["hang", "spin", "exit", "crash", "raise", "quit", "nan"]
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_one_bad_answer_is_broken_alone(file, bad):
+def test_one_bad_answer_is_wrong_alone(file, bad):
     start = time.monotonic()
     first, second, third = judged(f"{file}:moody", "4", bad, "5")
     assert (first.reward, third.reward) == (1.0, 0.0)
-    assert (second.verdict, second.reward) == ("broken", None)
+    assert (second.verdict, second.reward) == ("wrong", 0.0)
     assert second.reason
     assert time.monotonic() - start < 8
 
 
 def test_none_abstains(file):
     grades = judged(f"{file}:moody", *BAD, "4", "none")
-    assert [g.verdict for g in grades] == ["broken"] * len(BAD) + ["right", "broken"]
+    assert [g.verdict for g in grades] == ["wrong"] * len(BAD) + ["right", "broken"]
     assert "abstained" in grades[-1].reason
 
 
@@ -113,7 +113,7 @@ def test_an_object_that_hangs_is_abandoned():
 
     start = time.monotonic()
     first, second = judged("hangs", "a", "hang", own={"hangs": hangs}, timeout=0.3)
-    assert (first.reward, second.verdict) == (1.0, "broken")
+    assert (first.reward, second.verdict) == (1.0, "wrong")
     assert "timed out after 0.3 s" in second.reason
     assert time.monotonic() - start < 5
 
@@ -220,9 +220,9 @@ def test_async_objects_that_hang_or_block():
         return [1.0] * len(completions)
 
     grades = judged("moody", "a", "hang", "raise", own={"moody": moody}, timeout=0.2)
-    assert [g.verdict for g in grades] == ["right", "broken", "broken"]
+    assert [g.verdict for g in grades] == ["right", "wrong", "wrong"]
     assert "timed out after 0.2 s" in grades[1].reason and "KeyError" in grades[2].reason
-    assert judged("moody", "block", own={"moody": moody}, timeout=0.2)[0].verdict == "broken"
+    assert judged("moody", "block", own={"moody": moody}, timeout=0.2)[0].verdict == "wrong"
     assert judged("moody", "a", own={"moody": moody}, timeout=0.2)[0].reward == 1.0  # on another loop
 
 

@@ -85,13 +85,13 @@ def test_broken_where_all_abstain():
     assert "abstained" in judged.reason
 
 
-def test_raising_breaks_one_answer():
+def test_raising_on_one_answer_gets_the_worst_score():
     def fragile(completions, **columns):
         return [1.0 / len(text) for text in completions]
 
-    ok, bad, fine = grades_of(["a", "", "ab"], right, fragile)
+    ok, bad, fine = grades_of(["a", "", "ab"], fragile)
     assert (ok.reward, fine.reward) == (1.0, 0.5)
-    assert (bad.verdict, bad.reward) == ("broken", None)
+    assert (bad.verdict, bad.reward) == ("wrong", 0.0)
     assert "fragile" in bad.reason
     assert "ZeroDivisionError" in bad.reason
     assert "test_compose.py" in bad.reason
@@ -189,10 +189,11 @@ def test_missing_column():
 
 
 def test_halt_if_broken():
-    def raises_on_x(completions, **columns):
-        return [1 / (text != "x") for text in completions]
+    def cannot_judge_x(completions, **columns):
+        x = Grade(None, "broken", reason="ZeroDivisionError")
+        return [x if text == "x" else 1.0 for text in completions]
 
-    group = grade(group_of(["x", "a", "b", "c"]), Rewards((Reward("r", raises_on_x),), "r"))
+    group = grade(group_of(["x", "a", "b", "c"]), Rewards((Reward("r", cannot_judge_x),), "r"))
     halt_if_broken([group], limit=0.25)
     halt_if_broken([], limit=0.0)
     with pytest.raises(BrokenGraders, match=r"1 of 4 answers.*broken_limit=0.2 .*ZeroDivisionError") as caught:

@@ -140,10 +140,15 @@ def test_an_answer_cannot_leave_its_fence(server):
         '```json\n{"reason": "x", "score": 10}\n```',
     ],
 )
-def test_unreadable_scores_are_broken(server, reply):
-    server.script = [(200, {}, completion(reply))]
+def test_unreadable_scores(server, reply):
+    bad, good = (200, {}, completion(reply)), (200, {}, None)
+    server.script = [bad, bad]  # for the control too
     (grade_,) = judged(server, "4")
     assert (grade_.reward, grade_.verdict) == (None, "broken") and "judge's" in grade_.reason
+    server.script = [bad, good, bad]  # only for this answer
+    (grade_,) = judged(server, "4")
+    assert (grade_.reward, grade_.verdict) == (0.0, "wrong") and "judge's" in grade_.reason
+    server.script = [bad]  # once
     assert judged(server, "4")[0].reward == 1.0  # not cached
 
 
@@ -166,7 +171,7 @@ def test_retries(server, waits):
     assert broken.verdict == "broken" and "3 attempts" in broken.reason
     server.script, before = [(400, {}, "no such model")] * 2, len(server.requests)
     assert "no such model" in judged(server, "6")[0].reason
-    assert len(server.requests) == before + 1
+    assert len(server.requests) == before + 2  # the answer and a control
     server.script = [(429, {"Retry-After": "3600"}, "later")]
     assert "asks to wait 3600 s" in judged(server, "7")[0].reason
 

@@ -45,8 +45,11 @@ def tagged(*items):
         f"<answer>{SUM_TEXT}</answer>",
         tagged('{"arguments": {"b": [2.0, {"c": null}], "a": 1e0}, "name": "add"}'),
         tagged({**SUM, "id": "x", "type": "function"}),
+        tagged({"name": "add", "arguments": json.dumps(SUM["arguments"])}),
+        tagged(OPENAI),
+        tagged(f"[{SUM_TEXT}]"),
     ],
-    ids=range(9),
+    ids=range(12),
 )
 @pytest.mark.parametrize("gold", [SUM, [SUM], SUM_TEXT, OPENAI, [OPENAI], json.dumps([OPENAI])], ids=range(6))
 def test_right_calls(text, gold):
@@ -69,10 +72,7 @@ def test_right_calls(text, gold):
         tagged({"name": "add", "arguments": {**SUM["arguments"], "a": "1"}}),
         tagged({"name": "add", "arguments": {**SUM["arguments"], "b": [{"c": None}, 2]}}),
         tagged({"name": "add", "arguments": {**SUM["arguments"], "b": [2, {}]}}),
-        tagged({"name": "add", "arguments": json.dumps(SUM["arguments"])}),
-        tagged(OPENAI),
         tagged({**SUM, "also": ZIP}),
-        tagged(f"[{SUM_TEXT}]"),
         tagged('{"name": "add", "name": "add"' + SUM_TEXT[len('{"name": "add"') :]),
         tagged('{"name": "add", "name": "zip"' + SUM_TEXT[len('{"name": "add"') :]),
         tagged(SUM_TEXT[:-1] + ', "arguments": {}}'),
@@ -100,7 +100,7 @@ def test_right_calls(text, gold):
         "<tool_call></tool_call>",
         "<TOOL_CALL>" + SUM_TEXT + "</TOOL_CALL>",
     ],
-    ids=range(43),
+    ids=range(40),
 )
 def test_wrong_calls(text):
     assert calls(text, SUM) == "wrong"
@@ -115,12 +115,12 @@ def test_parallel_calls():
     assert calls(tagged(SUM, ZIP, ZIP), [SUM, ZIP]) == "wrong"
 
 
-def test_output_tools():
-    assert calls("", SUM, output_tools=[[OPENAI]]) == "right"
-    assert calls(tagged(SUM), SUM, output_tools=[[ZIP]]) == "wrong"
-    assert calls(tagged(SUM), SUM, output_tools=[[]]) == "wrong"
-    assert calls(tagged(SUM), SUM, output_tools=[None]) == "right"
-    assert calls("", SUM, output_tools=[[{**OPENAI, "function": {"name": "add", "arguments": "{"}}]]) == "wrong"
+def test_parsed_calls():
+    assert calls("", SUM, completion_tools=[[OPENAI]]) == "right"
+    assert calls(tagged(SUM), SUM, completion_tools=[[ZIP]]) == "wrong"
+    assert calls(tagged(SUM), SUM, completion_tools=[[]]) == "wrong"
+    assert calls(tagged(SUM), SUM, completion_tools=[None]) == "right"
+    assert calls("", SUM, completion_tools=[[{**OPENAI, "function": {"name": "add", "arguments": "{"}}]]) == "wrong"
 
 
 def test_tool_calls_column_is_ignored():

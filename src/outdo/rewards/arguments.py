@@ -19,10 +19,12 @@ from outdo.types import Group
 Form = Literal["many", "one"]  # called with the answers of a group or a step, or with one answer
 Input = Literal["auto", "text", "messages"]  # what `completions` are; auto: as the prompts of the data are
 LIST_NAMES = ("completions", "prompts", "completion_ids", "verdicts", "finish")  # one of these: a function of lists
+COMPLETION_TOOLS = "completion_tools"  # the calls that a server has parsed from each answer
 ANSWER_NAMES = ("completion", "response", "output", "solution_str")  # the model's answer, in a function of one
 PROMPT_NAMES = ("prompt", "question")
 GOLD_NAMES = ("answer", "ground_truth")
 SHARED = ("max_completion_length", "reward_timeout", "trainer_state", "cache_folder")  # one value, not a list
+NOT_DATA = (*LIST_NAMES, COMPLETION_TOOLS, *SHARED)  # what a column of the data with such a name cannot replace
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,12 @@ def texts(completions: Sequence[Any]) -> list[str]:
 def group_inputs(
     group: Group, shared: Mapping[str, Any], verdicts: Sequence[str] | None, messages: bool = False
 ) -> Inputs:
-    """Every column of a group. With `messages`, completions and prompts are lists of messages, as TRL has them."""
+    """Every column of a group. With `messages`, completions and prompts are lists of messages, as TRL has them. No
+    column of the data stands for something of the answer (NOT_DATA)."""
     n = len(group.trajectories)
     answers = [answer.text for answer in group.trajectories]
     prompt = [dict(message) for message in group.prompt.messages]
-    lists: dict[str, list[Any]] = {key: [value] * n for key, value in group.prompt.meta.items()}
+    lists: dict[str, list[Any]] = {key: [value] * n for key, value in group.prompt.meta.items() if key not in NOT_DATA}
     lists |= {
         "completions": [[{"role": "assistant", "content": text}] for text in answers] if messages else answers,
         "prompts": [prompt if messages else group.prompt.text] * n,
@@ -74,6 +77,8 @@ def group_inputs(
     }
     if any(answer.token_ids for answer in group.trajectories):
         lists["completion_ids"] = [answer.token_ids for answer in group.trajectories]
+    if any(answer.tool_calls is not None for answer in group.trajectories):
+        lists[COMPLETION_TOOLS] = [answer.tool_calls for answer in group.trajectories]
     if verdicts is not None:
         lists["verdicts"] = list(verdicts)
     return Inputs(lists, shared, n)
@@ -177,10 +182,10 @@ def refuse_unknown_args(name: str, function: Callable[..., Any], args: Mapping[s
     """Raises GraderError for one of `reward_args` that the function does not take, or that is a column."""
     named, takes_any = _parameters(name, function)
     for key in args:
-        if key in (*LIST_NAMES, *SHARED, *ANSWER_NAMES, *PROMPT_NAMES, *GOLD_NAMES, "messages"):
+        if key in (*NOT_DATA, *ANSWER_NAMES, *PROMPT_NAMES, *GOLD_NAMES, "messages"):
             raise GraderError(f"reward_args.{name}.{key}: every call has its own `{key}`, so it cannot be set")
         if key not in named and not (takes_any and not _is_builtin(function)):
-            own = [p for p in named if p not in (*LIST_NAMES, *SHARED, *GOLD_NAMES, "messages")]
+            own = [p for p in named if p not in (*NOT_DATA, *GOLD_NAMES, "messages")]
             raise GraderError(f"reward_args.{name}.{key}: {name} takes {', '.join(own) or 'no arguments of its own'}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from outdo.errors import GraderError
+from outdo.rewards.blame import is_failure
 from outdo.rewards.compose import Rewards, grade
 from outdo.rewards.probes import tagged
 from outdo.types import Grade, Group, Prompt, Trajectory
@@ -28,9 +29,9 @@ class Bench:
     def judge(self, prompt: Prompt, text: str) -> Grade:
         self.num_answers += 1
         first = self._timed(prompt, text)
-        if self.twice and (first.verdict != "broken" or self.seconds[-1] < RETRY_SECONDS):
+        if self.twice and (not is_failure(first) or self.seconds[-1] < RETRY_SECONDS):
             self._compare(text, first, self._timed(prompt, text), "and then")
-        if first.verdict == "broken":
+        if is_failure(first):
             self.broken.append(f"{shown(text)}: {first.reason}")
             if self.num_answers >= GIVE_UP_ANSWERS or sum(self.seconds) > GIVE_UP_SECONDS:
                 self.raise_if_all_broken()
@@ -62,7 +63,7 @@ class Bench:
         texts = (*texts, texts[0])
         forward = grade(_group(prompt, *texts), self.rewards).grades
         self.num_answers += len(texts)
-        self.broken += [f"in a group: {one.reason}" for one in forward if one.verdict == "broken"]
+        self.broken += [f"in a group: {one.reason}" for one in forward if is_failure(one)]
         backward = grade(_group(prompt, *reversed(texts)), self.rewards).grades[::-1]
         self._compare(texts[0], forward[0], forward[-1], "in one place of a group, and in another")
         for text, one, other in zip(texts, forward, backward, strict=True):
@@ -71,7 +72,7 @@ class Bench:
     def recheck(self) -> None:
         """The first answers once more, after all others: a reward must not remember."""
         for prompt, text, first in self._first if self.twice else ():
-            if first.verdict != "broken":
+            if not is_failure(first):
                 self._compare(text, first, self._timed(prompt, text), "at first, and later")
 
     def _compare(self, text: str, one: Grade, other: Grade, when: str) -> None:

@@ -25,7 +25,6 @@ from outdo.sandbox.pool import Pool
 from outdo.types import Grade, RewardFunction
 
 Where = str  # "here", "thread", or the name by which a worker process loads the function
-Grades = list[Grade | None]
 MAX_CONCURRENT = 64  # calls of async objects in flight
 _GRACE_SECONDS = 1.0  # for a coroutine to end after its deadline, before its loop counts as blocked
 _THREAD_LOCK = threading.Lock()  # a user's object may not be thread-safe
@@ -36,7 +35,13 @@ class Failure:
     """A call that returned no grades, and why."""
 
     message: str
-    retry_alone: bool = True  # whether its answers may succeed one by one
+    retry_alone: bool = True  # False: the number of values was wrong, and may be right by chance for one answer
+    abandoned: bool = False  # it may still run, in a thread
+
+
+Judged = Grade | Failure | None  # of one answer
+Grades = list[Grade | None]
+Result = list[Judged] | Failure  # of one call
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -46,8 +51,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def call(
     name: str, function: RewardFunction, where: Where, form: Form, inputs: Sequence[Inputs], seconds: float
-) -> list[Grades | Failure]:
-    """The grades of each call's answers. Raises nothing but GraderError."""
+) -> list[Result]:
+    """The grades of each call's answers, or why there are none. Raises nothing but GraderError."""
     if where == "here":
         return [_called(name, function, form, one) for one in inputs]
     if where == "thread" and is_async(function):
@@ -72,7 +77,13 @@ def in_process(where: str, name: str, form: Form, inputs: Inputs) -> Any:
     grades = _called(name, _function(where), form, inputs)
     if isinstance(grades, Failure):
         return [grades.message, grades.retry_alone]
-    return [grade and [grade.reward, grade.verdict, dict(grade.parts), grade.reason] for grade in grades]
+    return [_packed(grade) for grade in grades]
+
+
+def _packed(grade: Judged) -> Any:
+    if isinstance(grade, Failure):
+        return [grade.message]
+    return grade and [grade.reward, grade.verdict, dict(grade.parts), grade.reason]
 
 
 @cache
@@ -80,14 +91,14 @@ def _function(name: str) -> RewardFunction:
     return plugins.find(name, {}, "outdo.rewards", GraderError)
 
 
-def _unpack(value: Any) -> Grades | Failure:
+def _unpack(value: Any) -> Result:
     if value and isinstance(value[0], str):
         return Failure(*value)
-    return [None if grade is None else Grade(*grade) for grade in value]
+    return [None if one is None else Failure(*one) if len(one) == 1 else Grade(*one) for one in value]
 
 
-def _in_thread(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Grades | Failure:
-    out: list[Grades | Failure | GraderError] = []
+def _in_thread(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Result:
+    out: list[Result | GraderError] = []
 
     def work() -> None:
         try:
@@ -103,7 +114,7 @@ def _in_thread(name: str, function: RewardFunction, form: Form, inputs: Inputs, 
         thread.start()
         thread.join(seconds)
     if not out:
-        return Failure(f"{name}: timed out after {seconds:g} s")
+        return Failure(f"{name}: timed out after {seconds:g} s", abandoned=True)
     if isinstance(out[0], GraderError):
         raise out[0]
     return out[0]
@@ -119,11 +130,11 @@ class _Loop:
 
     def run(
         self, name: str, function: RewardFunction, form: Form, inputs: Sequence[Inputs], seconds: float
-    ) -> list[Grades | Failure]:
+    ) -> list[Result]:
         """The results in order; the calls run concurrently, whoever made them."""
-        late = Failure(f"{name}: timed out after {seconds:g} s")
+        late = Failure(f"{name}: timed out after {seconds:g} s", abandoned=True)
         futures = [self._submit(_awaited(name, function, form, one, seconds), seconds) for one in inputs]
-        results: list[Grades | Failure] = []
+        results: list[Result] = []
         for future in futures:
             try:
                 results.append(future.result(seconds + _GRACE_SECONDS) if future else late)
@@ -132,7 +143,7 @@ class _Loop:
                 results.append(late)
         return results
 
-    def _submit(self, work: Any, seconds: float) -> Future[Grades | Failure] | None:
+    def _submit(self, work: Any, seconds: float) -> Future[Result] | None:
         free = self._free
         if not free.acquire(timeout=seconds + _GRACE_SECONDS):
             work.close()
@@ -154,7 +165,7 @@ class _Loop:
 _LOOP = _Loop()
 
 
-async def _awaited(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Grades | Failure:
+async def _awaited(name: str, function: RewardFunction, form: Form, inputs: Inputs, seconds: float) -> Result:
     if form == "one":
         calls = [asyncio.wait_for(_completed(function(**each)), seconds) for each in inputs.of_each()]
         return _each_grade(name, await asyncio.gather(*calls, return_exceptions=True), inputs, seconds)
@@ -169,7 +180,7 @@ async def _awaited(name: str, function: RewardFunction, form: Form, inputs: Inpu
     return _as_grades(name, values, inputs.count)
 
 
-def _called(name: str, function: RewardFunction, form: Form, inputs: Inputs) -> Grades | Failure:
+def _called(name: str, function: RewardFunction, form: Form, inputs: Inputs) -> Result:
     try:
         if form == "one":
             return _each_grade(name, _called_for_each(function, inputs), inputs)
@@ -222,22 +233,22 @@ async def _completed(values: Any) -> Any:
     return await values
 
 
-def _each_grade(name: str, values: Sequence[Any], inputs: Inputs, seconds: float = 0.0) -> Grades:
+def _each_grade(name: str, values: Sequence[Any], inputs: Inputs, seconds: float = 0.0) -> list[Judged]:
     """The grades of values that a function of one answer returned or raised."""
-    grades: Grades = []
+    grades: list[Judged] = []
     for value in values:
         if isinstance(value, GraderError):
             raise value
         if isinstance(value, BaseException):
             late = isinstance(value, TimeoutError) and seconds
             why = f"{name}: timed out after {seconds:g} s" if late else f"{name} raised {_describe(value)}"
-            grades.append(Grade(None, "broken", reason=why))
+            grades.append(Failure(why))
         else:
             grades.append(_as_grade(value, name))
     return grades
 
 
-def _as_grades(name: str, values: Any, n: int) -> Grades | Failure:
+def _as_grades(name: str, values: Any, n: int) -> Result:
     """The values that a function returned for n answers, as grades. Lists, tuples, tensors, arrays and other
     sequences are accepted."""
     if getattr(values, "ndim", None) == 2 and values.shape[-1] == 1:  # a reward model's column of scores
@@ -259,8 +270,8 @@ def _with_article(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _as_grade(value: Any, name: str) -> Grade | None:
-    """A user's value: 1 or more is right, None abstains. Anything but a finite number is broken."""
+def _as_grade(value: Any, name: str) -> Judged:
+    """A user's value: 1 or more is right, None abstains. Anything but a finite number is a failure."""
     reward = value.reward if isinstance(value, Grade) else value
     if reward is None or (isinstance(value, Grade) and isinstance(reward, (int, float)) and math.isfinite(reward)):
         return value
@@ -269,7 +280,7 @@ def _as_grade(value: Any, name: str) -> Grade | None:
     except Exception:  # a huge integer, a tensor of several values
         number = math.nan
     if not math.isfinite(number):
-        return Grade(None, "broken", reason=f"{name} returned {value!r:.80}: return a finite number or None")
+        return Failure(f"{name} returned {value!r:.80}: return a finite number or None")
     return Grade(number, "right" if number >= 1.0 else "wrong")
 
 

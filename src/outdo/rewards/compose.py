@@ -1,4 +1,5 @@
-"""Combines several weighted rewards into one grade for each answer. A reward that fails is broken, never a silent 0.
+"""Combines several weighted rewards into one grade for each answer. A reward that fails on every answer makes them
+broken, never a silent 0; an answer that alone makes it fail gets its worst score (`blame.py`).
 
 Every function sees one group at a time: nothing leaks between prompts, and its statistics are the group's. With
 `batch="step"` a user's function sees all groups of a step, as in TRL. The reward that decides success (the truth) runs
@@ -33,7 +34,8 @@ from outdo.rewards.arguments import (
     single_inputs,
     trainer_state,
 )
-from outdo.rewards.calls import Failure, Grades, Where, call, is_async
+from outdo.rewards.blame import Worst, by_weight, is_failure, settled
+from outdo.rewards.calls import Failure, Grades, Judged, Result, Where, call, is_async
 from outdo.rewards.registry import GRADERS, Grader
 from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
 
@@ -250,7 +252,7 @@ def _graded_together(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
 
 def _decided(grade: Grade | None, threshold: float | None) -> Grade | None:
     """With the verdict by the threshold. This is the one place where success is decided by a number of the user's."""
-    if grade is None or grade.reward is None or threshold is None:
+    if grade is None or grade.reward is None or threshold is None or isinstance(grade, Worst):
         return grade
     is_right = grade.reward >= threshold - ROUNDING
     return replace(grade, verdict="right" if is_right else "wrong", reason="" if is_right else grade.reason)
@@ -279,31 +281,34 @@ def _judge(
             return list(executor.map(lambda one: _judge_group(part, one, rewards), inputs))
     joined = select_inputs(part.name, part.function, join_inputs(inputs))
     (result,) = call(part.name, part.function, part.where, part.form, [joined], rewards.timeout * len(inputs))
-    if isinstance(result, Failure) and result.retry_alone:
+    if isinstance(result, Failure):
         return [_judge_group(part, one, rewards) for one in inputs]
-    grades: Grades = [_broken(result)] * joined.count if isinstance(result, Failure) else result
     ends = list(accumulate(one.count for one in inputs))
-    return [grades[end - one.count : end] for one, end in zip(inputs, ends, strict=True)]
+    each = [result[end - one.count : end] for one, end in zip(inputs, ends, strict=True)]
+    return [_settled(part, judged, one, rewards) for judged, one in zip(each, inputs, strict=True)]
 
 
 def _judge_group(part: Reward, inputs: Inputs, rewards: Rewards) -> Grades:
     """One reward's grade for each answer. Where the call for the group fails, each answer is graded alone."""
+    (result,) = _called(part, [inputs], rewards)
+    judged = [result] * inputs.count if isinstance(result, Failure) else result
+    return _settled(part, judged, inputs, rewards)
+
+
+def _called(part: Reward, inputs: Sequence[Inputs], rewards: Rewards) -> list[Result]:
+    """The grades of several calls, each of answers to one prompt."""
     select = single_inputs if part.form == "one" else select_inputs
-    inputs, seconds = select(part.name, part.function, inputs), rewards.timeout
+    chosen, seconds = [select(part.name, part.function, one) for one in inputs], rewards.timeout
     if part.form == "one" and not is_async(part.function):
-        seconds *= inputs.count  # one after the other
-    (result,) = call(part.name, part.function, part.where, part.form, [inputs], seconds)
-    if not isinstance(result, Failure):
-        return result
-    if inputs.count == 1 or not result.retry_alone:
-        return [_broken(result)] * inputs.count
-    calls = [inputs.take(index, index + 1) for index in range(inputs.count)]
-    results = call(part.name, part.function, part.where, part.form, calls, rewards.timeout)
-    return [_broken(one) if isinstance(one, Failure) else one[0] for one in results]
+        seconds *= max(one.count for one in inputs)  # one after the other
+    return call(part.name, part.function, part.where, part.form, chosen, seconds)
 
 
-def _broken(failure: Failure) -> Grade:
-    return Grade(None, "broken", reason=failure.message)
+def _settled(part: Reward, judged: Sequence[Judged], inputs: Inputs, rewards: Rewards) -> Grades:
+    """With the failures of the reward blamed on their answers, or broken; in the sense of its weight."""
+    decides = part.name in (rewards.truth, rewards.gate)
+    grades = settled(judged, inputs, lambda several: _called(part, several, rewards), decides)
+    return [by_weight(grade, part.weight) for grade in grades]
 
 
 def _inputs(part: Reward, group: Group, rewards: Rewards, verdicts: Sequence[str] | None) -> Inputs:
@@ -340,4 +345,7 @@ def _combine(rewards: Rewards, judged: Sequence[Grade | None]) -> Grade:
         reason = broken[0].reason if broken else f"{rewards.truth} abstained" if truth is None else why
         return Grade(None, "broken", parts, reason)
     verdict: Verdict = "right" if truth.verdict == "right" else "wrong"
+    failed = [grade for grade in counted if grade and is_failure(grade)]
+    if failed:
+        return Worst(sum(weighted), verdict, parts, truth.reason or failed[0].reason)
     return Grade(sum(weighted), verdict, parts, truth.reason)

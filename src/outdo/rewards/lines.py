@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outdo.errors import GraderError
@@ -87,8 +87,6 @@ def _line(row: Any, number: int, encode: Encoder | None) -> Line:
     if "completion" not in row:
         raise ValueError(f"no `completion`; the line has {', '.join(row) or 'nothing'}")
     text, calls = _answer(row.pop("completion"))
-    if calls is not None:
-        row["output_tools"] = calls
     prompt, messages = row.pop("prompt", None), row.pop("messages", None)
     messages = messages or (prompt if isinstance(prompt, list) else None)
     conversational = bool(messages)
@@ -101,7 +99,8 @@ def _line(row: Any, number: int, encode: Encoder | None) -> Line:
     finish = row.pop("finish", "stop")
     group = row.pop("group", None)
     question = Prompt(str(row.pop("id", number)), tuple(messages), pop_answer(row), row, conversational)
-    return Line(question, Trajectory.single(ids, (0.0,) * len(ids), text, finish, 0), group)
+    answer = Trajectory.single(ids, (0.0,) * len(ids), text, finish, 0)
+    return Line(question, replace(answer, tool_calls=calls), group)
 
 
 def _answer(completion: Any) -> tuple[str, Any]:

@@ -1,8 +1,10 @@
 """Parses JSON strictly, and validates it against a JSON Schema (draft 2020-12) in bounded time.
 
-Schemas come with the data and values from the model: neither is trusted. Sizes are bounded, nothing is fetched, and a
-check that takes too long counts as an error of the schema. `format` is an annotation, as in the draft, and is not
-checked. Not covered: a `$schema` below the root, and `unevaluatedProperties` together with `patternProperties`.
+Schemas come with the data and values from the model: neither is trusted. Sizes are bounded and nothing is fetched. A
+schema that cannot be checked for plain values (null, {}, [], "", 0) is bad for every answer; one that only this value
+makes slow or endless is not satisfied by it. `format` is checked (`outdo.rewards.formats`); an unknown one is an
+annotation, as in the draft. Not covered: a `$schema` below the root, and `unevaluatedProperties` together with
+`patternProperties`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -24,20 +28,30 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from outdo.rewards.ecma import pattern_size
+from outdo.rewards.formats import FORMATS
+
 MAX_CHARS = 100_000  # of a JSON text
 MAX_DEPTH = 50  # levels below the outermost value
 MAX_VALUES = 5_000  # in one JSON text, containers included
 MAX_DIGITS = 300  # of an integer: what a double can hold
 MAX_PATTERN_CHARS = 500  # of a regular expression in a schema
+MAX_PATTERN_SIZE = 20_000  # of the same, with its repeats unrolled
 CPU_SECONDS = 0.5  # for one value against one schema
+PLAIN_VALUES: tuple[Any, ...] = (None, {}, [], "", 0)  # a schema that fails on one of these fails on every answer
 
 _DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)  # in this thread's CPU time
+_COUNTED = re.compile(r"\{([0-9]{1,9}),?([0-9]{1,9})?\}")
 _DOLLAR = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 _NOT_ECMA = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?![:=!<])")
 
 
 class BadSchema(ValueError):
-    """A schema that is invalid, has external references, or cannot be checked in bounded time."""
+    """A schema that is invalid, has external references, or cannot be checked in bounded time for a plain value."""
+
+
+class _Unbounded(Exception):
+    """A value that cannot be checked in bounded time."""
 
 
 def read_json(text: str) -> Any:
@@ -49,13 +63,11 @@ def read_json(text: str) -> Any:
     if len(text) > MAX_CHARS:
         raise ValueError(f"{len(text)} characters of JSON, more than {MAX_CHARS}")
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
-        )
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH}") from None
     level, depth, total = [value], 0, 1
-    while level := [child for parent in level for child in _children(parent)]:
+    while level := [child for parent in level for child in children(parent)]:
         depth, total = depth + 1, total + len(level)
         if depth > MAX_DEPTH or total > MAX_VALUES:
             raise ValueError(f"JSON nested deeper than {MAX_DEPTH}, or of more than {MAX_VALUES} values")
@@ -67,20 +79,38 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def violation(value: Any, schema: object) -> str | None:
-    """Where a value of `read_json` violates a schema, or None. The schema may be JSON text. Raises BadSchema."""
+def refuse_bad_schema(schema: object) -> None:
+    """Raises BadSchema."""
     validator = _validator(_as_text(schema))
     if isinstance(validator, str):
         raise BadSchema(validator)
+
+
+def violation(value: Any, schema: object) -> str | None:
+    """Where a value of `read_json` violates a schema, or None. The schema may be JSON text. Raises BadSchema.
+
+    A value that makes the check too slow, or nests deeper than it can follow, violates the schema.
+    """
+    validator = _validator(_as_text(schema))
+    if isinstance(validator, str):
+        raise BadSchema(validator)
+    try:
+        return _violation(value, validator)
+    except _Unbounded as error:
+        return str(error)
+
+
+def _violation(value: Any, validator: Any) -> str | None:
+    """Raises _Unbounded."""
     token = _DEADLINE.set(time.thread_time() + CPU_SECONDS)
     try:
         error = next(validator.iter_errors(value), None)
-    except BadSchema:
+    except _Unbounded:
         raise
     except RecursionError:
-        raise BadSchema("the schema is recursive without end, or nested too deep") from None
+        raise _Unbounded("the schema is recursive without end, or nested too deep") from None
     except Exception as cause:  # the value is valid JSON: a reference points to something that is not a schema
-        raise BadSchema(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
+        raise _Unbounded(f"the schema cannot be applied: {type(cause).__name__}: {str(cause)[:120]!r}") from None
     finally:
         _DEADLINE.reset(token)
     if error is None:
@@ -89,7 +119,8 @@ def violation(value: Any, schema: object) -> str | None:
     return f"at ${place[:80]}: {error.message[:120]}"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads(object_pairs_hook=…), in linear time. Raises ValueError for a key that is given twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("duplicate key in an object")
@@ -103,13 +134,23 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> int | float:
+    """The exact integer where the text is one: 1e23 is not the float next to it."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]} is not a finite number")
-    return int(number) if number.is_integer() else number
+    if not number.is_integer() or len(text) > MAX_DIGITS:
+        return number
+    exact = Decimal(text)
+    return int(exact) if exact == exact.to_integral_value() else number
 
 
-def _children(value: Any) -> list[Any]:
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=unique_object, parse_int=_integer, parse_float=_decimal, parse_constant=_decimal
+)
+
+
+def children(value: Any) -> list[Any]:
+    """The values directly in a list or an object."""
     return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
 
 
@@ -138,7 +179,13 @@ def _validator(text: str) -> Any:
         return f"not a schema of draft 2020-12: {str(error).splitlines()[0][:120]}"
     except (ValueError, RecursionError, OverflowError) as error:
         return f"cannot parse the schema: {str(error)[:120]}"
-    return _BOUNDED(schema, registry=Registry())
+    validator = _BOUNDED(schema, registry=Registry())
+    try:
+        for value in PLAIN_VALUES:
+            _violation(value, validator)
+    except _Unbounded as error:
+        return str(error)
+    return validator
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
@@ -160,7 +207,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
                     _resolve(resolver, reference)
             if isinstance(node.get("$schema"), str):
                 raise ValueError("`$schema` below the root")
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in children(node)]
     if len(keywords) > 1:
         raise ValueError("unevaluatedProperties together with patternProperties")
 
@@ -175,9 +222,23 @@ def _resolve(resolver: Any, reference: str) -> None:
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
     """A pattern with ECMA's meaning: `$` is the end of the text, and `\\d` and `\\w` are ASCII."""
-    if len(pattern) > MAX_PATTERN_CHARS or _NOT_ECMA.search(pattern):
+    if (
+        len(pattern) > MAX_PATTERN_CHARS
+        or _NOT_ECMA.search(pattern)
+        or (_COUNTED.search(pattern) and _is_large(pattern))
+    ):
         raise ValueError(f"the pattern {pattern[:40]!r} is too long, or not valid in ECMAScript")
     return regex.compile(_DOLLAR.sub(lambda match: match[1] or r"\Z", pattern), regex.ASCII)
+
+
+def _is_large(pattern: str) -> bool:
+    """Whether compiling a pattern may take long, or gigabytes."""
+    try:
+        return pattern_size(pattern) > MAX_PATTERN_SIZE
+    except ValueError:  # another dialect: by its repeats alone
+        return (
+            math.prod(max(int(number or 0) for number in one) for one in _COUNTED.findall(pattern)) > MAX_PATTERN_SIZE
+        )
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -185,7 +246,7 @@ def _matches(pattern: str, text: str) -> bool:
     try:
         return _compiled(pattern).search(text, timeout=max(remaining, 0.001)) is not None
     except TimeoutError:
-        raise BadSchema(f"the schema's pattern {pattern[:40]!r} takes too long") from None
+        raise _Unbounded(f"the schema's pattern {pattern[:40]!r} takes too long") from None
 
 
 Errors = Iterator[ValidationError]
@@ -221,10 +282,22 @@ def _unique_items(validator: Any, unique: bool, instance: Any, schema: Any) -> E
         yield ValidationError("duplicate items")
 
 
+def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
+    check = FORMATS.get(name) if isinstance(name, str) else None
+    if check and isinstance(instance, str) and not check(instance):
+        yield ValidationError(f"{instance[:80]!r} is not a {name}")
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Errors:
+    # By the decimals as they are written: in floats, 0.07 is no multiple of 0.01.
+    if validator.is_type(instance, "number") and (Fraction(repr(instance)) / Fraction(repr(step))).denominator != 1:
+        yield ValidationError(f"{instance} is not a multiple of {step}")
+
+
 def _timed(keyword: Keyword) -> Keyword:
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         if time.thread_time() > _DEADLINE.get():
-            raise BadSchema(f"the schema takes more than {CPU_SECONDS} seconds to check")
+            raise _Unbounded(f"the schema takes more than {CPU_SECONDS} seconds to check")
         return keyword(validator, value, instance, schema)
 
     return check
@@ -235,7 +308,14 @@ _OWN: dict[str, Keyword] = {
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
+    "format": _format,
+    "multipleOf": _multiple_of,
 }
+_TYPES = Draft202012Validator.TYPE_CHECKER.redefine(  # `read_json` makes every whole number an int
+    "integer", lambda checker, value: isinstance(value, int) and not isinstance(value, bool)
+)
 _BOUNDED: Any = extend(
-    Draft202012Validator, {name: _timed(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()}
+    Draft202012Validator,
+    {name: _timed(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+    type_checker=_TYPES,
 )

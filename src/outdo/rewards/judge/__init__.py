@@ -4,7 +4,8 @@
       llm_judge: {model: NAME, base_url: http://localhost:8000/v1, rubric: "…"}
 
 The answers of a group are judged in parallel. Scores are cached. An answer is broken, never 0, where the judge does not
-reply, its reply is not exactly the JSON that was asked for, or the budget is spent. The key comes from an environment
+reply or the budget is spent, and where it replies to no answer with exactly the JSON that was asked for. An answer that
+alone gets such a reply, twice, is to blame for it: it scores the bottom of the scale. The key comes from an environment
 variable and is neither logged nor stored.
 """
 
@@ -12,17 +13,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from outdo.errors import GraderError
+from outdo.rewards.blame import Worst
 from outdo.rewards.judge.client import Budget, Client
 from outdo.rewards.judge.prompt import RUBRIC, Question, Rubric
 from outdo.rewards.judge.scores import Scores
-from outdo.rewards.rft.models import ADDRESS, OPENAI_URL, Endpoint, JudgeFailure
+from outdo.rewards.rft.models import ADDRESS, OPENAI_URL, Endpoint, JudgeFailure, Unreadable
 from outdo.types import Grade
 
+CONTROL = "I do not know."  # an answer that any judge can score
 _clients: dict[str, Client] = {}  # by their settings: the budget and the connections are the process's
 _lock = threading.Lock()
 
@@ -65,16 +68,40 @@ def llm_judge(
     low, high = judged_by.scale
     passing = high if pass_score is None else float(pass_score)
 
-    def judge(index: int) -> Grade:
+    def judge(index: int, text: str | None = None) -> Grade | Unreadable:
         gold = None if answer[index] is None else str(answer[index])
+        question = Question(_text(messages[index]), gold, completions[index] if text is None else text)
         try:
-            score, reason = client.score(Question(_text(messages[index]), gold, completions[index]))
+            score, reason = client.score(question)
+        except Unreadable as failure:
+            return failure
         except JudgeFailure as failure:
             return Grade(None, "broken", reason=f"llm_judge: {failure}")
         return Grade((score - low) / (high - low), "right" if score >= passing else "wrong", reason=reason)
 
     with ThreadPoolExecutor(max(1, min(len(completions), max_concurrent)), "judge") as pool:
-        return list(pool.map(judge, range(len(completions))))
+        graded = list(pool.map(judge, range(len(completions))))
+    return [_settled(one, index, graded, judge) for index, one in enumerate(graded)]
+
+
+def _settled(
+    one: Grade | Unreadable, index: int, graded: Sequence[Grade | Unreadable], judge: Callable[..., Grade | Unreadable]
+) -> Grade:
+    """The grade of an answer to which the reply was unreadable: of another try; or, where the judge can score others,
+    the worst; else broken."""
+    if isinstance(one, Grade):
+        return one
+    scores_others = any(_is_score(other) for other in graded) or _is_score(judge(index, CONTROL))
+    again = judge(index) if scores_others else one
+    if isinstance(again, Grade):
+        return again
+    if scores_others:
+        return Worst(0.0, "wrong", reason=f"llm_judge: {again}; it scores other answers", highest=1.0)
+    return Grade(None, "broken", reason=f"llm_judge: {one}")
+
+
+def _is_score(grade: Grade | Unreadable) -> bool:
+    return isinstance(grade, Grade) and grade.reward is not None
 
 
 llm_judge.costly = True  # type: ignore[attr-defined]  # an audit calls it less often

@@ -16,7 +16,16 @@ from typing import Any
 
 from outdo.rewards.judge.prompt import Question, Rubric
 from outdo.rewards.judge.scores import Score, Scores, key_of
-from outdo.rewards.rft.models import RETRY_STATUSES, Endpoint, JudgeFailure, content_of, error_body, post_once
+from outdo.rewards.rft.models import (
+    REFUSED_STATUSES,
+    RETRY_STATUSES,
+    Endpoint,
+    JudgeFailure,
+    Unreadable,
+    content_of,
+    error_body,
+    post_once,
+)
 
 MAX_PAUSE_S = 60.0  # a server that asks to wait longer is not asked again
 CHARS_PER_TOKEN = 4  # where the server does not count
@@ -114,7 +123,7 @@ class Client:
             return self.rubric.read(reply)
         except JudgeFailure as failure:
             key = self.endpoint.key
-            raise JudgeFailure(str(failure).replace(key, "***") if key else str(failure)) from None
+            raise type(failure)(str(failure).replace(key, "***") if key else str(failure)) from None
 
     def _post(self, body: bytes) -> bytes:
         """The reply's bytes. Retries if the server is busy, failing, slow or unreachable."""
@@ -127,7 +136,7 @@ class Client:
             except urllib.error.HTTPError as error:
                 failure = f"the judge's server answered {error.code} {error.reason}: {error_body(error)}"
                 if error.code not in RETRY_STATUSES:
-                    raise JudgeFailure(failure) from None
+                    raise (Unreadable if error.code in REFUSED_STATUSES else JudgeFailure)(failure) from None
                 wait = retry_after(error.headers.get("Retry-After") or "")
             except (OSError, http.client.HTTPException) as error:  # timeouts too
                 failure = f"the judge's server at {endpoint.url} gave no reply: {error or type(error).__name__}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.errors import GraderError
-from outdo.rewards.rft.models import JudgeFailure
+from outdo.rewards.rft.models import Unreadable
 from outdo.rewards.rft.template import clipped
 
 VERSION = 1  # of the prompt: a change makes cached scores invalid
@@ -92,18 +92,18 @@ class Rubric:
         return body
 
     def read(self, reply: str) -> tuple[float, str]:
-        """The score and the reason. Raises JudgeFailure unless the reply is exactly the requested object."""
+        """The score and the reason. Raises Unreadable unless the reply is exactly the requested object."""
         try:
             value = json.loads(reply, object_pairs_hook=_unique)
         except (ValueError, RecursionError):
-            raise JudgeFailure(f"the judge's reply {clipped(reply)} is not a JSON object and nothing else") from None
+            raise Unreadable(f"the judge's reply {clipped(reply)} is not a JSON object and nothing else") from None
         if not isinstance(value, dict) or set(value) != {"reason", "score"} or not isinstance(value["reason"], str):
-            raise JudgeFailure(f"the judge's reply {clipped(reply)} has not the keys `reason` and `score`")
+            raise Unreadable(f"the judge's reply {clipped(reply)} has not the keys `reason` and `score`")
         score, (low, high) = value["score"], self.scale
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
-            raise JudgeFailure(f"the judge's score {clipped(json.dumps(score))} is not a number")
+            raise Unreadable(f"the judge's score {clipped(json.dumps(score))} is not a number")
         if not low <= score <= high:
-            raise JudgeFailure(f"the judge's score {score:g} is not between {low:g} and {high:g}")
+            raise Unreadable(f"the judge's score {score:g} is not between {low:g} and {high:g}")
         return float(score), value["reason"][:300].encode("utf-8", "replace").decode()
 
 

@@ -4,7 +4,8 @@
     grades = function(completions, **columns)
 
 `item` is the row: all columns except those of the answer, which is `sample`. If the answer lacks a value that a grader
-needs, it gets the lowest score; if the row or the judge does, it is broken. Python graders only run in the sandbox.
+needs, or alone makes a grader fail, it gets the worst score; if the row or the judge fails, it is broken. Python
+graders only run in the sandbox, within `reward_timeout`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,34 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import GraderError
+from outdo.rewards.answer import after_thinking
+from outdo.rewards.arguments import COMPLETION_TOOLS
+from outdo.rewards.jsontext import answer_value
+from outdo.rewards.rft.combine import multi_grades, single_grades
 from outdo.rewards.rft.file import read_file, refuse_constant
-from outdo.rewards.rft.formula import FormulaError
 from outdo.rewards.rft.models import Endpoint, JudgeFailure, endpoint_from_env, request_label, request_score
+from outdo.rewards.rft.outcome import Outcome, PythonFailure, outcome, reads_json, settled
 from outdo.rewards.rft.similarity import METRICS
-from outdo.rewards.rft.spec import LabelModel, Multi, Python, ScoreModel, Spec, StringCheck, TextSimilarity, is_finite
-from outdo.rewards.rft.template import MissingItem, MissingSample, Template, clipped, render
+from outdo.rewards.rft.spec import (
+    LabelModel,
+    Multi,
+    Python,
+    ScoreModel,
+    Single,
+    Spec,
+    StringCheck,
+    TextSimilarity,
+    is_finite,
+)
+from outdo.rewards.rft.template import Template, clipped, render
+from outdo.rewards.schema import unique_object
 from outdo.types import Grade, RewardFunction
 
 MAX_CONCURRENT = 8  # answers of a group graded at the same time
 MAX_ANSWER_DEPTH = 100  # nested objects and lists; a deeper answer does not count as JSON
-ROUNDING = 1e-9  # 0.7 + 0.2 + 0.1 is a little less than 1, and must pass a threshold of 1
-_NOT_ITEM = ("completions", "completion_ids", "finish", "max_completion_length")
+TIMEOUT = 10.0  # seconds of a python grader, where `reward_timeout` is not given
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=unique_object)
+_NOT_ITEM = ("completions", "completion_ids", COMPLETION_TOOLS, "finish", "verdicts", "max_completion_length")
 
 
 @dataclass(frozen=True)
@@ -38,8 +55,9 @@ class _Case:
     """One answer to grade, and the endpoint for judges."""
 
     item: Mapping[str, Any]
-    sample: Mapping[str, Any]  # without output_json if the answer is not JSON
+    sample: Mapping[str, Any]  # without output_json if it is not JSON, and output_text if it is only thought
     endpoint: Endpoint | None
+    seconds: float = TIMEOUT  # of a python grader
 
     def text(self, template: Template) -> str:
         return render(template, self.item, self.sample)
@@ -61,14 +79,36 @@ def validate(path: str | Path) -> list[str]:
 def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") -> RewardFunction:
     """The reward function of a grader. The default endpoint for judges comes from the environment."""
 
+    used: dict[str, Single] = _used(spec) if isinstance(spec, Multi) else {"": spec}
+    needs_json = any(map(reads_json, used.values()))
+
     def reward(completions: list[str], **columns: Any) -> list[Grade]:
         judge = (endpoint or endpoint_from_env()) if _uses(spec, ScoreModel, LabelModel) else None
-        cases = [_case(text, index, columns, judge) for index, text in enumerate(completions)]
-        if not _uses(spec, ScoreModel, LabelModel, Python):
-            return [_grade(spec, case) for case in cases]
-        workers = MAX_CONCURRENT if judge else min(MAX_CONCURRENT, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(lambda case: _grade(spec, case), cases))
+
+        def case(place: int, text: str | None = None) -> _Case:
+            answer = completions[place] if text is None else text
+            return _case(answer, place, columns, judge, needs_json, is_control=text is not None)
+
+        cases = [case(place) for place in range(len(completions))]
+        jobs = [(one, each) for one in used.values() for each in cases]
+        if _uses(spec, ScoreModel, LabelModel, Python):
+            workers = MAX_CONCURRENT if judge else min(MAX_CONCURRENT, os.cpu_count() or 1)
+            with ThreadPoolExecutor(workers) as pool:
+                results = iter(list(pool.map(lambda job: _outcome(*job), jobs)))
+        else:
+            results = iter([_outcome(*job) for job in jobs])
+        outcomes = {
+            key: settled(
+                [next(results) for _ in cases],
+                completions,
+                lambda place, text, one=one: _outcome(one, case(place, text)),  # type: ignore[misc]
+                [each.item for each in cases],
+            )
+            for key, one in used.items()
+        }
+        if isinstance(spec, Multi):
+            return multi_grades(spec, used, outcomes, len(cases))
+        return single_grades(spec, outcomes[""])
 
     reward.__name__ = name
     reward.costly = _uses(spec, ScoreModel, LabelModel)  # type: ignore[attr-defined]  # an audit calls it less often
@@ -81,25 +121,39 @@ def _uses(spec: Spec, *kinds: type) -> bool:
     return isinstance(spec, kinds) or any(_uses(one, *kinds) for one in parts)
 
 
-def _used(spec: Multi) -> dict[str, Spec]:
+def _used(spec: Multi) -> dict[str, Single]:
     """The graders that the formula uses. The others are not run."""
     return {key: one for key, one in spec.graders.items() if key in spec.formula.names}
 
 
-def _case(text: str, index: int, columns: Mapping[str, Any], endpoint: Endpoint | None) -> _Case:
+def _case(
+    text: str, index: int, columns: Mapping[str, Any], endpoint: Endpoint | None, needs_json: bool, is_control: bool
+) -> _Case:
+    """One answer with its row; `is_control`: the text is not the answer, and has none of its calls."""
     row = {key: value[index] for key, value in columns.items() if isinstance(value, (list, tuple))}
     item = {key: _plain(value) for key, value in row.items() if key not in _NOT_ITEM}
     if item.get("answer", 0) is None:
         del item["answer"]
-    tools = item["output_tools"] if isinstance(item.get("output_tools"), list) else []
+    calls = None if is_control else _plain(row.get(COMPLETION_TOOLS))
+    tools = calls if isinstance(calls, list) else []
     message = {"role": "assistant", "content": text, "tool_calls": tools}
     choices = [{"index": 0, "message": message, "finish_reason": row.get("finish", "stop")}]
-    sample: dict[str, Any] = {"output_text": text, "output_tools": tools, "choices": choices}
-    with suppress(ValueError, RecursionError):
-        value = json.loads(text, parse_constant=refuse_constant)
-        if _is_shallow(value):
-            sample["output_json"] = value
-    return _Case(item, sample, endpoint)
+    sample: dict[str, Any] = {"output_tools": tools, "choices": choices}
+    if (shown := after_thinking(text)) is not None:
+        sample["output_text"] = shown.strip()
+    if needs_json:
+        with suppress(ValueError, RecursionError):
+            sample["output_json"] = answer_value(text, _json)
+    seconds = columns.get("reward_timeout", TIMEOUT)
+    return _Case(item, sample, endpoint, seconds)
+
+
+def _json(text: str) -> Any:
+    """The JSON value of a text, with the numbers as they are written. Raises ValueError."""
+    value = _DECODER.decode(text)
+    if not _is_shallow(value):
+        raise ValueError(f"JSON nested deeper than {MAX_ANSWER_DEPTH}")
+    return value
 
 
 def _plain(value: object) -> Any:
@@ -124,30 +178,8 @@ def _is_shallow(value: object) -> bool:
     return False
 
 
-def _grade(spec: Spec, case: _Case) -> Grade:
-    parts: Mapping[str, float | None] = {}
-    try:
-        if isinstance(spec, Multi):
-            score, reason, parts = _combine(spec, case)
-        else:
-            score, reason = _SCORES[type(spec)](spec, case)
-    except MissingSample as error:
-        score, reason = (spec.bounds[0] if isinstance(spec, ScoreModel) else 0.0), str(error)
-    except (MissingItem, JudgeFailure, FormulaError) as error:
-        return Grade(None, "broken", parts, str(error))
-    right = score >= spec.pass_threshold - ROUNDING
-    return Grade(score, "right" if right else "wrong", parts, "" if right else reason)
-
-
-def _combine(spec: Multi, case: _Case) -> tuple[float, str, dict[str, float | None]]:
-    """The formula's value, the reason for it, and each grader's score. A broken grade makes the whole grade broken."""
-    grades = {key: _grade(one, case) for key, one in _used(spec).items()}
-    for key, grade in grades.items():
-        if grade.reward is None:
-            raise JudgeFailure(f"{key}: {grade.reason}")
-    scores = {key: grade.reward for key, grade in grades.items() if grade.reward is not None}
-    reason = "; ".join(f"{key}: {grade.reason}" for key, grade in grades.items() if grade.reason)
-    return spec.formula(scores), reason, dict(scores)
+def _outcome(spec: Single, case: _Case) -> Outcome:
+    return outcome(lambda: _SCORES[type(spec)](spec, case))
 
 
 def _string_check(spec: StringCheck, case: _Case) -> tuple[float, str]:
@@ -157,8 +189,8 @@ def _string_check(spec: StringCheck, case: _Case) -> tuple[float, str]:
             return 0.0, "the reference, taken from the answer, is empty"
         raise JudgeFailure("the reference is empty: every text contains it")
     holds = {
-        "eq": lambda: text == reference,
-        "ne": lambda: text != reference,
+        "eq": lambda: text.strip() == reference.strip(),
+        "ne": lambda: text.strip() != reference.strip(),
         "like": lambda: reference in text,
         "ilike": lambda: reference.casefold() in text.casefold(),
     }[spec.operation]()
@@ -173,15 +205,15 @@ def _text_similarity(spec: TextSimilarity, case: _Case) -> tuple[float, str]:
 def _python(spec: Python, case: _Case) -> tuple[float, str]:
     from outdo.sandbox.execute import ExecutionError, call_function
 
-    sample = {key: case.sample.get(key) for key in ("output_text", "output_json", "output_tools")}
+    sample = {"output_text": "", "output_json": None, **case.sample}
     try:
-        result = call_function(spec.source, "grade", [sample, dict(case.item)])
+        result = call_function(spec.source, "grade", [sample, dict(case.item)], case.seconds)
     except ExecutionError as error:
-        raise JudgeFailure(f"grade(sample, item) failed: {error}") from None
+        raise PythonFailure(f"grade(sample, item) failed: {error}") from None
     if not isinstance(result, (int, float)) or not is_finite(result):
         short = isinstance(result, (bool, float, type(None)))
         value = repr(result) if short else f"a value of type {type(result).__name__}"
-        raise JudgeFailure(f"grade(sample, item) returned {value}, not a finite number: return a float")
+        raise PythonFailure(f"grade(sample, item) returned {value}, not a finite number: return a float")
     return float(result), f"grade(sample, item) returned {result:g}"
 
 

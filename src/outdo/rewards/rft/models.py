@@ -33,8 +33,15 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 Messages = Sequence[Mapping[str, str]]
 
 
+REFUSED_STATUSES = frozenset({400, 413, 422})  # of a request that the server cannot serve, such as one too long
+
+
 class JudgeFailure(ValueError):
     """The judge gave no readable verdict."""
+
+
+class Unreadable(JudgeFailure):
+    """The judge replied, but gave no verdict, or refused the request. The answer in it may be the cause."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,10 @@ def request_score(
     if isinstance(result, str) and _NUMBER.fullmatch(result):
         result = float(result)
     if not isinstance(result, (int, float)) or not is_finite(result):
-        raise JudgeFailure(f"the judge's reply {clipped(reply)} is not a number")
+        raise Unreadable(f"the judge's reply {clipped(reply)} is not a number")
     low, high = bounds
     if not low <= result <= high:
-        raise JudgeFailure(f"the judge's score {result:g} is not between {low:g} and {high:g}")
+        raise Unreadable(f"the judge's score {result:g} is not between {low:g} and {high:g}")
     return float(result)
 
 
@@ -82,7 +89,7 @@ def request_label(model: str, messages: Messages, labels: Sequence[str], endpoin
     """The judge's label, exactly one of these. Raises JudgeFailure."""
     reply, result = _request(model, messages, {}, {"type": "string", "enum": list(labels)}, endpoint)
     if not isinstance(result, str) or result not in labels:
-        raise JudgeFailure(f"the judge's reply {clipped(reply)} is not one of the labels {', '.join(labels)}")
+        raise Unreadable(f"the judge's reply {clipped(reply)} is not one of the labels {', '.join(labels)}")
     return result
 
 
@@ -129,7 +136,7 @@ def content_of(raw: bytes) -> str:
         raise JudgeFailure(f"the judge's server sent an invalid chat completion: {start}") from None
     if not isinstance(content, str):
         refused = isinstance(refusal, str)
-        raise JudgeFailure(f"the judge refused: {clipped(refusal)}" if refused else "the judge's reply is empty")
+        raise Unreadable(f"the judge refused: {clipped(refusal)}" if refused else "the judge's reply is empty")
     return content
 
 
@@ -143,7 +150,7 @@ def _post(body: bytes, endpoint: Endpoint) -> bytes:
             header = error.headers.get("Retry-After") or ""
             wait = float(header) if header.isascii() and header.isdigit() else 0.0  # it may be a date
             if error.code not in RETRY_STATUSES:
-                raise JudgeFailure(failure) from None
+                raise (Unreadable if error.code in REFUSED_STATUSES else JudgeFailure)(failure) from None
         except TimeoutError:
             raise JudgeFailure(f"the judge's server gave no answer within {endpoint.timeout_s:g} seconds") from None
         except (OSError, http.client.HTTPException) as error:
@@ -183,7 +190,7 @@ def post_once(body: bytes, endpoint: Endpoint) -> bytes:
         while chunk := reply.read1(65_536):  # returns what has arrived, so that a slow reply cannot outlast the limit
             data += chunk
             if len(data) > MAX_REPLY_BYTES:
-                raise JudgeFailure(f"the judge's reply is larger than {MAX_REPLY_BYTES} bytes")
+                raise Unreadable(f"the judge's reply is larger than {MAX_REPLY_BYTES} bytes")
             if time.monotonic() > deadline:
                 raise TimeoutError
     return bytes(data)

@@ -55,6 +55,10 @@ class Template:
     def uses_sample(self) -> bool:
         return any(isinstance(part, Path) and part.namespace == "sample" for part in self.parts)
 
+    @property
+    def uses_json(self) -> bool:
+        return any(isinstance(part, Path) and part.steps[:1] == ("output_json",) for part in self.parts)
+
 
 def parse(text: str) -> Template:
     """Parses a template. Raises TemplateError with the column if it is invalid, or no row can have the value."""
@@ -132,8 +136,9 @@ def _value(path: Path, space: Mapping[str, object]) -> str:
         try:
             value = _get(value, step)
         except LookupError:
-            if missing is MissingSample and path.steps[: number + 1] == ("output_json",):
-                raise missing("the answer is not JSON") from None
+            if missing is MissingSample and number == 0:
+                why = {"output_json": "the answer is not JSON", "output_text": "the thinking part is not closed"}
+                raise missing(why.get(str(step), f"sample.{step} is missing")) from None
             where = Path(path.namespace, path.steps[: number + 1])
             raise missing(f"{where} is missing{_describe_container(value, number)}") from None
     if isinstance(value, str):
