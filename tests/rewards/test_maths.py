@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outdo.rewards import maths
+from outdo.rewards.maths import grader
 from outdo.rewards.maths import math
 from support.processes import left_running, running
 
@@ -384,10 +384,10 @@ def test_strict_zip():
 
 
 def test_no_process_after_close():
-    maths._pool().close()
+    grader._pool().close()
     before = running()
     verdicts(boxed(("2x+x", "3x")))
-    maths._pool().close()
+    grader._pool().close()
     assert left_running(but=before) == []
     assert verdicts(boxed(("2y+y", "3y"))) == ["right"]  # and it starts again
 
