@@ -7,6 +7,7 @@ missing on purpose, and so are symbols that are more often something else (K, B,
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
 
@@ -185,7 +186,8 @@ CURRENCIES = frozenset(
 )
 _NOT_RAISED = (_SINGULARS | CURRENCIES | {"", "%", "degree"}) - {"unit"}
 
-_Rewrites = list[tuple[re.Pattern[str], str]]
+_DOLLARS = ("AUD", "CAD", "NZD", "HKD", "SGD", "BRL")
+_Rewrites = list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
 _LATEX: _Rewrites = [  # each takes time linear in the text
     (re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt|normal)?\s*\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"\\(?:mbox|operatorname|unit|si)\s*\{([^{}]*)\}"), r" \1 "),
@@ -196,6 +198,7 @@ _LATEX: _Rewrites = [  # each takes time linear in the text
     (re.compile(r"\\mu(?![A-Za-z])\s*|\u03bc"), "µ"),
     (re.compile(r"\\Omega\b|\u2126"), "Ω"),
     (re.compile(r"\\textdollar\b|\\\$|\bUS\s*\\?\$"), "$"),
+    (re.compile(r"\b(?:AU?|(CA?)|(NZ)|(HK)|(S)|(R))\\?\$"), lambda found: f" {_DOLLARS[found.lastindex or 0]} "),
     (re.compile(r"\\pounds?\b|\\textsterling\b"), "£"),
     (re.compile(r"\\(?:text)?euro\b"), "€"),
     (re.compile(r"\^\s*\{\s*(-?[0-9])\s*\}"), r"^\1"),
@@ -221,7 +224,7 @@ _BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTER = {"squared": 2, "cubed": 3, "2": 2, "3": 3, **{f"^{n}": n for n in range(-9, 10) if n}}
 _BELOW = {"per", "/", "a", "an", "each", "every"}
 _BESIDE = {"*", "-"}
-_MULTIPLIED = frozenset("N kN m cm kW W MW GW kg g s h A mA ft lb Pa J mol V".split())  # `N m`, `kg m/s`
+_MULTIPLIED = frozenset(_pairs("N kN m cm kW W MW GW kg g s h A mA ft lb Pa J mol V"))  # `N m`, `kg m/s`
 
 
 def canonical_unit(text: str) -> str | None:
@@ -285,7 +288,7 @@ def _powers(tokens: list[str]) -> dict[str, int]:
         elif word in _BESIDE and powers and sign > 0 and i + 1 < len(tokens):
             continue
         elif (units := _units(token)) and (power == 1 or not _NOT_RAISED & units.keys()):
-            if sign > 0 and powers and not (_MULTIPLIED >= {*powers, *units} and powers.keys().isdisjoint(units)):
+            if sign > 0 and powers and not ({*powers, *units} <= _MULTIPLIED and powers.keys().isdisjoint(units)):
                 return {}
             for last, n in units.items():
                 powers[last] = powers.get(last, 0) + sign * power * n
