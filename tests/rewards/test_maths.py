@@ -411,7 +411,7 @@ def test_expression_of_the_question(where):
     messages = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
     texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
     grades = called(where, math, texts, answer=["12"] * 4, messages=[messages] * 4)
-    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "right"]
+    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "wrong"]  # 24/2 can be worked out, too
     assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
 
 

@@ -167,10 +167,12 @@ class Atoms:
         return inside
 
     def _letter(self, token: str) -> Node:
-        if token in "fg" and self.peek() == "(":
-            self.next()
+        primes = self._run("'") if token in "fgh" else ""
+        if (token in "fg" or primes) and self.take("("):
             inside = self._bracket("(")
-            return Node("fn", inside.args if inside.op == "tuple" else (inside,), f"call {token}")
+            return Node("fn", inside.args if inside.op == "tuple" else (inside,), f"call {token}{primes}")
+        if primes:
+            return Node("fn", (Node("sym", name=token),), f"prime{primes}")
         return Node("sym", name=token)
 
     def _bracket(self, opening: str) -> Node:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from outdo.rewards.answer import NUMBER_WORDS
-from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated
+from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.regions import Region, region
 from outdo.rewards.maths.solutions import Solutions, is_name, solutions
@@ -38,6 +38,7 @@ class Comparison:
     equal: Callable[[Node, Node], bool]
     proportional: Callable[[Node, Node], bool]
     question: Question
+    reasons: list[str] = field(default_factory=list, compare=False)  # why formulas of equal value were refused
 
     def same(self, gold: Node, node: Node) -> bool:
         if gold.key == node.key:
@@ -52,22 +53,34 @@ class Comparison:
         """Formulas: equal, worked out, and not the question's own."""
         if not (_is_expression(gold) and _is_expression(node)):
             return False
-        if not _is_worked_out(gold, node) or self._given_back(node):
-            return False
+        if not _is_worked_out(gold, node):
+            return self._refused("not evaluated")
+        if self._given_back(node):
+            return self._refused("given in the question")
         if not self.equal(gold, node):
-            return False
-        return has_form_of(node, gold) or not self._has_form_to_reach(gold)
+            return self._refused("not equal")
+        return self._has_form(gold, node) or self._refused("not in the form of the gold")
+
+    def _refused(self, reason: str) -> bool:
+        self.reasons.append(reason)
+        return False
 
     def _given_back(self, node: Node) -> bool:
         """Whether it is a formula of the question; a plain number may be, where no other form of it is asked for."""
-        return node.key in self.question.keys and not (is_plain(node) and not self.question.asks_for_form)
+        return node.key in self.question.keys and not (is_plain(node) and not self.question.asks_to_convert)
 
-    def _has_form_to_reach(self, gold: Node) -> bool:
-        """Whether the question asks to rewrite something, or has a formula of which the gold is another form."""
-        if self.question.asks_for_form:
+    def _has_form(self, gold: Node, node: Node) -> bool:
+        """Whether it has the gold's form, where the question asks for one or has a formula with another."""
+        if has_form_of(node, gold, strict=True):
             return True
+        if self.question.asks_to_expand or (self.question.asks_to_simplify and not has_form_of(node, gold, strict=False)):
+            return False
         candidates = [tree for tree in self.question.formulas if tree.key != gold.key and _is_expression(tree)]
-        return any(self.equal(gold, tree) for tree in candidates if not is_plain(tree))
+        return not any(
+            self.equal(gold, tree)
+            for tree in candidates
+            if not is_plain(tree) and not has_form_of(node, gold, is_expanded(tree) != is_expanded(gold))
+        )
 
 
 def _is_expression(node: Node) -> bool:
@@ -151,7 +164,7 @@ def _mentions(name: Node, nodes: tuple[Node, ...]) -> bool:
 
 def _chain(self: Comparison, gold: Node, node: Node) -> bool:
     """`x=\\frac{10}{2}=5`: a name may come first; all other sides are equal, and the last is worked out."""
-    first, *rest = node.args
+    first, *rest = node.args if not is_name(node.args[-1]) else node.args[::-1]
     named = is_name(first, self.question.text) and not (first.op == "sym" and _mentions(first, (gold,)))
     asked = first.key in self.question.whole_keys and rational(first) is None
     if named and first.op == "tuple" and [part.key for part in first.args] != sorted(part.key for part in first.args):
@@ -251,6 +264,8 @@ def _several(self: Comparison, gold: Node, node: Node) -> bool | None:
     golds, nodes = solutions(gold, self.question.text), solutions(node, self.question.text)
     if golds is None and nodes is None:
         return None
+    if any(side.name in _NOT_VALUES for side in (gold, node)):
+        return False
     if (golds and golds.is_system) or (nodes and nodes.is_system):
         return _same_system(self, (gold, golds), (node, nodes))
     for side, other in ((gold, node), (node, gold)):
@@ -316,6 +331,8 @@ def _quantities(self: Comparison, gold: Node, node: Node) -> bool | None:
     if _is_aside(node):
         spoken = NUMBER_WORDS.get(node.args[-1].name.lower())
         return spoken is not None and rational(node.args[0]) == spoken and self.same(gold, node.args[0])
+    if gold.op == "qty" and node.op == "percent":
+        return canonical_unit(gold.name) == "%" and self.same(gold.args[0], node.args[0])
     (x, unit), (y, answered) = (_unit(side) for side in (gold, node))
     if "%" in (unit, answered):
         return self.same(*(_with_percent(*pair) for pair in ((x, unit), (y, answered))))

@@ -59,17 +59,17 @@ def _is_left(node: Node) -> bool:
     return node.op == "big"
 
 
-def has_form_of(node: Node, gold: Node) -> bool:
-    """Whether an answer that equals the gold is also in its form: as simple, as expanded, as factored."""
+def has_form_of(node: Node, gold: Node, strict: bool) -> bool:
+    """Whether an answer that equals the gold is also in its form: as simple; if `strict`, as expanded or factored."""
     if rational(gold) is not None:
         return is_plain(node)
     if not _functions(node) <= _functions(gold) or _has_decimals(node) > _has_decimals(gold):
         return False
     if _unreduced_roots(node) > _unreduced_roots(gold) or _roots_below(node) > _roots_below(gold):
         return False
-    if _is_expanded(gold):
-        return _is_expanded(node) and len(_terms(node)) <= len(_terms(gold))
-    if (factors := num_factors(gold)) > 1:
+    if strict and is_expanded(gold):
+        return is_expanded(node) and len(_terms(node)) <= len(_terms(gold))
+    if strict and (factors := num_factors(gold)) > 1:
         return _unsigned(node).op != "add" and num_factors(node) >= factors
     return _size(node) <= 1.5 * _size(gold) + 3
 
@@ -83,7 +83,13 @@ def _has_decimals(node: Node) -> bool:
 
 
 def _unreduced_roots(node: Node) -> int:
-    return sum(part.op == "root" and not _is_reduced(part) for part in node.walk())
+    roots = sum(part.op == "root" and not _is_reduced(part) for part in node.walk())
+    return roots + sum(part.op == "pow" and _is_root(part) for part in node.walk())
+
+
+def _is_root(power: Node) -> bool:
+    base, exponent = map(rational, power.args)
+    return base is not None and exponent is not None and exponent.denominator != 1
 
 
 def _is_reduced(root: Node) -> bool:
@@ -111,7 +117,7 @@ def _terms(node: Node) -> tuple[Node, ...]:
     return node.args if node.op == "add" else (node,)
 
 
-def _is_expanded(node: Node) -> bool:
+def is_expanded(node: Node) -> bool:
     """A sum of products without sums in them."""
     return all(not any(part.op == "add" for part in term.walk()) for term in _terms(node))
 

@@ -38,7 +38,7 @@ def judge(gold: str, latex: str, comparison: Comparison) -> str:
         elif _safe(comparison, expected, answered):
             return ""
         else:
-            why = "not equal, not worked out, or not in the form that is asked for"
+            why = comparison.reasons[-1] if comparison.reasons else "not equal"
     return why
 
 
@@ -61,7 +61,7 @@ def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "")
 
 def _readings(latex: str, gold: Node) -> Iterator[Node | str]:
     """The answer's tree; then other readings that the gold gives reason for."""
-    letter = gold.name if gold.op == "qty" and len(gold.name) == 1 else ""
+    letter = gold.name[0] if gold.op == "qty" and re.fullmatch(r"[A-Za-z](?:\^\d)?", gold.name) else ""
     try:
         yield read(latex, letter=letter)
         if gold.op in ("list", "tuple", "set"):

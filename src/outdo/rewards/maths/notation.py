@@ -275,10 +275,12 @@ def _text(content: str, depth: int, command: str) -> list[str]:
     plain = " ".join(re.sub(r"\\[,;:! ]|~|\$", " ", content).split())
     if not plain:
         return [" "]
-    if plain in _WORDS and command in ("operatorname", "mathrm", "text"):
+    if plain in _WORDS and command in ("operatorname", "mathrm"):
         return [f"\\{plain}"]
-    if re.fullmatch(r"[A-Za-z]", plain) and command != "unit":
-        return [plain] if command != "text" else [f"\\text{{{plain}}}"]
+    if re.fullmatch(r"[A-Za-z]", plain) and not command.startswith("text"):
+        return [plain if plain in "eidxyz" or not canonical_unit(plain) else f"\\text{{{plain}}}"]
+    if raised := re.fullmatch(r"([^\W\d_](?:[^\W\d_]|[ .'/-])*)\^\{?(-?\d)\}?", plain):
+        return [f"\\text{{{raised[1]}}}", "^", *(raised[2] if len(raised[2]) < 2 else ["{", *raised[2], "}"])]
     if re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .'/-])*", plain):
         return [f"\\text{{{plain}}}"]
     return [" ", *_Scanner(_set_apart(content), depth + 1).scan(), " "]

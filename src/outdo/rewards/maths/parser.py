@@ -176,6 +176,8 @@ class _Reader(Atoms):
     def _starts_factor(self, token: str) -> bool:
         if token in _STOPS or token in RELATIONS or token in _OPERATORS or token in _SETS or token == "}":
             return False
+        if token in _CURRENCIES:
+            return False
         if token == "|":
             return not self.bars
         return not (token.startswith(("\\text{", "\\end{", "\\pmod", "\\bmod")) or token in ("\\land", "\\lor", "^", "_"))

@@ -18,11 +18,9 @@ _MAX_RUN = 24  # words of a formula in plain text
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SIGNS = re.compile(r"[\d\\^=+*/<>|!\u00b2\u00b3\u221a\u222b\u2211\u00d7\u00f7\u2212-]|^\(?[A-Za-z]\)?$|^d[a-z]$|sqrt")
 _SHORT_WORDS = frozenset("is of in to at by as an on or if it be we us no do so up he my me go am".split())
-_REWRITES = re.compile(
-    r"\b(?:expand|factor|simplif|multiply out|rationali[sz]|reduce|convert|express|rewrite|write|as an? |lowest terms"
-    r"|simplest|in the form|scientific notation|standard form|slope.intercept)",
-    re.IGNORECASE,
-)
+_EXPAND = re.compile(r"\bexpand|\bmultiply out|\bfactor(?:i[sz]e|ed|ing)?\b(?! of)", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\bsimplif|\bsimplest|\blowest terms|\brationali[sz]|\breduce", re.IGNORECASE)
+_CONVERT = re.compile(r"\b(?:convert|express|rewrite|write|as an? |in (?:the )?\w+ (?:form|notation))", re.IGNORECASE)
 _ASKED_UNIT = re.compile(r"\b(?:how many|in|number of)\s+((?:square |cubic )?[A-Za-z]+(?:\s+per\s+[A-Za-z]+)?)", re.IGNORECASE)
 _ASKED_NOUNS = re.compile(r"\b(?:how many|number of|how much)\s+((?:[A-Za-z]+\s*){1,4})", re.IGNORECASE)
 
@@ -41,20 +39,28 @@ class Question:
                     trees.setdefault(part.key, part)
             if len(trees) > _MAX_FORMULAS:
                 break
-        return tuple(tree for tree in trees.values() if tree.args)
+        return tuple(tree for tree in trees.values() if _counts(tree))
 
     @cached_property
     def keys(self) -> frozenset[object]:
         """Of its formulas and of all their parts, if there is an operation in them."""
-        return frozenset(part.key for tree in self.formulas for part in tree.walk() if part.args)
+        return frozenset(part.key for tree in self.formulas for part in tree.walk() if _counts(part))
 
     @cached_property
     def whole_keys(self) -> frozenset[object]:
         return frozenset(tree.key for tree in self.formulas)
 
     @cached_property
-    def asks_for_form(self) -> bool:
-        return bool(_REWRITES.search(self.text))
+    def asks_to_expand(self) -> bool:
+        return bool(_EXPAND.search(self.text))
+
+    @cached_property
+    def asks_to_simplify(self) -> bool:
+        return bool(_SIMPLIFY.search(self.text))
+
+    @cached_property
+    def asks_to_convert(self) -> bool:
+        return self.asks_to_simplify or bool(_CONVERT.search(self.text))
 
     @cached_property
     def mentions_percent(self) -> bool:
@@ -75,6 +81,11 @@ class Question:
         """The words after `how many`."""
         runs = _ASKED_NOUNS.findall(self.text)
         return frozenset(word.lower() for run in runs for word in run.split())
+
+
+def _counts(node: Node) -> bool:
+    """An operation, or a number with decimals: what may have another form."""
+    return bool(node.args) or (node.value is not None and node.value.denominator != 1)
 
 
 @lru_cache(maxsize=256)
