@@ -295,7 +295,7 @@ class Atoms:
         exponent = None
         while self.peek() in ("_", "^"):
             if self.next() == "_":
-                under = (self.argument(whole=True),)
+                under = (self.argument(whole=self.peek() == "10" or self.peek(1) == " "),)
             else:
                 exponent = self.argument(whole=True)
         if self.take("("):

@@ -55,10 +55,10 @@ class Comparison:
             return False
         if not _is_worked_out(gold, node):
             return self._refused("not evaluated")
-        if self._given_back(node):
-            return self._refused("given in the question")
         if not self.equal(gold, node):
             return self._refused("not equal")
+        if self._given_back(node):
+            return self._refused("given in the question")
         return self._has_form(gold, node) or self._refused("not in the form of the gold")
 
     def _refused(self, reason: str) -> bool:

@@ -43,7 +43,7 @@ _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢⱼₖₓ",
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 _DELIMITED = re.compile(r"\$\$?([^$]*)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
 _GROUPED = re.compile(  # digits in groups of three, set apart by spaces or `{,}`
-    r"(?<![\d.,}])(\d{1,3}(?:(?:\{,\}|\{\\,\}|,\\!\s*|\\[,;:! ]|~|\ )\d{3})+)(?![\d/])"
+    r"(?<![\d.,}^_])(\d{1,3}(?:(?:\{,\}|\{\\,\}|,\\!\s*|\\[,;:! ]|~|\ )\d{3})+)(?![\d/])"
 )
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
 
@@ -83,7 +83,7 @@ _WORDS = {  # of plain text, that are commands
 }
 _WORD_NAMES = {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _TOKEN = re.compile(
-    r"(?P<env>\\(?:begin|end)\s*\{[a-zA-Z]+\*?\})|\\(?P<command>[A-Za-z]+)\*?|(?P<escaped>\\.)"
+    r"(?P<env>\\(?:begin|end)\s*\{[a-zA-Z]+\*?\})|\\(?P<command>(?:operatorname|hspace|vspace|tag)\*|[A-Za-z]+)|(?P<escaped>\\.)"
     r"|(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<word>[A-Za-z]+)|(?P<space>\s+)|(?P<other>.)",
     re.DOTALL,
 )
@@ -103,13 +103,17 @@ def normalized(text: str, grouped: bool = True) -> str:
     text = without_emphasis(text.strip()) if len(text) <= MAX_CHARS else text
     if len(text) > 4 * MAX_CHARS:
         return text[: MAX_CHARS + 1]
+    text = unicode_free(text)
     text = re.sub(r"\bUS\s?\\?\$\s?(?=\d)", r"\\$", text)
     for _ in range(4):
         before, text = text, _without_sentence(text)
         if text == before:
             break
     try:
-        return render(tokens(text, grouped))
+        found = tokens(text, grouped)
+        while found and (found[0] == "\\approx" or found[-1] == "."):
+            found = found[1:] if found[0] == "\\approx" else found[:-1]
+        return render(found)
     except NotMathsError:
         return " ".join(text.split())[: MAX_CHARS + 1]
 
@@ -120,8 +124,7 @@ def _without_sentence(text: str) -> str:
         return "".join(formulas[0]).strip()
     text = _DELIMITED.sub(lambda match: f" {match[1] or match[2] or match[3] or ''} ", text)
     text = re.sub(r"(?<!\\)\$", " ", text).strip()
-    text = text[: -1 if text.endswith(".") and not text.endswith("\\.") else None].strip()
-    return without_phrases(text.removeprefix("\\approx").strip())
+    return without_phrases(text)
 
 
 def unicode_free(text: str) -> str:
@@ -195,11 +198,12 @@ class _Scanner:
 
     def _escaped(self, sign: str) -> list[str]:
         self.brackets += (sign == "\\{") - (sign == "\\}")
-        if sign[1] in ",;:!> \n\t/":
+        if sign[1] in ",;:!> \n\t/()[]":
             return [" "]
         return ["%"] if sign == "\\%" else ["\\\\"] if sign == "\\\\" else [sign]
 
     def _command(self, name: str) -> list[str]:
+        name = name.removesuffix("*")
         if name in _INVISIBLE:
             return [" "]
         if name in _WITHOUT_ARGUMENT:
@@ -339,7 +343,7 @@ def render(found: list[str]) -> str:
         elif out.endswith(",") and is_number(token):
             out += " "
         elif out[-1:].isalpha() and token[0].isalpha() and not re.search(r"\\[A-Za-z]+$", out) and _joins(out, token):
-            out += " "
+            out += "\\,"
         out += token
     return out
 

@@ -16,7 +16,7 @@ HARMLESS = frozenset(_PLAIN)
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore|finally)\b,?\s*)?(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
     r"(?:answer|result|solution|value)\s*(?:is|are|equals|=|:|\bis\b\s*:)\s*(?::\s*)?"
-    r"|(?:so|thus|hence|therefore)\b,?\s*(?=[\d\\(\[{$x-z-])",
+    r"|(?:so|thus|hence|therefore)\b,?\s+(?=[\d\\(\[{$x-z-])",
     re.IGNORECASE,
 )
 _NAMES = frozenset(

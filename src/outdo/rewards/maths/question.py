@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from outdo.rewards.maths.notation import NotMathsError, normalized
 from outdo.rewards.maths.parser import parse
-from outdo.rewards.maths.tree import Node
+from outdo.rewards.maths.tree import Node, is_plain
 from outdo.rewards.units import canonical_unit
 
 MAX_CHARS = 20_000  # of a question that are read
@@ -99,6 +99,14 @@ def text_of(messages: object) -> str:
         return ""
     contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
     return "\n".join(content for content in contents if isinstance(content, str))
+
+
+def formulas_to_give_back(text: str, gold: str) -> list[str]:
+    """The formulas of a question that a lazy answer may repeat: with an operation in them, and not the gold itself."""
+    expected = {tree.key for tree in _readings(gold)}
+    found = dict.fromkeys(normalized(latex) for latex in _formulas(text[:MAX_CHARS]))
+    trees = [(latex, next(_readings(latex), None)) for latex in found]
+    return [latex for latex, tree in trees if tree and tree.args and not is_plain(tree) and tree.key not in expected]
 
 
 def _readings(latex: str) -> Iterator[Node]:
