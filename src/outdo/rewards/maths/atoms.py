@@ -135,7 +135,7 @@ class Atoms:
         if token == "{":
             self.place -= 1
             return self.group()
-        if token.startswith("\\text{"):
+        if token.startswith("\\text{") and token not in ("\\text{or}", "\\text{and}"):
             return Node("text", name=token[6:-1])
         if token.startswith("\\begin{"):
             return self._matrix(token[7:-1])

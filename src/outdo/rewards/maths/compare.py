@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from outdo.rewards.answer import NUMBER_WORDS
-from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded
+from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.regions import Region, region
 from outdo.rewards.maths.solutions import Solutions, is_name, solutions
@@ -22,7 +22,7 @@ _EXPRESSIONS = {
     *("num", "sym", "const", "sub", "accent", "add", "mul", "div", "neg", "pow", "root", "mixed", "fn", "big"),
     "percent",
 }
-_NOT_VALUES = {"empty", "reals", "integers", "naturals", "rationals", "complexes"}
+_NOT_VALUES = {"inf", "empty", "reals", "integers", "naturals", "rationals", "complexes"}
 _ROUNDED_DECIMALS = 4  # a gold with more of them is rounded: the exact answer may be an expression
 _SETS = ("set", "list")
 
@@ -57,7 +57,7 @@ class Comparison:
             return self._refused("not evaluated")
         if not self.equal(gold, node):
             return self._refused("not equal")
-        if self._given_back(node):
+        if self._given_back(gold, node):
             return self._refused("given in the question")
         return self._has_form(gold, node) or self._refused("not in the form of the gold")
 
@@ -65,15 +65,25 @@ class Comparison:
         self.reasons.append(reason)
         return False
 
-    def _given_back(self, node: Node) -> bool:
-        """Whether it is a formula of the question; a plain number may be, where no other form of it is asked for."""
+    def _given_back(self, gold: Node, node: Node) -> bool:
+        """Whether it is a formula of the question, in signs or in words (`the square root of 144`).
+
+        A plain number may be, where no other form of it is asked for.
+        """
+        if rational(gold) is not None and not is_plain(node) and numbers_of(node) <= self.question.numbers:
+            return True
+        if node.op == "num" and gold.op != "num" and self.question.asks_to_convert:
+            return node.value in self.question.numbers
         return node.key in self.question.keys and not (is_plain(node) and not self.question.asks_to_convert)
 
     def _has_form(self, gold: Node, node: Node) -> bool:
         """Whether it has the gold's form, where the question asks for one or has a formula with another."""
         if has_form_of(node, gold, strict=True):
             return True
-        if self.question.asks_to_expand or (self.question.asks_to_simplify and not has_form_of(node, gold, strict=False)):
+        if rational(gold) is not None and self.question.asks_to_convert and not is_plain(node):
+            return False
+        simple = self.question.asks_to_simplify or any(tree.op == "big" for tree in self.question.formulas)
+        if self.question.asks_to_expand or (simple and not has_form_of(node, gold, strict=False)):
             return False
         candidates = [tree for tree in self.question.formulas if tree.key != gold.key and _is_expression(tree)]
         return not any(
@@ -167,7 +177,8 @@ def _chain(self: Comparison, gold: Node, node: Node) -> bool:
     first, *rest = node.args if not is_name(node.args[-1]) else node.args[::-1]
     named = is_name(first, self.question.text) and not (first.op == "sym" and _mentions(first, (gold,)))
     asked = first.key in self.question.whole_keys and rational(first) is None
-    if named and first.op == "tuple" and [part.key for part in first.args] != sorted(part.key for part in first.args):
+    unknowns = [part.name for part in first.args] if first.op == "tuple" else []
+    if named and all(len(name) == 1 for name in unknowns) and unknowns != sorted(unknowns):
         return False
     sides = rest if named or asked else list(node.args)
     values = all(_is_expression(side) and _is_expression(gold) and self.equal(gold, side) for side in sides[:-1])

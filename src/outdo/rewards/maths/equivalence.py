@@ -87,7 +87,7 @@ def _same_constant(gold: Node, node: Node, one: Expr, other: Expr) -> bool:
         digits = side.name.replace(".", "").lstrip("0")
         if side.op == "num" and "." in side.name and len(digits) >= 6:  # rounded
             places = len(side.name.partition(".")[2])
-            return bool(difference <= Rational(1, 2 * 10**places) and difference <= scale / 10**5)
+            return bool(difference <= Rational(1, 2 * 10**places) and difference <= scale / 10**6)
     return False
 
 

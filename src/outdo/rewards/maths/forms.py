@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import gcd
+
 from outdo.rewards.maths.tree import Node, is_plain, rational
 
 _COMPUTED = {"binom", "factorial", "floor", "ceil", "gcd", "lcm", "max", "min", "det", "abs", "norm"}
 _MAX_RADICAND = 10**8
+_SMALL_POWERS = {Fraction(2), Fraction(3), Fraction(1, 2), Fraction(1, 3)}
 
 
 def is_evaluated(node: Node) -> bool:
@@ -41,7 +45,9 @@ def _is_half(node: Node) -> bool:
     node = _unsigned(node)
     if node.op == "pow":
         return node.args[0].op == "num" and node.args[1].op == "num"
-    return node.op == "num" or (node.op == "root" and all(part.op == "num" for part in node.args))
+    if node.value is not None:
+        return node.value.denominator == 1
+    return (node.op == "root" and all(part.op == "num" for part in node.args))
 
 
 def arithmetic_left(node: Node) -> int:
@@ -51,12 +57,17 @@ def arithmetic_left(node: Node) -> int:
 
 def _is_left(node: Node) -> bool:
     if node.op == "mul":
-        return sum(_unsigned(part).op in ("num", "mixed") for part in node.args) > 1
+        return sum(_unsigned(part).op in ("num", "mixed") for part in node.args) > 1 or _has(node, 0, 1)
     if node.op == "add":
-        return sum(rational(part) is not None for part in node.args) > 1
+        return sum(rational(part) is not None for part in node.args) > 1 or _has(node, 0)
     if node.op == "fn" and node.name in _COMPUTED:
         return all(rational(part) is not None for part in node.args)
     return node.op == "big"
+
+
+def _has(node: Node, *values: int) -> bool:
+    """Whether a part changes nothing, or everything: `x+0`, `1x`."""
+    return any(part.value in values for part in node.args)
 
 
 def has_form_of(node: Node, gold: Node, strict: bool) -> bool:
@@ -65,13 +76,51 @@ def has_form_of(node: Node, gold: Node, strict: bool) -> bool:
         return is_plain(node)
     if not _functions(node) <= _functions(gold) or _has_decimals(node) > _has_decimals(gold):
         return False
+    if _unreduced(node) > _unreduced(gold):
+        return False
     if _unreduced_roots(node) > _unreduced_roots(gold) or _roots_below(node) > _roots_below(gold):
+        return False
+    if not any(part.op == "sym" for part in gold.walk()) and len(_terms(node)) > len(_terms(gold)):
         return False
     if strict and is_expanded(gold):
         return is_expanded(node) and len(_terms(node)) <= len(_terms(gold))
     if strict and (factors := num_factors(gold)) > 1:
         return _unsigned(node).op != "add" and num_factors(node) >= factors
     return _size(node) <= 1.5 * _size(gold) + 3
+
+
+def numbers_of(node: Node) -> set[Fraction]:
+    """The numbers that are written in it, without the exponents of squares, cubes and their roots."""
+    if node.value is not None:
+        return {node.value}
+    small = node.op in ("pow", "root") and rational(node.args[1]) in _SMALL_POWERS
+    args = node.args[:1] if small else node.args
+    return {value for arg in args for value in numbers_of(arg)}
+
+
+def _unreduced(node: Node) -> int:
+    """How many powers of numbers and fractions with a common factor remain."""
+    return sum(map(_is_unreduced, node.walk()))
+
+
+def _is_unreduced(node: Node) -> bool:
+    if node.op == "pow":
+        return rational(node) is not None
+    if node.op != "div":
+        return False
+    top, bottom = (_content(part) for part in node.args)
+    return bottom != 0 and (bottom == 1 or gcd(top, bottom) > 1)
+
+
+def _content(node: Node) -> int:
+    """The whole number that a product is a multiple of; 0 where none is written."""
+    node = _unsigned(node)
+    if node.value is not None:
+        return int(node.value) if node.value.denominator == 1 else 0
+    if node.op == "add":
+        return gcd(*map(_content, node.args))
+    factors = [part.value for part in node.args if part.value is not None] if node.op == "mul" else []
+    return int(factors[0]) if factors and factors[0].denominator == 1 else 1
 
 
 def _functions(node: Node) -> set[str]:

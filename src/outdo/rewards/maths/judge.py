@@ -12,6 +12,7 @@ from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError
 from outdo.rewards.maths.parser import parse
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.tree import Node, rational
+from outdo.rewards.units import canonical_unit
 
 _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-Ja-j])\)|([A-J])(?:[.:)]|\\text\{[.:)]\}))\}?(.*)", re.DOTALL)
 _WORDS = re.compile(r"[^a-z]+")
@@ -32,7 +33,7 @@ def judge(gold: str, latex: str, comparison: Comparison) -> str:
     except (NotMathsError, RecursionError):
         return "not the text of the gold"
     why = ""
-    for answered in _readings(latex, expected):
+    for answered in _readings(latex, expected, comparison.question):
         if isinstance(answered, str):
             why = why or answered
         elif _safe(comparison, expected, answered):
@@ -59,9 +60,11 @@ def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "")
     return parse(latex, grouped, units, letter)
 
 
-def _readings(latex: str, gold: Node) -> Iterator[Node | str]:
+def _readings(latex: str, gold: Node, question: Question) -> Iterator[Node | str]:
     """The answer's tree; then other readings that the gold gives reason for."""
     letter = gold.name[0] if gold.op == "qty" and re.fullmatch(r"[A-Za-z](?:\^\d)?", gold.name) else ""
+    if not letter and latex[-1].isalpha() and canonical_unit(latex[-1]) in question.units:
+        letter = latex[-1]
     try:
         yield read(latex, letter=letter)
         if gold.op in ("list", "tuple", "set"):

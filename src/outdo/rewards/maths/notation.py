@@ -113,6 +113,8 @@ def normalized(text: str, grouped: bool = True) -> str:
         found = tokens(text, grouped)
         while found and (found[0] == "\\approx" or found[-1] == "."):
             found = found[1:] if found[0] == "\\approx" else found[:-1]
+        while len(found) > 2 and found[0] == found[-1] and found[0] in ("*", "^", "`"):
+            found = found[1:-1]
         return render(found)
     except NotMathsError:
         return " ".join(text.split())[: MAX_CHARS + 1]
@@ -149,7 +151,7 @@ def tokens(text: str, grouped: bool = True) -> list[str]:
 
     Raises NotMathsError where braces do not match.
     """
-    text = unicode_free(text).replace("**", "^").replace("{:}", ":")
+    text = re.sub(r"(?<!\\)\\[()\[\]]", " ", unicode_free(text))
     text = _GROUPED.sub(lambda run: re.sub(r"\D", "", run[1]), text)
     return _spaced(_without_empty(_Scanner(text).scan(grouped)))
 
@@ -189,7 +191,7 @@ class _Scanner:
             return self._command(match["command"])
         if match["escaped"]:
             return self._escaped(match["escaped"])
-        if match["space"] or match["other"] == "~":
+        if match["space"] or match["other"] in ("~", "\\"):  # a lone backslash is the rest of a space
             return [" "]
         if match["word"]:
             return _word(match["word"])
@@ -277,7 +279,7 @@ def _word(word: str) -> list[str]:
 def _text(content: str, depth: int, command: str) -> list[str]:
     """Words as one token; what holds a formula, as that formula."""
     plain = " ".join(re.sub(r"\\[,;:! ]|~|\$", " ", content).split())
-    if not plain:
+    if not plain or not without_phrases(f"{plain} 0").strip("0"):
         return [" "]
     if plain in _WORDS and command in ("operatorname", "mathrm"):
         return [f"\\{plain}"]
@@ -309,6 +311,9 @@ def _without_empty(found: list[str]) -> list[str]:
                 del kept[inside:]
                 kept.append(" ")
                 continue
+            if kept[inside:] == [":"] and kept[inside - 1 : inside] == ["{"]:
+                kept[inside - 1 :] = [":"]
+                continue
         kept.append(token)
     return kept
 
@@ -326,6 +331,9 @@ def _spaced(found: list[str]) -> list[str]:
             continue
         if kept and is_number(kept[-1]) and is_number(token):
             kept.append(" ")
+        if token == "*" and kept and kept[-1] == "*":
+            kept[-1] = "^"
+            continue
         kept.append(token)
     return kept
 

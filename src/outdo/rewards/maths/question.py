@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 
+from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.notation import NotMathsError, normalized
 from outdo.rewards.maths.parser import parse
 from outdo.rewards.maths.tree import Node, is_plain
 from outdo.rewards.units import canonical_unit
 
 MAX_CHARS = 20_000  # of a question that are read
+MAX_DIGITS = 40  # of a number in it
 _MAX_FORMULAS = 64
 _MAX_RUN = 24  # words of a formula in plain text
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -69,6 +72,14 @@ class Question:
     @cached_property
     def mentions_ratio(self) -> bool:
         return bool(re.search(r"\b(?:ratios?|odds|proportions?|scale)\b", self.text, re.IGNORECASE))
+
+    @cached_property
+    def numbers(self) -> frozenset[Fraction]:
+        """The numbers that it gives, in digits or as words."""
+        digits = re.findall(r"[0-9]+(?:\.[0-9]+)?", re.sub(r"(?<=\d)(?:,|\{,\})(?=\d{3})", "", self.text))
+        words = re.findall(r"[a-z]+", self.text.lower())
+        spoken = {Fraction(NUMBER_WORDS[word]) for word in words if word in NUMBER_WORDS}
+        return frozenset(spoken | {Fraction(run) for run in digits if len(run) <= MAX_DIGITS})
 
     @cached_property
     def units(self) -> frozenset[str]:
