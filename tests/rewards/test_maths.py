@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outdo.rewards.maths import grader
-from outdo.rewards.maths import math
+from outdo.rewards.maths import grader, math
 from support.processes import left_running, running
 
 PLACES = ["main thread", "worker thread"]

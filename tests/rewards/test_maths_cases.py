@@ -20,7 +20,9 @@ def verdicts(cases):
     for known in (True, False):
         part = [case for case in cases if bool(case[0]) == known]
         messages = {"messages": [({"role": "user", "content": asked},) for asked, _, _ in part]} if known else {}
-        grades = math([f"So \\boxed{{{final}}}" for _, _, final in part], answer=[gold for _, gold, _ in part], **messages)
+        grades = math(
+            [f"So \\boxed{{{final}}}" for _, _, final in part], answer=[gold for _, gold, _ in part], **messages
+        )
         graded |= dict(zip(part, grades, strict=True))
     return graded
 
@@ -42,11 +44,10 @@ def test_gold_is_right_for_itself():
     assert [case for case, grade in verdicts(golds).items() if grade.verdict != "right"] == []
 
 
-PIECES = st.sampled_from(
-    [*"0123456789abxyzABC+-*/^_(){}[],.:;=<>|!%' ~$", "\\frac", "\\text{", "\\text{ cm}", "\\sqrt", "\\,", "\\left(", "\\right)"]
-    + ["\\cdot ", "\\%", "\\$", "\\{", "\\}", "{,}", "²", "½", "√", "π", "×", "∞", "°", "or", "and", "sin", "pi", "\\mathrm{", "\\phantom{"]
-    + ["1,234", "12", "\\overline", "\\pm", "\\begin{pmatrix}", "\\end{pmatrix}", "&", "\\\\", "The answer is ", "\\color{red}", "\\dfrac"]
-)
+_SIGNS = "0123456789abxyzABC+-*/^_(){}[],.:;=<>|!%' ~$²½√π×∞°&"
+_PARTS = r"""\frac \text{ \text{cm} \sqrt \, \left( \right) \cdot \% \$ \{ \} {,} or and sin pi \mathrm{ \phantom{ 12
+1,234 \overline \pm \begin{pmatrix} \end{pmatrix} \\ \color{red} \dfrac \mathbf{ cm \("""
+PIECES = st.sampled_from([*_SIGNS, *_PARTS.split(), "The answer is ", " square feet"])
 
 
 @settings(max_examples=400, deadline=None)
@@ -66,7 +67,8 @@ def test_the_notation_has_the_same_tree(text):
     assert parse(normalized(normalized(text))).key == tree.key
 
 
-INVISIBLE = st.sampled_from(["", " ", "\\,", "\\;", "{}", "\\text{}", "\\mathrm{}", "\\phantom{1}", "\\hspace{1em}", "\\color{red}", "\u200b"])
+HIDDEN = "\\, \\; {} \\text{} \\mathrm{} \\phantom{1} \\hspace{1em} \\color{red}"
+INVISIBLE = st.sampled_from(["", " ", "\u200b", *HIDDEN.split()])
 SIGNS = st.sampled_from(["\\cdot ", "\\times ", "*", "×", "⋅", "+", "-"])
 
 

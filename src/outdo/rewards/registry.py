@@ -51,7 +51,9 @@ _HELLO = {"prompt": "Say hello.", "gold": probes.tagged("hello")}
 # What graders reject, where it does not fit in the table.
 _NUMBERS = "answers in the thinking part or in an echo of the prompt, two different answers, `3/4` for 3, `7 2` for 7"
 _TEXTS = "anything but the exact text; answers in the thinking part, two different answers"
-_MATHS = "several answers that disagree, chains such as 5=6, unevaluated sums, the question's formula, other units; hangs"
+_MATHS = (
+    "several answers that disagree, chains such as 5=6, unevaluated sums, the question's formula, other units; hangs"
+)
 _PLANS = "other numbers, numbers used twice or not at all, anything but + - * / and brackets"
 _CODE = "early exits, objects that equal everything, forged replies, hangs, excessive output; runs only in the sandbox"
 _JSON = "text around the value, a second value, duplicate keys, NaN, schemas with external references"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
 from outdo.rewards.maths.notation import NotMathsError, is_number
@@ -12,7 +11,25 @@ _MAX_DEPTH = 40  # of brackets
 _CLOSING = {"(": (")", "]"), "[": ("]", ")")}
 FUNCTIONS = {
     *("sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh"),
-    *("coth", "log", "ln", "lg", "exp", "gcd", "lcm", "max", "min", "det", "arg", "deg", "dim", "ker", "Re", "Im", "Pr"),
+    *(
+        "coth",
+        "log",
+        "ln",
+        "lg",
+        "exp",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+        "det",
+        "arg",
+        "deg",
+        "dim",
+        "ker",
+        "Re",
+        "Im",
+        "Pr",
+    ),
 }
 _GREEK = {
     *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
@@ -69,7 +86,6 @@ class Atoms:
 
     def _starts_factor(self, token: str) -> bool:
         raise NotImplementedError
-
 
     def argument(self, whole: bool = False) -> Node:
         """A group, or the next sign: of a number its first digit, or all of it (`whole`)."""
@@ -143,7 +159,7 @@ class Atoms:
 
     def _number(self, token: str) -> Node:
         """A number; `0.\\overline{3}` repeats its last digits."""
-        if self.peek() in ("\\overline", "\\bar") and "." in token or self._repeats_after_point(token):
+        if (self.peek() in ("\\overline", "\\bar") and "." in token) or self._repeats_after_point(token):
             self.take(".")
             self.next()
             digits = "".join(self._group_tokens())

@@ -15,6 +15,7 @@ from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.regions import Region, region
 from outdo.rewards.maths.solutions import Solutions, is_name, solutions
+from outdo.rewards.maths.times import is_time, same_time
 from outdo.rewards.maths.tree import Node, is_plain, joined, negated, rational
 from outdo.rewards.units import canonical_unit
 
@@ -215,8 +216,8 @@ def _is_membership(node: Node) -> bool:
 def _times(self: Comparison, gold: Node, node: Node) -> bool | None:
     if not {gold.op, node.op} & {"time", "ratio"}:
         return None
-    if gold.op == "time" or node.op == "time" or (_is_time(gold) and not self.question.mentions_ratio):
-        return _same_time(gold, node)
+    if gold.op == "time" or node.op == "time" or (is_time(gold) and not self.question.mentions_ratio):
+        return same_time(gold, node)
     if gold.op == node.op == "ratio":
         first, second = gold.args[0], node.args[0]
         return len(gold.args) == len(node.args) and all(
@@ -224,33 +225,10 @@ def _times(self: Comparison, gold: Node, node: Node) -> bool | None:
             for g, n in zip(gold.args, node.args, strict=True)
         )
     ratio, other = (gold, node) if gold.op == "ratio" else (node, gold)
-    if len(ratio.args) != 2 or _is_time(ratio):
+    if len(ratio.args) != 2 or is_time(ratio):
         return False
     quotient = Node("div", ratio.args)
     return self.same(quotient, other) if ratio is gold else self.same(other, quotient)
-
-
-def _is_time(node: Node) -> bool:
-    """Whether a ratio may be a time of day: `2:30`."""
-    if node.op != "ratio" or not 2 <= len(node.args) <= 3 or any(part.op != "num" for part in node.args):
-        return False
-    hours, *rest = (part.name for part in node.args)
-    return hours.isdigit() and int(hours) < 25 and all(len(part) == 2 and part < "60" for part in rest)
-
-
-def _same_time(gold: Node, node: Node) -> bool:
-    if not all(side.op == "time" or _is_time(side) for side in (gold, node)):
-        return False
-    return any(x == y for x in _minutes(gold, node.name) for y in _minutes(node, gold.name))
-
-
-def _minutes(node: Node, other: str) -> list[tuple[int, ...]]:
-    """The time of day; where only the other side has a half of the day, that half."""
-    hours, *rest = (int(part.value or 0) for part in node.args)
-    half = node.name or (other if hours <= 12 else "")
-    if half:
-        hours = hours % 12 + 12 * (half[0] == "p")
-    return [(hours, *rest, *([0] * (2 - len(rest))))]
 
 
 def _same_regions(self: Comparison, gold: Node, node: Node) -> bool | None:
@@ -291,7 +269,9 @@ def _same_system(self: Comparison, gold: tuple[Node, Solutions | None], node: tu
     values = []
     for tree, several in (gold, node):
         if several and several.is_system:
-            named = sorted(zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key))
+            named = sorted(
+                zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key)
+            )
             values.append(tuple(value for _, value in named))
         elif several and tree.op == "list":
             values.append(several.values)

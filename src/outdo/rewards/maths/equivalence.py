@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
-from sympy import Expr, Float, Integer, Rational, Symbol
+from sympy import Expr, Float, Rational, Symbol
 
 from outdo.rewards.maths.compare import Comparison, same_number
 from outdo.rewards.maths.judge import judge
@@ -15,10 +15,13 @@ from outdo.rewards.maths.tree import Node, rational
 _PLACES = ((3, 7, 11, 13, 29), (17, 5, 23, 19, 2), (-3, 4, -7, 6, -2), (2, -5, 3, -11, 4))
 _DIGITS = 60
 _TOLERANCE = Float("1e-40", _DIGITS)
-_FUNCTIONS = {
-    **{name: getattr(sympy, name) for name in ("sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "coth")},
+_FUNCTIONS: dict[str, Any] = {
+    **{
+        name: getattr(sympy, name)
+        for name in ("sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh", "coth")
+    },
     **{"arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "arccot": sympy.acot, "exp": sympy.exp},
-    **{"ln": sympy.log, "lg": lambda x: sympy.log(x, 10), "log": lambda x, base=Integer(10): sympy.log(x, base)},
+    **{"ln": sympy.log, "lg": lambda x: sympy.log(x, 10), "log": lambda x, base=10: sympy.log(x, base)},
     **{"abs": sympy.Abs, "floor": sympy.floor, "ceil": sympy.ceiling, "factorial": sympy.factorial},
     **{"binom": sympy.binomial, "gcd": sympy.gcd, "lcm": sympy.lcm, "max": sympy.Max, "min": sympy.Min},
     **{"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg},
@@ -47,9 +50,9 @@ def _converted(node: Node) -> Expr:
     return _OPERATIONS[node.op](*args)
 
 
-_OPERATIONS = {
-    "add": lambda *args: sympy.Add(*args),
-    "mul": lambda *args: sympy.Mul(*args),
+_OPERATIONS: dict[str, Any] = {
+    "add": sympy.Add,
+    "mul": sympy.Mul,
     "neg": lambda x: -x,
     "div": lambda x, y: x / y,
     "mixed": lambda x, y: x + y,
@@ -82,8 +85,7 @@ def _same_constant(gold: Node, node: Node, one: Expr, other: Expr) -> bool:
     difference, scale = abs(x - y), max(abs(x), abs(y))
     if difference <= _TOLERANCE * scale:
         return True
-    for side in (gold, node):
-        side = side.args[0] if side.op == "neg" else side
+    for side in (side.args[0] if side.op == "neg" else side for side in (gold, node)):
         digits = side.name.replace(".", "").lstrip("0")
         if side.op == "num" and "." in side.name and len(digits) >= 6:  # rounded
             places = len(side.name.partition(".")[2])

@@ -47,7 +47,7 @@ def _is_half(node: Node) -> bool:
         return node.args[0].op == "num" and node.args[1].op == "num"
     if node.value is not None:
         return node.value.denominator == 1
-    return (node.op == "root" and all(part.op == "num" for part in node.args))
+    return node.op == "root" and all(part.op == "num" for part in node.args)
 
 
 def arithmetic_left(node: Node) -> int:

@@ -37,8 +37,7 @@ def math(
     finals = [list(dict.fromkeys(map(normalized, final_answers(text)))) for text in texts]  # each distinct one once
     asked = [text_of(prompt)[:MAX_QUESTION] for prompt in messages] or [""] * len(texts)
     cases = [
-        [(gold, final, prompt) for final in answers]
-        for gold, answers, prompt in zip(golds, finals, asked, strict=True)
+        [(gold, final, prompt) for final in answers] for gold, answers, prompt in zip(golds, finals, asked, strict=True)
     ]
     needed = {case for row in cases if len(row) <= _MAX_SPELLINGS for case in row if case[0]}
     verdicts = {case: _simple_verdict(*case) for case in needed}

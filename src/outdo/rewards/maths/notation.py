@@ -27,7 +27,14 @@ _SIGNS = {
     **{"≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "≡": "\\equiv "},
     **{"±": "\\pm ", "∓": "\\mp ", "∈": "\\in ", "∉": "\\notin ", "∪": "\\cup ", "∩": "\\cap ", "∖": "\\setminus "},
     **{"∅": "\\emptyset ", "⌀": "\\emptyset ", "ℝ": "\\mathbb{R}", "ℤ": "\\mathbb{Z}", "ℕ": "\\mathbb{N}"},
-    **{"ℚ": "\\mathbb{Q}", "ℂ": "\\mathbb{C}", "⟨": "\\langle ", "⟩": "\\rangle ", "〈": "\\langle ", "〉": "\\rangle "},
+    **{
+        "ℚ": "\\mathbb{Q}",
+        "ℂ": "\\mathbb{C}",
+        "⟨": "\\langle ",
+        "⟩": "\\rangle ",
+        "〈": "\\langle ",
+        "〉": "\\rangle ",
+    },
     **{"⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "→": "\\to ", "⇒": "\\implies "},
     **{"∧": "\\land ", "∨": "\\lor ", "¬": "\\lnot ", "∑": "\\sum ", "∏": "\\prod ", "∫": "\\int ", "∂": "\\partial "},
     **{"∠": "\\angle ", "△": "\\triangle ", "％": "%", "＄": "\\$", "ℓ": "l"},
@@ -35,11 +42,20 @@ _SIGNS = {
     **{"ε": "\\epsilon ", "ζ": "\\zeta ", "η": "\\eta ", "κ": "\\kappa ", "λ": "\\lambda ", "μ": "\\mu "},
     **{"ν": "\\nu ", "ξ": "\\xi ", "ρ": "\\rho ", "σ": "\\sigma ", "τ": "\\tau ", "φ": "\\phi ", "ϕ": "\\phi "},
     **{"χ": "\\chi ", "ψ": "\\psi ", "ω": "\\omega ", "Γ": "\\Gamma ", "Δ": "\\Delta ", "Θ": "\\Theta "},
-    **{"Λ": "\\Lambda ", "Π": "\\Pi ", "Σ": "\\Sigma ", "Φ": "\\Phi ", "Ψ": "\\Psi ", "Ω": "\\Omega ", "Ø": "\\emptyset "},
+    **{
+        "Λ": "\\Lambda ",
+        "Π": "\\Pi ",
+        "Σ": "\\Sigma ",
+        "Φ": "\\Phi ",
+        "Ψ": "\\Psi ",
+        "Ω": "\\Omega ",
+        "Ø": "\\emptyset ",
+    },
 }
 _SIGN = re.compile("[" + re.escape("".join(_SIGNS)) + "]")
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸ", "0123456789+-()nixy", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢⱼₖₓ", "0123456789+-()nijkx", strict=True))
+_RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(re.escape, signs))}]+") for signs in (_RAISED, _LOWERED))
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 _DELIMITED = re.compile(r"\$\$?([^$]*)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
 _GROUPED = re.compile(  # digits in groups of three, set apart by spaces or `{,}`
@@ -133,9 +149,8 @@ def unicode_free(text: str) -> str:
     """The text with commands for the signs, powers and fractions of Unicode."""
     if text.isascii():
         return text
-    for signs, mark in ((_RAISED, "^"), (_LOWERED, "_")):
-        pattern = f"[{''.join(map(re.escape, signs))}]+"
-        text = re.sub(pattern, lambda run, m=mark, s=signs: m + "{" + "".join(s[c] for c in run[0]) + "}", text)
+    text = _RAISED_RUN.sub(lambda run: "^{" + "".join(_RAISED[sign] for sign in run[0]) + "}", text)
+    text = _LOWERED_RUN.sub(lambda run: "_{" + "".join(_LOWERED[sign] for sign in run[0]) + "}", text)
     text = _VULGAR.sub(lambda sign: _fraction(sign[0]), text)
     text = _SIGN.sub(lambda sign: _SIGNS[sign[0]], text)
     return _SIGN.sub(lambda sign: _SIGNS[sign[0]], unicodedata.normalize("NFKC", text))
@@ -346,9 +361,7 @@ def render(found: list[str]) -> str:
     """The tokens as LaTeX that has the same tokens."""
     out = ""
     for token in found:
-        if re.search(r"\\[A-Za-z]+$", out) and token[0].isalpha():
-            out += " "
-        elif out.endswith(",") and is_number(token):
+        if (re.search(r"\\[A-Za-z]+$", out) and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
             out += " "
         elif out[-1:].isalpha() and token[0].isalpha() and not re.search(r"\\[A-Za-z]+$", out) and _joins(out, token):
             out += "\\,"

@@ -59,7 +59,7 @@ def _with_unit(segment: list[str], letter: str) -> list[str]:
         before, suffix = segment[place - 1], segment[place:]
         if not (is_number(before) or before in ("}", ")", "\\pi", "%")) or not suffix[0].isalpha():
             continue
-        named = len(suffix) > 1 and suffix[1].isalpha() or "/" in suffix
+        named = (len(suffix) > 1 and suffix[1].isalpha()) or "/" in suffix
         text = "".join(suffix).replace("{", "").replace("}", "")
         if (named or text == letter or (letter and text[0] == letter and text[1:2] == "^")) and canonical_unit(text):
             return [*segment[:place], f"\\text{{{text}}}"]
@@ -152,9 +152,9 @@ class _Reader(Atoms):
         """A factor without a sign before it: after a number, a proper fraction makes it mixed."""
         fraction = self.peek() == "\\frac"
         factor = self.power()
-        if is_number_node(factor) or (factor.op == "pow" and is_number_node(factor.args[0])):
-            if self.tokens[self.place - 1] not in (")", "]", "}"):
-                raise NotMathsError("two numbers side by side")
+        first = factor.args[0] if factor.op == "pow" else factor
+        if is_number_node(first) and self.tokens[self.place - 1] not in (")", "]", "}"):
+            raise NotMathsError("two numbers side by side")
         if fraction and node.op == "num" and factor.op == "percent" and _is_proper(node, factor.args[0]):
             return Node("percent", (Node("mixed", (node, factor.args[0])),))
         if fraction and node.op == "num" and factor.op == "div" and _is_proper(node, factor):
@@ -180,7 +180,9 @@ class _Reader(Atoms):
             return False
         if token == "|":
             return not self.bars
-        return not (token.startswith(("\\text{", "\\end{", "\\pmod", "\\bmod")) or token in ("\\land", "\\lor", "^", "_"))
+        return not (
+            token.startswith(("\\text{", "\\end{", "\\pmod", "\\bmod")) or token in ("\\land", "\\lor", "^", "_")
+        )
 
     def power(self) -> Node:
         node = self.postfix(self.atom())
@@ -258,5 +260,3 @@ def _is_proper(whole: Node, fraction: Node) -> bool:
     if any(value is None or value.denominator != 1 for value in values):
         return False
     return 0 < top.value < bottom.value  # type: ignore[operator]
-
-

@@ -20,11 +20,14 @@ _MAX_FORMULAS = 64
 _MAX_RUN = 24  # words of a formula in plain text
 _DELIMITED = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _SIGNS = re.compile(r"[\d\\^=+*/<>|!\u00b2\u00b3\u221a\u222b\u2211\u00d7\u00f7\u2212-]|^\(?[A-Za-z]\)?$|^d[a-z]$|sqrt")
-_SHORT_WORDS = frozenset("is of in to at by as an on or if it be we us no do so up he my me go am".split())
+_SHORT = "is of in to at by as an on or if it be we us no do so up he my me go am"
+_SHORT_WORDS = frozenset(_SHORT.split())
 _EXPAND = re.compile(r"\bexpand|\bmultiply out|\bfactor(?:i[sz]e|ed|ing)?\b(?! of)", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|\bsimplest|\blowest terms|\brationali[sz]|\breduce", re.IGNORECASE)
 _CONVERT = re.compile(r"\b(?:convert|express|rewrite|write|as an? |in (?:the )?\w+ (?:form|notation))", re.IGNORECASE)
-_ASKED_UNIT = re.compile(r"\b(?:how many|in|number of)\s+((?:square |cubic )?[A-Za-z]+(?:\s+per\s+[A-Za-z]+)?)", re.IGNORECASE)
+_ASKED_UNIT = re.compile(
+    r"\b(?:how many|in|number of)\s+((?:square |cubic )?[A-Za-z]+(?:\s+per\s+[A-Za-z]+)?)", re.IGNORECASE
+)
 _ASKED_NOUNS = re.compile(r"\b(?:how many|number of|how much)\s+((?:[A-Za-z]+\s*){1,4})", re.IGNORECASE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from outdo.rewards.maths.approx import approximate
 from outdo.rewards.maths.tree import Node, negated
@@ -124,7 +125,7 @@ def _without(points: list[Node], variable: Node | None) -> Region:
     """The real numbers but for some points."""
     ends = [piece.low for piece in _ordered([Piece(point, point, True, True) for point in points], None).pieces]
     bounds = [negated(INFINITY), *ends, INFINITY]
-    pieces = [Piece(low, high, False, False) for low, high in zip(bounds, bounds[1:], strict=False)]
+    pieces = [Piece(low, high, False, False) for low, high in pairwise(bounds)]
     return Region(tuple(pieces), variable)
 
 

@@ -52,7 +52,7 @@ def is_name(node: Node, question: str = "") -> bool:
 def split_name(node: Node, question: str = "") -> tuple[Node | None, Node]:
     """The name and the value of `x=5`; no name for anything else."""
     if node.op == "rel" and node.name == "=" and is_name(node.args[0], question):
-        return node.args
+        return node.args[0], node.args[1]
     return None, node
 
 

@@ -97,7 +97,7 @@ _ARITHMETIC = {
 
 
 def is_plain(node: Node) -> bool:
-    """A number that nothing remains to be done to: an integer, a decimal, a mixed number, a fraction in lowest terms."""
+    """A number with nothing left to do: an integer, a decimal, a mixed number, a fraction in lowest terms."""
     node = node.args[0] if node.op == "neg" else node
     if node.op in ("num", "mixed"):
         return True
