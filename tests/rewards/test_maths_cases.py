@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from maths_attacks import RIGHT as SPELLINGS
+from maths_attacks import WRONG as ATTACKS
 from maths_cases import RIGHT, WRONG
 
 from outdo.rewards.maths import compare, math
@@ -37,6 +39,16 @@ def test_wrong_answers():
 
 def test_right_answers():
     assert [case for case, grade in verdicts(RIGHT).items() if grade.verdict != "right"] == []
+
+
+def test_attacks():
+    cases = [(asked, gold, answer) for (asked, gold), answers in ATTACKS.items() for answer in answers]
+    assert [case for case, grade in verdicts(cases).items() if grade.verdict != "wrong"] == []
+
+
+def test_spellings():
+    cases = [(asked, gold, answer) for (asked, gold), answers in SPELLINGS.items() for answer in answers]
+    assert [case for case, grade in verdicts(cases).items() if grade.verdict != "right"] == []
 
 
 def test_gold_is_right_for_itself():

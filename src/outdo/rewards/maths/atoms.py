@@ -43,6 +43,7 @@ _PAIRS = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil"), "\\
 _CONSTANTS = {"\\pi": "pi", "\\infty": "inf", "e": "e", "i": "i", "\\emptyset": "empty"}
 _SETS = {"R": "reals", "Z": "integers", "N": "naturals", "Q": "rationals", "C": "complexes"}
 _CURRENCIES = {"\\$", "€", "£", "¥", "₹", "₩", "₽", "₺", "₪"}
+_OF_EVENTS = {"=", "<", ">", "|", "\\mid", "\\ge", "\\le", "\\cap", "\\cup", "\\ne", "\\in"}
 _MATRICES = ("matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "smallmatrix", "array")
 
 
@@ -183,6 +184,8 @@ class Atoms:
         return inside
 
     def _letter(self, token: str) -> Node:
+        if token in "PE" and self.peek() in ("(", "[") and (inside := self._event()):
+            return Node("fn", name=f"call {token} {inside}")
         primes = self._run("'") if token in "fgh" else ""
         if (token in "fg" or primes) and self.take("("):
             inside = self._bracket("(")
@@ -190,6 +193,16 @@ class Atoms:
         if primes:
             return Node("fn", (Node("sym", name=token),), f"prime{primes}")
         return Node("sym", name=token)
+
+    def _event(self) -> str:
+        """What stands in the brackets of `P(A|B)` or `E[X]`, and is no factor; empty where it may be one."""
+        closing = {"(": ")", "[": "]"}[self.peek()]
+        end = next((i for i in range(self.place, len(self.tokens)) if self.tokens[i] == closing), 0)
+        inside = self.tokens[self.place + 1 : end]
+        if not (set(inside) & _OF_EVENTS or (inside and all(token.isupper() for token in inside))):
+            return ""
+        self.place = end + 1
+        return "".join(inside)
 
     def _bracket(self, opening: str) -> Node:
         """A group, a tuple or an interval."""
@@ -237,7 +250,7 @@ class Atoms:
         return Node("fn", (inside,), "abs")
 
     def _matrix(self, environment: str) -> Node:
-        if environment not in _MATRICES:
+        if environment not in (*_MATRICES, "cases"):
             raise NotMathsError(f"unknown environment {environment!r}")
         self._deeper()
         if environment == "array":
@@ -256,6 +269,8 @@ class Atoms:
         if not rows or any(len(row) != len(rows[0]) for row in rows):
             raise NotMathsError("rows of different lengths")
         nodes = tuple(node for row in rows for node in row)
+        if environment == "cases":
+            return Node("list", nodes, ",") if len(rows[0]) == 1 and len(rows) > 1 else Node("matrix", nodes, "cases")
         matrix = Node("matrix", nodes, f"{len(rows)} {len(rows[0])}")
         return Node("fn", (matrix,), "det") if environment == "vmatrix" else matrix
 
@@ -269,7 +284,7 @@ class Atoms:
             return Node("fn", (top, self.argument()), "binom")
         if token == "\\sqrt":
             return self._root()
-        if name in FUNCTIONS:
+        if name in FUNCTIONS and name != "Pr":
             return self._function(name)
         if name in _BIG:
             return self._big(name)
@@ -277,8 +292,9 @@ class Atoms:
             return Node("sym", name=token)
         if name in _ACCENTS:
             return Node("accent", (self.argument(),), name)
-        if name == "mathbb" and (letter := "".join(self._group_tokens())) in _SETS:
-            return Node("const", name=_SETS[letter])
+        if name == "Pr" or name == "mathbb":
+            letter = "P" if name == "Pr" else "".join(self._group_tokens())
+            return Node("const", name=_SETS[letter]) if letter in _SETS else self._letter(letter)
         if token in _PAIRS:
             closing, kind = _PAIRS[token]
             self._deeper()

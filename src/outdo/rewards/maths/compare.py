@@ -273,7 +273,7 @@ def _same_system(self: Comparison, gold: tuple[Node, Solutions | None], node: tu
                 zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key)
             )
             values.append(tuple(value for _, value in named))
-        elif several and tree.op == "list":
+        elif several and tree.op == "list" and not any(several.names):
             values.append(several.values)
         else:
             values.append(tree.args if tree.op == "tuple" and tree.name == "()" else ())
@@ -338,7 +338,8 @@ def _unit(node: Node) -> tuple[Node, str]:
     if node.op != "qty":
         return node, ""
     unit = canonical_unit(node.name)
-    return node.args[0], unit if unit is not None else f"? {node.name.lower()}"
+    known = unit is not None and not unit.startswith("/")
+    return node.args[0], unit if known and unit else f"? {node.name.lower()}"
 
 
 def _with_percent(node: Node, unit: str) -> Node:

@@ -20,7 +20,7 @@ def is_evaluated(node: Node) -> bool:
     if node.op == "percent":
         return is_evaluated(node.args[0])
     if node.op == "div":
-        return not node.name and all(_is_half(part) for part in node.args)
+        return not node.name and all(_is_half(part) for part in node.args) and not _shares_factor(*node.args)
     if node.op == "pow":
         return _is_ratio(node.args[0]) and _is_ratio(node.args[1])
     if node.op == "root":
@@ -46,8 +46,14 @@ def _is_half(node: Node) -> bool:
     if node.op == "pow":
         return node.args[0].op == "num" and node.args[1].op == "num"
     if node.value is not None:
-        return node.value.denominator == 1
+        return "." not in node.name
     return node.op == "root" and all(part.op == "num" for part in node.args)
+
+
+def _shares_factor(top: Node, bottom: Node) -> bool:
+    """Whether a fraction of powers can be reduced: `\\frac{12^2}{12}`."""
+    x, y = rational(top), rational(bottom)
+    return "pow" in (top.op, bottom.op) and x is not None and y is not None and gcd(int(x), int(y)) > 1
 
 
 def arithmetic_left(node: Node) -> int:
@@ -81,6 +87,8 @@ def has_form_of(node: Node, gold: Node, strict: bool) -> bool:
     if _unreduced_roots(node) > _unreduced_roots(gold) or _roots_below(node) > _roots_below(gold):
         return False
     if not any(part.op == "sym" for part in gold.walk()) and len(_terms(node)) > len(_terms(gold)):
+        return False
+    if strict and gold.op == "add" and node.op != "add":
         return False
     if strict and is_expanded(gold):
         return is_expanded(node) and len(_terms(node)) <= len(_terms(gold))

@@ -46,7 +46,7 @@ def judge(gold: str, latex: str, comparison: Comparison) -> str:
 def _safe(comparison: Comparison, gold: Node, node: Node) -> bool:
     try:
         return comparison.same(gold, node)
-    except RecursionError:
+    except (ArithmeticError, RecursionError):
         return False
 
 
@@ -56,6 +56,8 @@ def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "")
     if choice and not choice[3].startswith(("=", "^", "_", "'", "(", ",", "\\c", "+", "-", "/")):
         letter_, content = choice[1] or choice[2], choice[3].strip()
         inside = (parse(content, grouped, units, letter),) if content else ()
+        if any(part.op in ("list", "rel") for part in inside):
+            raise NotMathsError("more than the text of one choice")
         return Node("choice", inside, letter_)
     return parse(latex, grouped, units, letter)
 

@@ -22,7 +22,7 @@ _SIGNS = {
     **dict.fromkeys("\u00b7\u22c5\u2219\u2022", "\\cdot "),
     **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u205f\u3000", " "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
-    **{"×": "\\times ", "÷": "\\div ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
+    **{"×": "\\times ", "÷": r"\[0-9]iv ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
     **{"√": "\\sqrt ", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]", "∞": "\\infty ", "°": "^{\\circ}", "º": "^{\\circ}"},
     **{"≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "≡": "\\equiv "},
     **{"±": "\\pm ", "∓": "\\mp ", "∈": "\\in ", "∉": "\\notin ", "∪": "\\cup ", "∩": "\\cap ", "∖": "\\setminus "},
@@ -38,7 +38,7 @@ _SIGNS = {
     **{"⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "→": "\\to ", "⇒": "\\implies "},
     **{"∧": "\\land ", "∨": "\\lor ", "¬": "\\lnot ", "∑": "\\sum ", "∏": "\\prod ", "∫": "\\int ", "∂": "\\partial "},
     **{"∠": "\\angle ", "△": "\\triangle ", "％": "%", "＄": "\\$", "ℓ": "l"},
-    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": "\\delta "},
+    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": r"\[0-9]elta "},
     **{"ε": "\\epsilon ", "ζ": "\\zeta ", "η": "\\eta ", "κ": "\\kappa ", "λ": "\\lambda ", "μ": "\\mu "},
     **{"ν": "\\nu ", "ξ": "\\xi ", "ρ": "\\rho ", "σ": "\\sigma ", "τ": "\\tau ", "φ": "\\phi ", "ϕ": "\\phi "},
     **{"χ": "\\chi ", "ψ": "\\psi ", "ω": "\\omega ", "Γ": "\\Gamma ", "Δ": "\\Delta ", "Θ": "\\Theta "},
@@ -56,12 +56,14 @@ _SIGN = re.compile("[" + re.escape("".join(_SIGNS)) + "]")
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣʸ", "0123456789+-()nixy", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢⱼₖₓ", "0123456789+-()nijkx", strict=True))
 _RAISED_RUN, _LOWERED_RUN = (re.compile(f"[{''.join(map(re.escape, signs))}]+") for signs in (_RAISED, _LOWERED))
+_FONTS = re.compile("[\U0001d400-\U0001d7ff\uff01-\uff5e\u2100-\u214f]")  # letters and digits in other fonts
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 _DELIMITED = re.compile(r"\$\$?([^$]*)\$\$?|\\\((.*?)\\\)|\\\[(.*?)\\\]", re.DOTALL)
+_QUANTITY = re.compile(r"[^$\\]*(\$[^$]*\$|\\\(.*?\\\))\s+([A-Za-z][A-Za-z .]*)", re.DOTALL)
 _GROUPED = re.compile(  # digits in groups of three, set apart by spaces or `{,}`
-    r"(?<![\d.,}^_])(\d{1,3}(?:(?:\{,\}|\{\\,\}|,\\!\s*|\\[,;:! ]|~|\ )\d{3})+)(?![\d/])"
+    r"(?<![0-9.,}^_])([0-9]{1,3}(?:(?:\{,\}|\{\\,\}|,\\!\s*|\\[,;:! ]|~|\ )[0-9]{3})+)(?![0-9/])"
 )
-_COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
+_COMMAS = re.compile(r"(?<![0-9.,_^])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 _INVISIBLE = {
     *("left", "right", "middle", "displaystyle", "textstyle", "scriptstyle", "limits", "nolimits", "quad", "qquad"),
@@ -70,6 +72,7 @@ _INVISIBLE = {
     *("null", "relax", "thinspace", "enspace", "medspace", "thickspace", "negthinspace", "hfill", "noindent", "par"),
     *("tiny", "footnotesize", "centering", "nonumber", "notag", "protect", "boldmath", "unboldmath", "ignorespaces"),
 }
+_DIGITS = frozenset("0123456789")
 _WITHOUT_ARGUMENT = {"hspace", "vspace", "hskip", "phantom", "hphantom", "vphantom", "color", "label", "mspace"}
 _WRAPPERS = {
     *("mathbf", "boldsymbol", "bm", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "fbox", "boxed", "pmb"),
@@ -100,7 +103,7 @@ _WORDS = {  # of plain text, that are commands
 _WORD_NAMES = {"infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _TOKEN = re.compile(
     r"(?P<env>\\(?:begin|end)\s*\{[a-zA-Z]+\*?\})|\\(?P<command>(?:operatorname|hspace|vspace|tag)\*|[A-Za-z]+)|(?P<escaped>\\.)"
-    r"|(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<word>[A-Za-z]+)|(?P<space>\s+)|(?P<other>.)",
+    r"|(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(?P<word>[A-Za-z]+)|(?P<space>\s+)|(?P<other>.)",
     re.DOTALL,
 )
 
@@ -120,15 +123,15 @@ def normalized(text: str, grouped: bool = True) -> str:
     if len(text) > 4 * MAX_CHARS:
         return text[: MAX_CHARS + 1]
     text = unicode_free(text)
-    text = re.sub(r"\bUS\s?\\?\$\s?(?=\d)", r"\\$", text)
+    text = re.sub(r"\bUS\s?\\?\$\s?(?=[0-9])", r"\\$", text)
     for _ in range(4):
         before, text = text, _without_sentence(text)
         if text == before:
             break
     try:
         found = tokens(text, grouped)
-        while found and (found[0] == "\\approx" or found[-1] == "."):
-            found = found[1:] if found[0] == "\\approx" else found[:-1]
+        while found and (found[0] in ("\\approx", "=") or found[-1] == "."):
+            found = found[1:] if found[0] in ("\\approx", "=") else found[:-1]
         while len(found) > 2 and found[0] == found[-1] and found[0] in ("*", "^", "`"):
             found = found[1:-1]
         return render(found)
@@ -140,6 +143,10 @@ def _without_sentence(text: str) -> str:
     formulas = _DELIMITED.findall(text)
     if len(formulas) == 1 and is_harmless(_DELIMITED.sub(" ", text)):
         return "".join(formulas[0]).strip()
+    if len(formulas) == 1 and (sentence := _QUANTITY.fullmatch(text)):
+        before, after = text[: sentence.start(1)], sentence[2].strip(" .")
+        if is_harmless(before) and canonical_unit(after):
+            return f"{sentence[1]} \\text{{{after}}}"
     text = _DELIMITED.sub(lambda match: f" {match[1] or match[2] or match[3] or ''} ", text)
     text = re.sub(r"(?<!\\)\$", " ", text).strip()
     return without_phrases(text)
@@ -153,7 +160,9 @@ def unicode_free(text: str) -> str:
     text = _LOWERED_RUN.sub(lambda run: "_{" + "".join(_LOWERED[sign] for sign in run[0]) + "}", text)
     text = _VULGAR.sub(lambda sign: _fraction(sign[0]), text)
     text = _SIGN.sub(lambda sign: _SIGNS[sign[0]], text)
-    return _SIGN.sub(lambda sign: _SIGNS[sign[0]], unicodedata.normalize("NFKC", text))
+    return _SIGN.sub(
+        lambda sign: _SIGNS[sign[0]], _FONTS.sub(lambda sign: unicodedata.normalize("NFKC", sign[0]), text)
+    )
 
 
 def _fraction(sign: str) -> str:
@@ -185,7 +194,7 @@ class _Scanner:
             if grouped and not self.brackets and not self.depth and (run := _COMMAS.match(self.text, self.place)):
                 self.place = run.end()
                 found.append(run[0].replace(",", ""))
-                if decimals := re.compile(r"\.\d+").match(self.text, self.place):
+                if decimals := re.compile(r"\.[0-9]+").match(self.text, self.place):
                     found[-1] += decimals[0]
                     self.place = decimals.end()
                 continue
@@ -300,7 +309,7 @@ def _text(content: str, depth: int, command: str) -> list[str]:
         return [f"\\{plain}"]
     if re.fullmatch(r"[A-Za-z]", plain) and not command.startswith("text"):
         return [plain if plain in "eidxyz" or not canonical_unit(plain) else f"\\text{{{plain}}}"]
-    if raised := re.fullmatch(r"([^\W\d_](?:[^\W\d_]|[ .'/-])*)\^\{?(-?\d)\}?", plain):
+    if raised := re.fullmatch(r"([^\W\d_](?:[^\W\d_]|[ .'/-])*)\^\{?(-?[0-9])\}?", plain):
         return [f"\\text{{{raised[1]}}}", "^", *(raised[2] if len(raised[2]) < 2 else ["{", *raised[2], "}"])]
     if re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .'/-])*", plain):
         return [f"\\text{{{plain}}}"]
@@ -354,16 +363,17 @@ def _spaced(found: list[str]) -> list[str]:
 
 
 def is_number(token: str) -> bool:
-    return token[:1].isdigit() or (token[:1] == "." and len(token) > 1)
+    return token[-1:] in _DIGITS and (token[0] in _DIGITS or token[0] == ".")
 
 
 def render(found: list[str]) -> str:
     """The tokens as LaTeX that has the same tokens."""
     out = ""
     for token in found:
-        if (re.search(r"\\[A-Za-z]+$", out) and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
+        command = re.search(r"\\[A-Za-z]+$", out)
+        if (command and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
             out += " "
-        elif out[-1:].isalpha() and token[0].isalpha() and not re.search(r"\\[A-Za-z]+$", out) and _joins(out, token):
+        elif (out.endswith(".") and is_number(token)) or (not command and _joins(out, token)):
             out += "\\,"
         out += token
     return out

@@ -105,7 +105,7 @@ class _Reader(Atoms):
 
     def ratio(self) -> Node:
         parts = [self.sum()]
-        while self.peek() == ":" and not self.builder and self.peek(1) not in RELATIONS:
+        while self.peek() in (":", "\\text{to}") and not self.builder and self.peek(1) not in RELATIONS:
             self.next()
             parts.append(self.sum())
         if len(parts) == 1:
@@ -206,7 +206,7 @@ class _Reader(Atoms):
         while True:
             if self.take("!"):
                 node = Node("fn", (node,), "factorial")
-            elif self.take("%"):
+            elif node.op != "percent" and self.take("%"):
                 node = Node("percent", (node,))
             elif self.peek() == "_" and node.op in ("num", "sym", "fn"):
                 self.next()
@@ -222,7 +222,7 @@ class _Reader(Atoms):
 
     def _is_unit(self, ahead: int) -> bool:
         token = self.peek(ahead)
-        return token.startswith("\\text{") and token not in ("\\text{or}", "\\text{and}")
+        return token.startswith("\\text{") and token not in ("\\text{or}", "\\text{and}", "\\text{to}")
 
     def _quantity(self, node: Node) -> Node:
         """The value with the unit behind it: words in the list, and no others."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-_PLAIN = """a an the this that these those its it our his her their so thus therefore hence then finally and
-final answer answers result results value values solution solutions expression equation function is are was be equals
-equal to must have has we get obtain find found conclude know which gives us there of exactly approximately about
-simplifies becomes total sum difference product quotient remainder area perimeter volume length width height radius
-diameter circumference distance speed time cost price profit probability mean median mode average ratio slope angle
-measure number count digit digits amount interval set range domain point points coordinates vector matrix root roots
-maximum minimum greatest least largest smallest correct required desired requested by in for with simplest form
-simplified factored expanded as written can"""
+_PLAIN = """a an the this that these those its it our his her their so thus therefore hence then finally and final
+answer answers result results value values solution solutions expression equation function is are was be equals equal
+to must have has we get obtain find found conclude know which gives us there of exactly approximately about simplifies
+becomes total sum difference product quotient remainder area perimeter volume length width height radius diameter
+circumference distance speed time cost price profit probability mean median mode average ratio slope angle measure
+number count digit digits amount interval set range domain point points coordinates vector matrix root roots maximum
+minimum greatest least largest smallest correct required desired requested by in for with simplest form simplified
+factored expanded as written can"""
 HARMLESS = frozenset(_PLAIN.split())
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore|finally)\b,?\s*)?(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
@@ -19,18 +19,18 @@ _LEAD = re.compile(
     r"|(?:so|thus|hence|therefore)\b,?\s+(?=[\d\\(\[{$x-z-])",
     re.IGNORECASE,
 )
-_QUANTITIES = """area perimeter volume length width height radius diameter circumference distance speed time cost price
-profit probability mean median mode average ratio slope angle measure number count total sum difference product
-quotient remainder answer result value solution solutions final maximum minimum max min domain range surface base side sides
-rate mass weight age ages the of a an is degree degrees center vertex focus limit integral derivative determinant rank
-variance deviation standard expected ways discount tax interest amount balance percent percentage increase decrease
-velocity acceleration force energy work power density pressure temperature hypotenuse diagonal midpoint intercept
-lcm gcd hcf gcf order period amplitude frequency"""
+_QUANTITIES = """area perimeter volume length width height radius diameter circumference distance speed time cost
+price profit probability mean median mode average ratio slope angle measure number count total sum difference product
+quotient remainder answer result value solution solutions final maximum minimum max min domain range surface base side
+sides rate mass weight age ages the of a an is degree degrees center vertex focus limit integral derivative
+determinant rank variance deviation standard expected ways discount tax interest amount balance percent percentage
+increase decrease velocity acceleration force energy work power density pressure temperature hypotenuse diagonal
+midpoint intercept lcm gcd hcf gcf order period amplitude frequency"""
 _NAMES = frozenset(_QUANTITIES.split())
 _DENYING = """not no never nor neither none without except excluding but other than unlike wrong incorrect false
-impossible isn aren doesn don cannot cant isnt invalid instead opposite negative negated minus reciprocal inverse half twice
-double triple times plus hundred thousand million billion dozen or and if unless less more fewer greater
-non bad untrue mistaken error reject rejected"""
+impossible isn aren doesn don cannot cant isnt invalid instead opposite negative negated minus reciprocal inverse half
+twice double triple times plus hundred thousand million billion dozen or and if unless less more fewer greater non bad
+untrue mistaken error reject rejected"""
 DENIALS = frozenset(_DENYING.split())  # words of a question that do not name a quantity
 
 

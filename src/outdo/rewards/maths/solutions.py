@@ -37,9 +37,13 @@ def is_name(node: Node, question: str = "") -> bool:
         return all(part.op in ("sym", "sub") for part in node.args)
     if node.op == "fn" and node.name == "abs":
         return is_name(node.args[0]) and node.args[0].op == "mul"
+    if node.op == "div":
+        return all(_is_differential(part) for part in node.args)
     if node.op != "mul":
         return False
     first, *rest = node.args
+    if first.op in ("fn", "div") and len(rest) == 1:
+        return is_name(first) and (is_name(rest[0]) or rest[0].value is not None)
     if first.op == "text":
         return is_name(first, question) and all(part.op == "sym" for part in rest)
     if first.op not in ("sym", "sub"):
@@ -47,6 +51,12 @@ def is_name(node: Node, question: str = "") -> bool:
     applied = len(rest) == 1 and (rest[0].op in _ARGUMENTS or (rest[0].name in "xtn" and first.name not in "xyzabc"))
     capitals = all(part.op == "sym" and part.name.isupper() for part in node.args)
     return applied or capitals or (len(rest) == 1 and rest[0].op == "accent")
+
+
+def _is_differential(node: Node) -> bool:
+    """The `d` or the `dx` of a derivative."""
+    first = node.args[0] if node.op == "mul" and len(node.args) == 2 else node
+    return first.op == "sym" and first.name == "d"
 
 
 def split_name(node: Node, question: str = "") -> tuple[Node | None, Node]:
@@ -59,6 +69,8 @@ def split_name(node: Node, question: str = "") -> tuple[Node | None, Node]:
 def solutions(node: Node, question: str = "") -> Solutions | None:
     """Several solutions, else None."""
     name, node = split_name(node, question)
+    if name and name.op == "tuple" and node.op == "tuple" and len(name.args) == len(node.args):
+        return Solutions(name.args, node.args)
     if node.op in ("list", "set"):
         pairs = [split_name(part, question) for part in node.args]
     elif any(part.op == "pm" for part in node.walk()) and node.op in ("pm", "add", "div", "mul", "neg"):
