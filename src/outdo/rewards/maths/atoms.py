@@ -184,8 +184,8 @@ class Atoms:
         return inside
 
     def _letter(self, token: str) -> Node:
-        if token in "PE" and self.peek() in ("(", "[") and (inside := self._event()):
-            return Node("fn", name=f"call {token} {inside}")
+        if token in "PE" and self.peek() in ("(", "[") and (event := self._event()):
+            return Node("fn", name=f"call {token} {event}")
         primes = self._run("'") if token in "fgh" else ""
         if (token in "fg" or primes) and self.take("("):
             inside = self._bracket("(")
