@@ -282,3 +282,21 @@ def test_a_costly_judge_is_called_rarely():
     judge.costly = True
     refuse_unfit(find_rewards(["judge"], [], "judge", own={"judge": judge}), lambda: iter(SUMS))
     assert len(graded_texts) <= 2 + 2 * (4 + 3)
+
+
+FORMS = [
+    ("Expand (x+9)^2.", "x^2+18x+81"),
+    ("Simplify \\sqrt{72}.", "6\\sqrt{2}"),
+    ("Compute 391/23.", "17"),
+    ("Factor $x^2-9$.", "(x-3)(x+3)"),
+]
+
+
+def test_a_gold_that_is_another_form_of_the_question(monkeypatch):
+    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},), gold) for i, (text, gold) in enumerate(FORMS)]
+    rewards = find_rewards(["math"], [], "math")
+    assert audit(rewards, prompts).fit
+    monkeypatch.setattr("outdo.rewards.maths.grader.text_of", lambda messages: "")  # a grader that ignores the question
+    result = audit(rewards, prompts)
+    assert not result.fit
+    assert outcome(result, "exploits") == "failed"

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outdo.rewards import maths
-from outdo.rewards.maths import math
+from outdo.rewards.maths import grader, math
 from support.processes import left_running, running
 
 PLACES = ["main thread", "worker thread"]
@@ -384,10 +383,10 @@ def test_strict_zip():
 
 
 def test_no_process_after_close():
-    maths._pool().close()
+    grader._pool().close()
     before = running()
     verdicts(boxed(("2x+x", "3x")))
-    maths._pool().close()
+    grader._pool().close()
     assert left_running(but=before) == []
     assert verdicts(boxed(("2y+y", "3y"))) == ["right"]  # and it starts again
 
@@ -411,7 +410,7 @@ def test_expression_of_the_question(where):
     messages = ({"role": "user", "content": "Compute $\\sqrt{144}$."},)
     texts = [f"\\boxed{{{answer}}}" for answer in ("\\sqrt{144}", "\\sqrt {144}", "12", "\\frac{24}{2}")]
     grades = called(where, math, texts, answer=["12"] * 4, messages=[messages] * 4)
-    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "right"]
+    assert [grade.verdict for grade in grades] == ["wrong", "wrong", "right", "wrong"]  # 24/2 can be worked out, too
     assert math(texts[:1], answer=["12"])[0].verdict == "right"  # equal is equal
 
 

@@ -23,7 +23,7 @@ GIB = 1 << 30
 MIN_DISK, MIN_MEMORY = 5, 4  # GiB
 OPTIONAL = {  # package -> what it is for, and how to install it
     "datasets": ("data from the hub", "pip install 'outdo[data]'"),
-    "math_verify": ("the maths grader", "pip install math-verify"),
+    "sympy": ("the maths grader", "pip install sympy"),
     "peft": ("four-bit weights, with bitsandbytes", "pip install 'outdo[lora]'"),
     "bitsandbytes": ("load_in_4bit", "pip install 'outdo[qlora]'"),
     "gguf": ("GGUF models", "pip install 'outdo[gguf]'"),

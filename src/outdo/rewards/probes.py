@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from outdo.rewards.answer import boxed
+from outdo.rewards.maths.question import formulas_to_give_back
 
 Columns = Mapping[str, Any]  # of one prompt
+_MAX_FORMULAS = 4  # of a question, tested as answers to it
 
 
 def tagged(final: object) -> str:
@@ -38,10 +40,12 @@ def latex(row: Columns) -> str:
 
 
 def near_latex(row: Columns) -> list[str]:
+    """The question's own formulas, and others that are close to the gold."""
     gold = latex(row).removeprefix("Thus \\boxed{").removesuffix("}.")
+    repeated = formulas_to_give_back(str(row.get("prompt", "")), gold)[:_MAX_FORMULAS]
     larger = "9" if "infty" in gold else f"{gold}+1"
     others = (larger, f"{gold}\\text{{ or }}9", f"7={gold}", f"\\{{{gold},9\\}}", "\\text{nan}", "x")
-    return [f"\\boxed{{{text}}}" for text in others]
+    return [f"\\boxed{{{text}}}" for text in (*repeated, *others)]
 
 
 def plan(row: Columns) -> str | None:

@@ -54,11 +54,13 @@ _NUMBERS = (
     "any text beside the number that is not a listed unit, currency, noun or lead-in: `42 lakh`, `42 or so`"
 )
 _TEXTS = "anything but the exact text; answers in the thinking part, two different answers"
-_MATHS = "several answers that disagree, lists and `or`, chains such as 5=6, unevaluated sums, other bases; hangs"
+_MATHS = (
+    "several answers that disagree, chains such as 5=6, unevaluated sums, the question's formula, other units; hangs"
+)
 _PLANS = "other numbers, numbers used twice or not at all, anything but + - * / and brackets, a wrong `= value`"
 _CODE = "early exits, objects that equal everything, forged replies, hangs, excessive output; runs only in the sandbox"
 _JSON = "text around a bare value, a second value that differs, wrong formats, duplicate keys, NaN, external references"
-_CALLS = "extra, missing or repeated calls, also outside the tags, arguments of another type, calls in the thinking part"
+_CALLS = "extra, missing or repeated calls, also outside the tags, arguments of another type, calls while thinking"
 _LABELS = "lists of labels, hedging, another option's text, look-alike letters, labels in the thinking part"
 _JUDGED = "replies that are not exactly the requested JSON; instructions to the judge are fenced off as data"
 _GYM = "code, before any scorer sees it; empty answers; premises restated as conclusions"

@@ -1,0 +1,55 @@
+"""The words that may stand around an answer without changing it. An allow-list: any other word counts."""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = """a an the this that these those its it our his her their so thus therefore hence then finally and final
+answer answers result results value values solution solutions expression equation function is are was be equals equal
+to must have has we get obtain find found conclude know which gives us there of exactly approximately about simplifies
+becomes total sum difference product quotient remainder area perimeter volume length width height radius diameter
+circumference distance speed time cost price profit probability mean median mode average ratio slope angle measure
+number count digit digits amount interval set range domain point points coordinates vector matrix root roots maximum
+minimum greatest least largest smallest correct required desired requested by in for with simplest form simplified
+factored expanded as written can"""
+HARMLESS = frozenset(_PLAIN.split())
+_LEAD = re.compile(
+    r"(?:(?:so|thus|hence|therefore|finally)\b,?\s*)?(?:(?:the|my|our)\s+)?(?:final\s+|correct\s+)?"
+    r"(?:answer|result|solution|value)\s*(?:is|are|equals|=|:|\bis\b\s*:)\s*(?::\s*)?"
+    r"|(?:so|thus|hence|therefore)\b,?\s+(?=[\d\\(\[{$x-z-])",
+    re.IGNORECASE,
+)
+_QUANTITIES = """area perimeter volume length width height radius diameter circumference distance speed time cost
+price profit probability mean median mode average ratio slope angle measure number count total sum difference product
+quotient remainder answer result value solution solutions final maximum minimum max min domain range surface base side
+sides rate mass weight age ages the of a an is degree degrees center vertex focus limit integral derivative
+determinant rank variance deviation standard expected ways discount tax interest amount balance percent percentage
+increase decrease velocity acceleration force energy work power density pressure temperature hypotenuse diagonal
+midpoint intercept lcm gcd hcf gcf order period amplitude frequency"""
+_NAMES = frozenset(_QUANTITIES.split())
+_DENYING = """not no never nor neither none without except excluding but other than unlike wrong incorrect false
+impossible isn aren doesn don cannot cant isnt invalid instead opposite negative negated minus reciprocal inverse half
+twice double triple times plus hundred thousand million billion dozen or and if unless less more fewer greater non bad
+untrue mistaken error reject rejected"""
+DENIALS = frozenset(_DENYING.split())  # words of a question that do not name a quantity
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a text around a formula says no more than that this is the answer: `The area is … .`"""
+    if re.search(r"[^\sA-Za-z.,:;!*'’`-]", text):
+        return False
+    words = re.findall(r"[A-Za-z'’]+", text.lower())
+    return "-" not in text and all(word in HARMLESS or len(word) == 1 for word in words)
+
+
+def without_phrases(text: str) -> str:
+    """A bare answer without `The answer is` before it."""
+    match = _LEAD.match(text)
+    return text[match.end() :].strip() if match and match.end() < len(text) else text
+
+
+def names_a_quantity(text: str, question: str = "") -> bool:
+    """Whether words before an equals sign name what the question asks for: quantities, or words of the question."""
+    words = re.findall(r"[a-z]+", text.lower())
+    asked = set(re.findall(r"[a-z]+", question.lower())) - DENIALS
+    return 0 < len(words) <= 6 and all(word in _NAMES or word in asked for word in words)
