@@ -55,7 +55,7 @@ _MATHS = "several answers that disagree, lists and `or`, chains such as 5=6, une
 _PLANS = "other numbers, numbers used twice or not at all, anything but + - * / and brackets"
 _CODE = "early exits, objects that equal everything, forged replies, hangs, excessive output; runs only in the sandbox"
 _JSON = "text around a bare value, a second value that differs, wrong formats, duplicate keys, NaN, external references"
-_CALLS = "extra, missing or repeated calls, also outside the tags, arguments of another type, calls in the thinking part"
+_CALLS = "extra, missing or repeated calls, also outside the tags, arguments of another type, thought calls"
 _LABELS = "lists of labels, hedging, look-alike letters, labels in the thinking part"
 _JUDGED = "replies that are not exactly the requested JSON; instructions to the judge are fenced off as data"
 _GYM = "code, before any scorer sees it"
