@@ -1,5 +1,6 @@
 """Failures that one answer causes are its own: the worst score, never broken. Those of a reward or a row are broken."""
 
+import json
 import math
 import signal
 import threading
@@ -188,3 +189,20 @@ def test_killed_workers_are_broken(tmp_path):
         done.set()
         killer.join()
     assert grade(group_of("a"), rewards).grades[0].reward == 1.0
+
+
+def test_a_text_that_was_graded_before_is_a_control():
+    def keyed(completions, level):
+        return [json.loads(text)["x"] / part for text, part in zip(completions, level, strict=True)]
+
+    rewards = find_rewards(["keyed"], [], "keyed", own={"keyed": keyed})
+    verdicts = [
+        [one.verdict for one in grade(group, rewards).grades]
+        for group in (
+            group_of("a", "b", level=1),  # nothing is known of the form that it grades
+            group_of('{"x": 1}', "b", level=1),
+            group_of("a", "b", level=1),
+            group_of("a", '{"x": 1}', level=0),  # the row's fault
+        )
+    ]
+    assert verdicts == [["broken"] * 2, ["right", "wrong"], ["wrong"] * 2, ["broken"] * 2]

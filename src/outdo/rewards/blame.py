@@ -1,7 +1,8 @@
 """Whose fault it is where a reward fails on an answer: the answer's, or the reward's and the row's.
 
 A reward that fails on an answer, and again when it is asked once more, but grades a different sibling or one of a few
-controls (the gold in several forms, an empty answer), fails because of that answer: it is wrong, with the worst score.
+controls (the gold in several forms, an empty answer, the text of an answer that it graded before, each in the place of
+this one), fails because of that answer: it is wrong, with the worst score.
 So no answer can escape a bad grade, or halt a run, by what makes its grader raise, hang, crash or return no number.
 Where no other answer is graded either, the reward or the row is at fault, and the answer is broken.
 
@@ -15,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outdo.errors import GraderError
-from outdo.rewards.arguments import COMPLETION_TOOLS, Inputs
+from outdo.rewards.arguments import COMPLETION_TOOLS, Inputs, texts
 from outdo.rewards.calls import Failure, Grades, Judged
 from outdo.rewards.probes import tagged
 from outdo.types import Grade
 
+MAX_REMEMBERED, MAX_REMEMBERED_CHARS = 3, 20_000  # texts that a reward has graded, and their length
 Retry = Callable[[Sequence[Inputs]], Sequence[Sequence[Judged] | Failure]]  # grades of several calls
 
 
@@ -48,24 +50,34 @@ def by_weight(grade: Grade | None, weight: float) -> Grade | None:
     return replace(grade, reward=grade.highest) if isinstance(grade, Worst) and weight < 0 else grade
 
 
-def settled(judged: Sequence[Judged], inputs: Inputs, retry: Retry, decides: bool) -> Grades:
-    """The grades of a call, in which failures are replaced by the grades of another try, the worst grade, or broken."""
+def settled(judged: Sequence[Judged], inputs: Inputs, retry: Retry, decides: bool, graded: list[str]) -> Grades:
+    """The grades of a call, in which failures are replaced by the grades of another try, the worst grade, or broken.
+    `graded` has texts that this reward has graded; a few are added."""
+    grades = _settled(judged, inputs, retry, decides, graded)
+    if len(graded) < MAX_REMEMBERED:
+        _remember(graded, grades, inputs)
+    return grades
+
+
+def _settled(judged: Sequence[Judged], inputs: Inputs, retry: Retry, decides: bool, graded: Sequence[str]) -> Grades:
     out = list(judged)
     first = {place: one for place, one in enumerate(out) if isinstance(one, Failure)}
-    if first and not all(failure.retry_alone for failure in first.values()) and not _grades_controls(inputs, retry):
+    if not first:
+        return _final(out, first)
+    if not all(failure.retry_alone for failure in first.values()) and not _grades_controls(inputs, retry):
         return [_broken(one) if isinstance(one, Failure) else one for one in out]
-    if first and inputs.count > 1:
+    if inputs.count > 1:
         _try_again(out, list(first), inputs, retry)
     suspects = [place for place, one in enumerate(out) if isinstance(one, Failure)]
     if not suspects:
         return _final(out, first)
-    seen = [one for one in (*out, *_control_grades(inputs, retry)) if not isinstance(one, Failure)]
+    seen = [one for one in (*out, *_control_grades(inputs, retry, graded)) if not isinstance(one, Failure)]
     healthy = [one for one in seen if one is None or one.reward is not None]
     if not healthy:
         return _final(out, first)
-    texts = [str(text) for text in inputs.lists["completions"]]
-    graded = {texts[place] for place in range(inputs.count) if place not in suspects}
-    suspects = [place for place in suspects if texts[place] not in graded]  # the same answer was graded
+    answers = texts(inputs.lists["completions"])
+    fine = {answers[place] for place in range(inputs.count) if place not in suspects}
+    suspects = [place for place in suspects if answers[place] not in fine]  # the same answer was graded
     abandoned = {place for place in suspects if (one := out[place]) and isinstance(one, Failure) and one.abandoned}
     _try_again(out, [place for place in suspects if place not in abandoned], inputs, retry)
     values = [one.reward for one in healthy if one is not None and one.reward is not None]
@@ -73,6 +85,16 @@ def settled(judged: Sequence[Judged], inputs: Inputs, retry: Retry, decides: boo
         if isinstance(failure := out[place], Failure):
             out[place] = worst(values, f"{failure.message}; other answers are graded", decides)
     return _final(out, first)
+
+
+def _remember(graded: list[str], grades: Grades, inputs: Inputs) -> None:
+    """Adds a text that was graded."""
+    for one, text in zip(grades, inputs.lists["completions"], strict=True):
+        if one is not None and one.reward is not None and not isinstance(one, Worst):
+            (plain,) = texts([text])
+            if plain not in graded and len(plain) <= MAX_REMEMBERED_CHARS:
+                graded.append(plain)
+            return
 
 
 def _final(judged: Sequence[Judged], first: Mapping[int, Failure]) -> Grades:
@@ -101,10 +123,11 @@ def _grades_controls(inputs: Inputs, retry: Retry) -> bool:
     return not isinstance(result, Failure)
 
 
-def _control_grades(inputs: Inputs, retry: Retry) -> list[Judged]:
+def _control_grades(inputs: Inputs, retry: Retry, graded: Sequence[str]) -> list[Judged]:
     one = inputs.take(0, 1)
+    controls = dict.fromkeys([*_controls(inputs), *graded])
     try:
-        results = retry([_with_answers(one, [text]) for text in _controls(inputs)])
+        results = retry([_with_answers(one, [text]) for text in controls])
     except GraderError:
         return []
     return [result if isinstance(result, Failure) else result[0] for result in results]
@@ -119,12 +142,12 @@ def _controls(inputs: Inputs) -> list[str]:
     return list(dict.fromkeys([*([str(known[0])] if known[0] is not None else []), *forms, "", "I do not know."]))
 
 
-def _with_answers(inputs: Inputs, texts: Sequence[str]) -> Inputs:
+def _with_answers(inputs: Inputs, given: Sequence[str]) -> Inputs:
     """The same call for other answers."""
     as_messages = not isinstance(inputs.lists["completions"][0], str)
-    answers = [[{"role": "assistant", "content": text}] if as_messages else text for text in texts]
-    lists = {**inputs.lists, "completions": answers, "finish": ["stop"] * len(texts)}
+    answers = [[{"role": "assistant", "content": text}] if as_messages else text for text in given]
+    lists = {**inputs.lists, "completions": answers, "finish": ["stop"] * len(given)}
     lists.pop(COMPLETION_TOOLS, None)
     if "completion_ids" in lists:
-        lists["completion_ids"] = [(0,) * (len(text.split()) + 1) for text in texts]
+        lists["completion_ids"] = [(0,) * (len(text.split()) + 1) for text in given]
     return replace(inputs, lists=lists)

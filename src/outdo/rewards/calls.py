@@ -64,6 +64,8 @@ def call(
         replies = _pool().run(jobs, seconds)
     except SandboxError as error:
         raise GraderError(str(error)) from error
+    except OSError as error:  # a new worker was killed before it got its job
+        return [Failure(f"{name}: the worker process died: {error}")] * len(inputs)
     return [_unpack(reply.value) if reply.kind == "value" else Failure(f"{name}: {reply.message}") for reply in replies]
 
 

@@ -58,6 +58,7 @@ JUDGE_SETTINGS = (
 ROUNDING = 1e-9  # below pass_threshold that still passes
 Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
+_GRADED: dict[tuple[str, str | int], list[str]] = {}  # a few answers that each reward has graded
 REWARDS: dict[str, RewardFunction] = {name: grader.function for name, grader in GRADERS.items()}
 
 
@@ -307,7 +308,8 @@ def _called(part: Reward, inputs: Sequence[Inputs], rewards: Rewards) -> list[Re
 def _settled(part: Reward, judged: Sequence[Judged], inputs: Inputs, rewards: Rewards) -> Grades:
     """With the failures of the reward blamed on their answers, or broken; in the sense of its weight."""
     decides = part.name in (rewards.truth, rewards.gate)
-    grades = settled(judged, inputs, lambda several: _called(part, several, rewards), decides)
+    graded = _GRADED.setdefault((part.name, part.source or id(part.function)), [])
+    grades = settled(judged, inputs, lambda several: _called(part, several, rewards), decides, graded)
     return [by_weight(grade, part.weight) for grade in grades]
 
 

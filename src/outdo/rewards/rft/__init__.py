@@ -81,6 +81,7 @@ def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") 
 
     used: dict[str, Single] = _used(spec) if isinstance(spec, Multi) else {"": spec}
     needs_json = any(map(reads_json, used.values()))
+    graded: dict[str, list[str]] = {key: [] for key in used}
 
     def reward(completions: list[str], **columns: Any) -> list[Grade]:
         judge = (endpoint or endpoint_from_env()) if _uses(spec, ScoreModel, LabelModel) else None
@@ -103,6 +104,7 @@ def rft_reward(spec: Spec, endpoint: Endpoint | None = None, name: str = "rft") 
                 completions,
                 lambda place, text, one=one: _outcome(one, case(place, text)),  # type: ignore[misc]
                 [each.item for each in cases],
+                graded[key],
             )
             for key, one in used.items()
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from typing import cast
 
 from outdo.rewards.blame import Worst
 from outdo.rewards.rft.formula import FormulaError
@@ -30,19 +31,20 @@ def single_grades(spec: Single, outcomes: Sequence[Outcome]) -> list[Grade]:
 
 def _single(one: Outcome, threshold: float, low: float, high: float) -> Grade:
     if one.score is not None:
-        return _scored(one.score, threshold, {}, one.reason)
+        right = one.score >= threshold - ROUNDING
+        return Grade(one.score, "right" if right else "wrong", reason="" if right else one.reason)
     if one.fault == "answer":
         return Worst(low, "wrong", reason=one.reason, highest=high, failed=one.failed)
     return Grade(None, "broken", reason=one.reason)
 
 
+def _reason(spec: Multi, of: Mapping[str, Outcome]) -> str:
+    """Those of the graders that the answer does not pass."""
+    return "; ".join(f"{key}: {one.reason}" for key, one in of.items() if not _passes(one, spec.graders[key]))
+
+
 def _passes(one: Outcome, spec: Single) -> bool:
     return one.score is not None and one.score >= spec.pass_threshold - ROUNDING
-
-
-def _scored(score: float, threshold: float, parts: Mapping[str, float | None], reason: str) -> Grade:
-    right = score >= threshold - ROUNDING
-    return Grade(score, "right" if right else "wrong", parts, "" if right else reason)
 
 
 def multi_grades(
@@ -51,6 +53,8 @@ def multi_grades(
     """A grade for each answer, from its outcomes by grader."""
     ranges = {key: bounds(one, outcomes[key]) for key, one in used.items()}
     grades = [_multi(spec, {key: outcomes[key][i] for key in used}, ranges) for i in range(count)]
+    if all(isinstance(grade, Grade) for grade in grades):
+        return cast(list[Grade], grades)
     paid = [grade.reward for grade in grades if isinstance(grade, Grade) and grade.reward is not None]
     scores = [{key: outcomes[key][place].score for key in used} for place in range(count)]
     return [
@@ -60,17 +64,20 @@ def multi_grades(
 
 
 def _multi(spec: Multi, of: Mapping[str, Outcome], ranges: Mapping[str, tuple[float, float]]) -> Grade | FormulaError:
+    scores = {key: one.score for key, one in of.items() if one.score is not None}
+    if len(scores) == len(of):
+        try:
+            score = spec.formula(scores)
+        except FormulaError as error:
+            return error
+        if score >= spec.pass_threshold - ROUNDING:
+            return Grade(score, "right", scores)
+        return Grade(score, "wrong", scores, _reason(spec, of))
     for key, one in of.items():
         if one.fault not in ("", "answer"):
             return Grade(None, "broken", reason=f"{key}: {one.reason}")
-    reason = "; ".join(f"{key}: {one.reason}" for key, one in of.items() if not _passes(one, spec.graders[key]))
-    scores = {key: one.score for key, one in of.items() if one.score is not None}
+    reason = _reason(spec, of)
     failed = [key for key in of if key not in scores]
-    if not failed:
-        try:
-            return _scored(spec.formula(scores), spec.pass_threshold, scores, reason)
-        except FormulaError as error:
-            return error
     values = _values(spec, scores, {key: ranges[key] for key in failed}, (_ENDS,))
     if not values:
         return FormulaError(reason)

@@ -10,8 +10,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
+from outdo.rewards.blame import MAX_REMEMBERED
 from outdo.rewards.rft.models import JudgeFailure, Unreadable
 from outdo.rewards.rft.spec import LabelModel, Python, ScoreModel, Single, StringCheck, TextSimilarity
 from outdo.rewards.rft.template import MissingItem, MissingSample, Template
@@ -52,13 +54,20 @@ def settled(
     texts: Sequence[str],
     again: Callable[[int, str | None], Outcome],
     items: Sequence[Mapping[str, Any]],
+    graded: list[str],
 ) -> list[Outcome]:
     """The outcomes, in which those of unknown fault are tried again and blamed. `again` grades the answer of a place,
-    or another text in its place; `items` are the rows."""
+    or another text in its place; `items` are the rows, and `graded` a few texts that this grader
+    has scored, to which one is added."""
+    if len(graded) < MAX_REMEMBERED:
+        scored = (text for text, one in zip(texts, first, strict=True) if one.score is not None and text not in graded)
+        graded.extend(islice(scored, 1))
     unknown = [place for place, one in enumerate(first) if one.fault == "unknown"]
     if not unknown:
         return list(first)
-    works = any(one.score is not None for one in first) or _scores_control(again, unknown[0], items[unknown[0]])
+    works = any(one.score is not None for one in first) or _scores_control(
+        again, unknown[0], [*graded, *controls(items[unknown[0]])]
+    )
     out = list(first)
     known = {text for text, one in zip(texts, first, strict=True) if one.score is not None}
     for place in unknown:
@@ -70,10 +79,10 @@ def settled(
     return out
 
 
-def _scores_control(again: Callable[[int, str | None], Outcome], place: int, item: Mapping[str, Any]) -> bool:
+def _scores_control(again: Callable[[int, str | None], Outcome], place: int, texts: Sequence[str]) -> bool:
     """Whether the grader scores one of the controls, within CONTROL_SECONDS."""
     deadline = time.monotonic() + CONTROL_SECONDS
-    return any(again(place, text).score is not None for text in controls(item) if time.monotonic() < deadline)
+    return any(again(place, text).score is not None for text in texts if time.monotonic() < deadline)
 
 
 def controls(item: Mapping[str, Any]) -> list[str]:
