@@ -55,7 +55,8 @@ def _paired(text: str, fences: list[re.Match[str]], depth: int) -> tuple[list[Fe
                 opening, at = fence, fence.end() + 1
     if opening is None:
         return blocks, "\n".join([*outside, text[at:]]), True
-    return blocks + _block(opening, text[at:]), "\n".join(outside), False
+    rest = text[at:].rstrip().removesuffix(opening[2])  # the end may stand behind the last line
+    return blocks + _block(opening, rest if rest != text[at:].rstrip() else text[at:]), "\n".join(outside), False
 
 
 def _block(opening: re.Match[str], text: str) -> list[Fenced]:
@@ -80,7 +81,7 @@ def code_blocks(text: str) -> list[str]:
 
     Blocks in another language count only where there is no other, text outside of blocks only where no block fits.
     """
-    text = (after_thinking(text) or "").replace("\r\n", "\n")
+    text = (after_thinking(text) or "").replace("\r\n", "\n").lstrip("\ufeff")
     blocks, outside = fenced_blocks(text)
     if blocks:
         python = [block.text for block in blocks if block.is_python] or [block.text for block in blocks]

@@ -300,7 +300,8 @@ def _compiled(blocks: list[str], prompt: str, name: str, file: str) -> Any:
     is_body = bool(name) and text[:1] in " \t"
     defines = f"def {name.partition('.')[0]}" in text
     separator = "" if is_body else "\n\n"
-    if len(blocks) == 1 and (not name or is_body != defines):
+    may_be_prose = any(line[:1].isupper() and ": " in line for line in text.split("\n"))
+    if len(blocks) == 1 and (not name or is_body != defines) and not may_be_prose:
         try:
             return compile(prompt + separator + text, file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):

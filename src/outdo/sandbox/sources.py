@@ -27,7 +27,12 @@ class Block:
     """A text that compiles, and its names."""
 
     def __init__(self, text: str, tree: Any) -> None:
-        self.text, self.tree = text, tree
+        lines = text.split("\n")
+        for node in tree.body:
+            if _is(node, "AnnAssign") and node.value is None:  # `Time: O(1)` is prose; a type alone does nothing
+                lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+        tree.body = [node for node in tree.body if not (_is(node, "AnnAssign") and node.value is None)]
+        self.text, self.tree = "\n".join(lines), tree
         self.defined = dict(_bound(tree.body))
         nodes = list(_walk(tree))
         stored = {n.id for n in nodes if _is(n, "Name") and not _is(n.ctx, "Load")}
@@ -52,7 +57,7 @@ def choose(blocks: list[str], prompt: str, name: str) -> str:
     for source in _trimmed(blocks, first):
         return _after(prompt, source)
     for text in reversed(blocks):
-        for body in _bodies(text) if prompt else ():
+        for body in _bodies(text, _indentation(prompt)) if prompt else ():
             if _grows(prompt, body, first):
                 return prompt + body
     for block in reversed(parsed):
@@ -94,15 +99,15 @@ def _indentation(prompt: str) -> str:
     return body or head + "    "
 
 
-def _bodies(text: str) -> Iterator[str]:
-    """A body without its `def`, as it is and with the usual indentations; the first line may have lost its own."""
+def _bodies(text: str, pad: str) -> Iterator[str]:
+    """A body without its `def`, as it is and with the prompt's indentation; the first line may have lost its own."""
     text = text.strip("\n")
     for version in (text, text.expandtabs(4)):
         yield version
-        yield indent(dedent(version), "    ")
+        yield indent(dedent(version), pad)
         head, _, rest = version.partition("\n")
-        yield f"    {head.lstrip()}\n{rest}"
-        yield indent(f"{head.lstrip()}\n{dedent(rest)}", "    ")
+        yield f"{pad}{head.lstrip()}\n{rest}"
+        yield indent(f"{head.lstrip()}\n{dedent(rest)}", pad)
 
 
 def _grows(prompt: str, body: str, name: str) -> bool:
