@@ -13,8 +13,8 @@ from fractions import Fraction
 from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
 from outdo.rewards.maths.question import Question
-from outdo.rewards.maths.regions import Region, region
-from outdo.rewards.maths.solutions import Solutions, is_name, solutions
+from outdo.rewards.maths.regions import Region, region, zero_form
+from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, solutions
 from outdo.rewards.maths.times import is_time, same_time
 from outdo.rewards.maths.tree import Node, is_plain, joined, negated, rational
 from outdo.rewards.units import canonical_unit
@@ -138,6 +138,8 @@ def _choices(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _equations(self: Comparison, gold: Node, node: Node) -> bool | None:
+    if node.op == "rel" and node.name == "~" and is_name(node.args[0]):
+        node = Node("rel", node.args, "=")
     gold_is, node_is = _is_equation(gold), _is_equation(node)
     text = self.question.text
     if not gold_is and not node_is:
@@ -235,11 +237,21 @@ def _same_regions(self: Comparison, gold: Node, node: Node) -> bool | None:
     one, other = region(gold), region(node)
     if one is None or other is None or (one.plain and other.plain):
         return None
-    if node.key in self.question.keys and node.op == "rel":
+    if (node.key in self.question.keys and node.op == "rel") or (one.solved and not other.solved):
         return False
     if one.variable and other.variable and one.variable.key != other.variable.key:
         return False
     return _equal_pieces(self, one, other)
+
+
+def _inequalities(self: Comparison, gold: Node, node: Node) -> bool | None:
+    """Inequalities in several unknowns: the same difference of the sides."""
+    one, other = zero_form(gold), zero_form(node)
+    if one is None or other is None or region(gold) is not None:
+        return None
+    if one.op != other.op or node.key in self.question.keys or arithmetic_left(node) > arithmetic_left(gold):
+        return False
+    return all(map(_is_expression, (one.args[0], other.args[0]))) and self.equal(one.args[0], other.args[0])
 
 
 def _equal_pieces(self: Comparison, one: Region, other: Region) -> bool:
@@ -265,21 +277,19 @@ def _several(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _same_system(self: Comparison, gold: tuple[Node, Solutions | None], node: tuple[Node, Solutions | None]) -> bool:
-    """The values of several unknowns; a tuple has them in the order of their names."""
+    """The values of several unknowns; a tuple or a list has them in order."""
+    both = [several and {repr(name and name.key) for name in several.names} for _, several in (gold, node)]
+    systems = all(several and several.is_system for _, several in (gold, node))
+    if systems and both[0] != both[1]:
+        return False
     values = []
     for tree, several in (gold, node):
         if several and several.is_system:
-            named = sorted(
-                zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key)
-            )
-            values.append(tuple(value for _, value in named))
+            values.append(by_name(several) if systems else in_order(several))
         elif several and tree.op == "list" and not any(several.names):
             values.append(several.values)
         else:
             values.append(tree.args if tree.op == "tuple" and tree.name == "()" else ())
-    both = [several and {repr(name and name.key) for name in several.names} for _, several in (gold, node)]
-    if all(several and several.is_system for _, several in (gold, node)) and both[0] != both[1]:
-        return False
     return len(values[0]) == len(values[1]) > 0 and all(self.same(g, n) for g, n in zip(*values, strict=True))
 
 
@@ -390,6 +400,7 @@ _RULES: tuple[Callable[[Comparison, Node, Node], bool | None], ...] = (
     _memberships,
     _times,
     _same_regions,
+    _inequalities,
     _several,
     _tuples,
     _quantities,

@@ -57,6 +57,8 @@ def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "")
         letter_, content = choice[1] or choice[2], choice[3].strip()
         inside = (parse(content, grouped, units, letter),) if content else ()
         if any(part.op in ("list", "rel") for part in inside):
+            if latex[1] == ":":  # `A:B=1`
+                return parse(latex, grouped, units, letter)
             raise NotMathsError("more than the text of one choice")
         return Node("choice", inside, letter_)
     return parse(latex, grouped, units, letter)

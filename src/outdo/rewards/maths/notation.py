@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 
 from outdo.rewards.answer import without_emphasis, without_zeros
-from outdo.rewards.maths.phrasing import is_harmless, without_phrases
+from outdo.rewards.maths.phrasing import is_harmless, without_lead_in, without_phrases
 from outdo.rewards.units import canonical_unit
 
 MAX_CHARS = 1000  # of an answer
@@ -22,7 +22,7 @@ _SIGNS = {
     **dict.fromkeys("\u00b7\u22c5\u2219\u2022", "\\cdot "),
     **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u205f\u3000", " "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
-    **{"×": "\\times ", "÷": r"\[0-9]iv ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
+    **{"×": "\\times ", "÷": "\\div ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
     **{"√": "\\sqrt ", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]", "∞": "\\infty ", "°": "^{\\circ}", "º": "^{\\circ}"},
     **{"≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "≡": "\\equiv "},
     **{"±": "\\pm ", "∓": "\\mp ", "∈": "\\in ", "∉": "\\notin ", "∪": "\\cup ", "∩": "\\cap ", "∖": "\\setminus "},
@@ -38,7 +38,7 @@ _SIGNS = {
     **{"⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "→": "\\to ", "⇒": "\\implies "},
     **{"∧": "\\land ", "∨": "\\lor ", "¬": "\\lnot ", "∑": "\\sum ", "∏": "\\prod ", "∫": "\\int ", "∂": "\\partial "},
     **{"∠": "\\angle ", "△": "\\triangle ", "％": "%", "＄": "\\$", "ℓ": "l"},
-    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": r"\[0-9]elta "},
+    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": "\\delta "},
     **{"ε": "\\epsilon ", "ζ": "\\zeta ", "η": "\\eta ", "κ": "\\kappa ", "λ": "\\lambda ", "μ": "\\mu "},
     **{"ν": "\\nu ", "ξ": "\\xi ", "ρ": "\\rho ", "σ": "\\sigma ", "τ": "\\tau ", "φ": "\\phi ", "ϕ": "\\phi "},
     **{"χ": "\\chi ", "ψ": "\\psi ", "ω": "\\omega ", "Γ": "\\Gamma ", "Δ": "\\Delta ", "Θ": "\\Theta "},
@@ -147,6 +147,7 @@ def _without_sentence(text: str) -> str:
         before, after = text[: sentence.start(1)], sentence[2].strip(" .")
         if is_harmless(before) and canonical_unit(after):
             return f"{sentence[1]} \\text{{{after}}}"
+    text = without_lead_in(text)
     text = _DELIMITED.sub(lambda match: f" {match[1] or match[2] or match[3] or ''} ", text)
     text = re.sub(r"(?<!\\)\$", " ", text).strip()
     return without_phrases(text)
@@ -297,6 +298,8 @@ def _word(word: str) -> list[str]:
         return [f"\\{_WORD_NAMES.get(word, word)}"]
     if word.lower() in ("or", "and"):
         return [f"\\text{{{word.lower()}}}"]
+    if word == "pct":
+        return ["%"]
     return list(word)
 
 
@@ -307,6 +310,8 @@ def _text(content: str, depth: int, command: str) -> list[str]:
         return [" "]
     if plain in _WORDS and command in ("operatorname", "mathrm"):
         return [f"\\{plain}"]
+    if plain in ("pct", "pct."):
+        return ["%"]
     if re.fullmatch(r"[A-Za-z]", plain) and not command.startswith("text"):
         return [plain if plain in "eidxyz" or not canonical_unit(plain) else f"\\text{{{plain}}}"]
     if raised := re.fullmatch(r"([^\W\d_](?:[^\W\d_]|[ .'/-])*)\^\{?(-?[0-9])\}?", plain):
@@ -348,9 +353,9 @@ def _takes_argument(before: list[str]) -> bool:
 
 
 def _spaced(found: list[str]) -> list[str]:
-    """Without spaces, except between two numbers."""
+    """Without spaces, except between two numbers; `>=` and `**` as one sign."""
     kept: list[str] = []
-    for token in found:
+    for place, token in enumerate(found):
         if token == " ":
             continue
         if kept and is_number(kept[-1]) and is_number(token):
@@ -358,8 +363,19 @@ def _spaced(found: list[str]) -> list[str]:
         if token == "*" and kept and kept[-1] == "*":
             kept[-1] = "^"
             continue
+        if token == "=" and kept and kept[-1] in _ASCII_RELATIONS and not _is_factorial(kept, found[place - 1]):
+            kept[-1] = _ASCII_RELATIONS[kept[-1]]
+            continue
         kept.append(token)
     return kept
+
+
+_ASCII_RELATIONS = {"<": "\\le", ">": "\\ge", "!": "\\ne"}
+
+
+def _is_factorial(kept: list[str], previous: str) -> bool:
+    """Whether the `!` before an `=` belongs to what is before it: `5!=120`, `n! = 6`."""
+    return kept[-1] == "!" and (previous == " " or len(kept) < 2 or is_number(kept[-2]) or kept[-2] == ")")
 
 
 def is_number(token: str) -> bool:
@@ -372,6 +388,8 @@ def render(found: list[str]) -> str:
     for token in found:
         command = re.search(r"\\[A-Za-z]+$", out)
         if (command and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
+            out += " "
+        elif token == "=" and out.endswith("!"):
             out += " "
         elif (out.endswith(".") and is_number(token)) or (not command and _joins(out, token)):
             out += "\\,"
