@@ -46,9 +46,10 @@ def test_an_inequality_given_back():
     assert verdicts("w<4", ["-w>-4", "w<4"], "Solve $-w>-4$.") == ["wrong", "right"]
 
 
-LEADS = ["The rotation matrix is", "Here is the inverse matrix:", "Special case:", "We find that the largest $k$ is"]
+LEADS = ["The rotation matrix is", "Here is the resulting matrix:", "Special case:", "We find that the largest $k$ is"]
 DENYING = """The answer is not|It is never|NOT|anything but|The wrong answer is|All except|at least|Incorrect guess:
-The unlikely answer is|The answer isn't:|The naive answer is|The opposite is|One half is|An upper bound is|They claim it is"""
+The unlikely answer is|The answer isn't:|The naive answer is|The opposite is|One half is|An upper bound is
+They claim it is"""
 
 
 def test_lead_ins():

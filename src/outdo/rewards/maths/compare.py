@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
@@ -107,20 +106,6 @@ def _is_worked_out(gold: Node, node: Node) -> bool:
     return is_evaluated(node) or (rounded and rational(node) is None and not arithmetic_left(node))
 
 
-def same_number(gold: Node, node: Node, x: Fraction, y: Fraction) -> bool:
-    """Exact equality; to six digits where one is a decimal and the other has no finite decimal, such as 1/3."""
-    if x == y:
-        return True
-    decimals = [side.op == "num" and "." in side.name and "(" not in side.name for side in map(_bare, (gold, node))]
-    endless = [pow(10, 400, value.denominator) != 0 for value in (x, y)]
-    rounded = (decimals[0] and endless[1]) or (decimals[1] and endless[0])
-    return rounded and abs(x - y) <= abs(x) / 10**6
-
-
-def _bare(node: Node) -> Node:
-    return node.args[0] if node.op in ("neg", "percent") else node
-
-
 # Rules: a verdict, or None where a rule does not apply.
 
 
@@ -138,8 +123,6 @@ def _choices(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _equations(self: Comparison, gold: Node, node: Node) -> bool | None:
-    if node.op == "rel" and node.name == "~" and is_name(node.args[0]):
-        node = Node("rel", node.args, "=")
     gold_is, node_is = _is_equation(gold), _is_equation(node)
     text = self.question.text
     if not gold_is and not node_is:
@@ -168,7 +151,7 @@ def _equations(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _is_equation(node: Node) -> bool:
-    return node.op == "rel" and set(node.name.split()) == {"="}
+    return node.op == "rel" and set(node.name.split()) in ({"="}, {"~"})
 
 
 def _mentions(name: Node, nodes: tuple[Node, ...]) -> bool:
@@ -334,6 +317,8 @@ def _quantities(self: Comparison, gold: Node, node: Node) -> bool | None:
         return spoken is not None and rational(node.args[0]) == spoken and self.same(gold, node.args[0])
     if gold.op == "qty" and node.op == "percent":
         return canonical_unit(gold.name) == "%" and self.same(gold.args[0], node.args[0])
+    if gold.op == "percent" and canonical_unit(node.name) != "%":
+        return False
     (x, unit), (y, answered) = (_unit(side) for side in (gold, node))
     if "%" in (unit, answered):
         return self.same(*(_with_percent(*pair) for pair in ((x, unit), (y, answered))))

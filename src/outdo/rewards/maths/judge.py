@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from outdo.rewards.maths.approx import differ
 from outdo.rewards.maths.bases import same_in_base
-from outdo.rewards.maths.compare import Comparison, UndecidedError, same_number
+from outdo.rewards.maths.compare import Comparison, UndecidedError
 from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError
 from outdo.rewards.maths.parser import parse
 from outdo.rewards.maths.question import Question
-from outdo.rewards.maths.tree import Node, rational
+from outdo.rewards.maths.tree import Node, rational, same_number
 from outdo.rewards.units import canonical_unit
 
 _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-Ja-j])\)|([A-J])(?:[.:)]|\\text\{[.:)]\}))\}?(.*)", re.DOTALL)

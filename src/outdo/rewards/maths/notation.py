@@ -389,8 +389,8 @@ def render(found: list[str]) -> str:
         command = re.search(r"\\[A-Za-z]+$", out)
         if (command and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
             out += " "
-        elif token == "=" and out.endswith("!"):
-            out += " "
+        elif (out[-1:], token) == ("!", "="):
+            out += "\\ "
         elif (out.endswith(".") and is_number(token)) or (not command and _joins(out, token)):
             out += "\\,"
         out += token
