@@ -30,7 +30,7 @@ def verdicts(gold, finals, asked=""):
         ("AB=6,CD=11", ["6,11"], ["11,6", "6", "AB=11,CD=6"]),
         ("u=2,v=9;u=4,v=1", ["(2,9),(4,1)", "(4,1),(2,9)"], ["(9,2),(1,4)", "(2,9)", "(2,1),(4,9)"]),
         ("y=8,x=3", ["(3,8)"], ["(8,3)"]),
-        ("S_{PQR}:S=5:36", ["5:36"], ["36:5", "5:37"]),
+        ("S_{PQR}:S=5:36", ["5:36"], ["36:5", "5:37", "A:B:C=5:36"]),
         ("\\frac{KL}{MN}=\\frac{2}{\\sqrt{5}}", ["\\frac{2}{\\sqrt5}"], ["\\frac{\\sqrt5}{2}"]),
         ("41\\%", ["41 pct", "41\\text{ pct}", "41 percent"], ["41 cm", "42 pct", "4100 pct"]),
         ("6 ÷ δ", ["\\frac{6}{\\delta}"], ["6d"]),
@@ -43,13 +43,18 @@ def test_relations_and_names(gold, right, wrong):
 
 
 def test_an_inequality_given_back():
-    assert verdicts("w<4", ["-w>-4", "w<4"], "Solve $-w>-4$.") == ["wrong", "right"]
+    assert verdicts("w<4", ["-w>-4", "-4<-w", "w<4"], "Solve $-w>-4$.") == ["wrong", "wrong", "right"]
 
 
-LEADS = ["The rotation matrix is", "Here is the resulting matrix:", "Special case:", "We find that the largest $k$ is"]
+LEADS = [
+    "The rotation matrix is",
+    "Here is the resulting matrix:",
+    "Special matrix:",
+    "We find that the largest $k$ is",
+]
 DENYING = """The answer is not|It is never|NOT|anything but|The wrong answer is|All except|at least|Incorrect guess:
 The unlikely answer is|The answer isn't:|The naive answer is|The opposite is|One half is|An upper bound is
-They claim it is"""
+They claim it is|Ignore this:|Discarded:|Excluded case:|Doubtful:|Lies:|Off by one is|Discarded number:"""
 
 
 def test_lead_ins():

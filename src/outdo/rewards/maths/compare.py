@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
 from outdo.rewards.maths.question import Question
-from outdo.rewards.maths.regions import Region, region, zero_form
+from outdo.rewards.maths.regions import Region, mirrored, region, zero_form
 from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, solutions
 from outdo.rewards.maths.times import is_time, same_time
 from outdo.rewards.maths.tree import Node, is_plain, joined, negated, rational
@@ -166,6 +166,8 @@ def _chain(self: Comparison, gold: Node, node: Node) -> bool:
     unknowns = [part.name for part in first.args] if first.op == "tuple" else []
     if named and all(len(name) == 1 for name in unknowns) and unknowns != sorted(unknowns):
         return False
+    if first.op == "ratio" and rest[-1].op == "ratio" and len(first.args) != len(rest[-1].args):
+        return False
     sides = rest if named or asked else list(node.args)
     values = all(_is_expression(side) and _is_expression(gold) and self.equal(gold, side) for side in sides[:-1])
     return values and self.same(gold, sides[-1])
@@ -220,7 +222,8 @@ def _same_regions(self: Comparison, gold: Node, node: Node) -> bool | None:
     one, other = region(gold), region(node)
     if one is None or other is None or (one.plain and other.plain):
         return None
-    if (node.key in self.question.keys and node.op == "rel") or (one.solved and not other.solved):
+    given = node.op == "rel" and {node.key, mirrored(node).key} & self.question.keys
+    if given or (one.solved and not other.solved):
         return False
     if one.variable and other.variable and one.variable.key != other.variable.key:
         return False

@@ -73,6 +73,7 @@ _INVISIBLE = {
     *("tiny", "footnotesize", "centering", "nonumber", "notag", "protect", "boldmath", "unboldmath", "ignorespaces"),
 }
 _DIGITS = frozenset("0123456789")
+_ASCII_RELATIONS = {"<": "\\le", ">": "\\ge", "!": "\\ne"}
 _WITHOUT_ARGUMENT = {"hspace", "vspace", "hskip", "phantom", "hphantom", "vphantom", "color", "label", "mspace"}
 _WRAPPERS = {
     *("mathbf", "boldsymbol", "bm", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "fbox", "boxed", "pmb"),
@@ -124,6 +125,7 @@ def normalized(text: str, grouped: bool = True) -> str:
         return text[: MAX_CHARS + 1]
     text = unicode_free(text)
     text = re.sub(r"\bUS\s?\\?\$\s?(?=[0-9])", r"\\$", text)
+    text = re.sub(r"(?<=[0-9}])(?:\\[ ,]|[\s~])*(?:\\text\{\s*pct\.?\s*\}|pct\b\.?)", r"\\%", text)
     for _ in range(4):
         before, text = text, _without_sentence(text)
         if text == before:
@@ -160,10 +162,12 @@ def unicode_free(text: str) -> str:
     text = _RAISED_RUN.sub(lambda run: "^{" + "".join(_RAISED[sign] for sign in run[0]) + "}", text)
     text = _LOWERED_RUN.sub(lambda run: "_{" + "".join(_LOWERED[sign] for sign in run[0]) + "}", text)
     text = _VULGAR.sub(lambda sign: _fraction(sign[0]), text)
-    text = _SIGN.sub(lambda sign: _SIGNS[sign[0]], text)
-    return _SIGN.sub(
-        lambda sign: _SIGNS[sign[0]], _FONTS.sub(lambda sign: unicodedata.normalize("NFKC", sign[0]), text)
-    )
+    text = _FONTS.sub(lambda sign: unicodedata.normalize("NFKC", sign[0]), _SIGN.sub(_command_of, text))
+    return _SIGN.sub(_command_of, text)
+
+
+def _command_of(sign: re.Match[str]) -> str:
+    return _SIGNS[sign[0]]
 
 
 def _fraction(sign: str) -> str:
@@ -298,8 +302,6 @@ def _word(word: str) -> list[str]:
         return [f"\\{_WORD_NAMES.get(word, word)}"]
     if word.lower() in ("or", "and"):
         return [f"\\text{{{word.lower()}}}"]
-    if word == "pct":
-        return ["%"]
     return list(word)
 
 
@@ -310,8 +312,6 @@ def _text(content: str, depth: int, command: str) -> list[str]:
         return [" "]
     if plain in _WORDS and command in ("operatorname", "mathrm"):
         return [f"\\{plain}"]
-    if plain in ("pct", "pct."):
-        return ["%"]
     if re.fullmatch(r"[A-Za-z]", plain) and not command.startswith("text"):
         return [plain if plain in "eidxyz" or not canonical_unit(plain) else f"\\text{{{plain}}}"]
     if raised := re.fullmatch(r"([^\W\d_](?:[^\W\d_]|[ .'/-])*)\^\{?(-?[0-9])\}?", plain):
@@ -368,9 +368,6 @@ def _spaced(found: list[str]) -> list[str]:
             continue
         kept.append(token)
     return kept
-
-
-_ASCII_RELATIONS = {"<": "\\le", ">": "\\ge", "!": "\\ne"}
 
 
 def _is_factorial(kept: list[str], previous: str) -> bool:

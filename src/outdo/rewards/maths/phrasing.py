@@ -40,7 +40,12 @@ maybe perhaps probably possibly might may could should would guess suppose assum
 lower bound up to only half part square squared cube cubed log complement conjugate negation different another others
 previous earlier old original first second last next next-to any anything everything nothing something far old
 contradiction fake bogus nonsense unlikely hardly barely scarcely seldom rarely neither sometimes question problem
-asked given hypothetically say said claims claim claimed they someone he she you i was were"""
+asked given hypothetically say said claims claim claimed they someone he she you i was were ignore ignored discard discarded dropped exclude excluded omit omitted doubtful lie lies
+irrelevant unrelated refuted disproved outdated trial dummy example sample counterexample"""
+_DESCRIBED = """matrix vector polynomial integer integers number numbers function equation expression sequence line circle
+triangle prime primes divisor term factor pair triple sum product area volume probability length radius angle ratio
+maximum minimum fraction permutation inequality interval set point"""
+_OBJECTS = frozenset(_DESCRIBED.split())
 HEDGES = frozenset(_HEDGING.split())  # with these, a lead-in may say something else than what the answer is
 DENIALS = frozenset(_DENYING.split())  # words of a question that do not name a quantity
 
@@ -56,7 +61,7 @@ def is_harmless(text: str) -> bool:
 def without_lead_in(text: str) -> str:
     """A formula without the words that introduce it: `Here is the identity matrix: …`, `The largest $n$ is 34.`
 
-    Two words may be of any meaning, unless they deny, hedge or compare, or say something about `the answer`.
+    Two words may be of any meaning where they describe an object, unless they deny, hedge or compare.
     """
     ends = [match.span() for match in _INTRODUCES.finditer(text[:_MAX_LEAD])]
     leads = [(_NAMED.sub(" ", text[:start]), text[end:].strip()) for start, end in ends]
@@ -64,11 +69,11 @@ def without_lead_in(text: str) -> str:
     if not re.search(r"[\\\d$]", formula):
         return text
     words = re.findall(r"[a-z'’]+", lead.lower())
-    unknown = [word for word in words if word not in HARMLESS and len(word) > 1]
+    unknown = [place for place, word in enumerate(words) if word not in HARMLESS and word != "here" and len(word) > 1]
     if len(unknown) > 2 or len(words) > 10 or any(_denies(word) for word in words):
         return text
-    about_answer = {"of", "answer", "answers", "result", "results", "solution", "solutions", "value", "values"}
-    return formula if not unknown or not about_answer & set(words) else text
+    described = all({*words[place + 1 : place + 3]} & _OBJECTS or words[place] in _OBJECTS for place in unknown)
+    return formula if described and not (unknown and "of" in words) else text
 
 
 def _denies(word: str) -> bool:

@@ -104,6 +104,12 @@ def _multiple(node: Node) -> tuple[Fraction, Node | None]:
     return (Fraction(1), node) if node.op == "sym" else (Fraction(0), None)
 
 
+def mirrored(node: Node) -> Node:
+    """`b>a` for `a<b`."""
+    names = [_MIRRORED.get(name, name) for name in reversed(node.name.split())]
+    return Node(node.op, node.args[::-1], " ".join(names))
+
+
 def zero_form(node: Node) -> Node | None:
     """`a<b` as the difference `a-b` under the name of its relation; None for anything else."""
     if node.op != "rel" or node.name not in _MIRRORED or len(node.args) != 2:
