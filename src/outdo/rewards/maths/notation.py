@@ -251,13 +251,9 @@ class _Scanner:
         renamed = _RENAMED.get(name, name)
         if renamed == name:
             return [f"\\{name}"]
-        self.text = self._respelt(renamed) + self.text[self.place :]
+        self.text = (f"\\{renamed} " if renamed[0].isalpha() else renamed) + self.text[self.place :]
         self.place = 0
         return []
-
-    @staticmethod
-    def _respelt(renamed: str) -> str:
-        return renamed if not renamed[0].isalpha() else f"\\{renamed} "
 
     def _argument(self) -> str:
         """The next group without its braces, or the next sign."""
@@ -370,8 +366,7 @@ def _spaced(found: list[str]) -> list[str]:
     return kept
 
 
-def _is_factorial(kept: list[str], previous: str) -> bool:
-    """Whether the `!` before an `=` belongs to what is before it: `5!=120`, `n! = 6`."""
+def _is_factorial(kept: list[str], previous: str) -> bool:  # `5!=120`, `n! = 6`
     return kept[-1] == "!" and (previous == " " or len(kept) < 2 or is_number(kept[-2]) or kept[-2] == ")")
 
 
