@@ -44,8 +44,8 @@ asked given hypothetically say said claims claim claimed they someone he she you
 ignore ignored discard discarded dropped exclude excluded omit omitted doubtful lie lies
 irrelevant unrelated refuted disproved outdated trial dummy example sample counterexample"""
 _DESCRIBED = """matrix vector polynomial integer integers number numbers function equation expression
-sequence line circle triangle prime primes divisor term factor pair triple sum product area volume probability length radius
-angle ratio maximum minimum fraction permutation inequality interval set point"""
+sequence line circle triangle prime primes divisor term factor pair triple sum product area volume probability
+length radius angle ratio maximum minimum fraction permutation inequality interval set point"""
 _OBJECTS = frozenset(_DESCRIBED.split())
 HEDGES = frozenset(_HEDGING.split())  # with these, a lead-in may say something else than what the answer is
 DENIALS = frozenset(_DENYING.split())  # words of a question that do not name a quantity
