@@ -217,7 +217,7 @@ class Atoms:
             kind = opening + self.expect(*_CLOSING[opening])
         if inside.op == "list" and inside.name == ",":
             return Node("tuple", inside.args, kind)
-        if kind == "()":
+        if kind == "()" or (kind == "[]" and inside.op == "matrix"):
             return inside
         if kind == "[]":
             return Node("tuple", (inside,), kind)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
 from outdo.rewards.maths.question import Question
-from outdo.rewards.maths.regions import Region, region
-from outdo.rewards.maths.solutions import Solutions, is_name, solutions
+from outdo.rewards.maths.regions import Region, mirrored, region, zero_form
+from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, solutions
 from outdo.rewards.maths.times import is_time, same_time
 from outdo.rewards.maths.tree import Node, is_plain, joined, negated, rational
 from outdo.rewards.units import canonical_unit
@@ -107,20 +106,6 @@ def _is_worked_out(gold: Node, node: Node) -> bool:
     return is_evaluated(node) or (rounded and rational(node) is None and not arithmetic_left(node))
 
 
-def same_number(gold: Node, node: Node, x: Fraction, y: Fraction) -> bool:
-    """Exact equality; to six digits where one is a decimal and the other has no finite decimal, such as 1/3."""
-    if x == y:
-        return True
-    decimals = [side.op == "num" and "." in side.name and "(" not in side.name for side in map(_bare, (gold, node))]
-    endless = [pow(10, 400, value.denominator) != 0 for value in (x, y)]
-    rounded = (decimals[0] and endless[1]) or (decimals[1] and endless[0])
-    return rounded and abs(x - y) <= abs(x) / 10**6
-
-
-def _bare(node: Node) -> Node:
-    return node.args[0] if node.op in ("neg", "percent") else node
-
-
 # Rules: a verdict, or None where a rule does not apply.
 
 
@@ -166,7 +151,7 @@ def _equations(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _is_equation(node: Node) -> bool:
-    return node.op == "rel" and set(node.name.split()) == {"="}
+    return node.op == "rel" and set(node.name.split()) in ({"="}, {"~"})
 
 
 def _mentions(name: Node, nodes: tuple[Node, ...]) -> bool:
@@ -180,6 +165,8 @@ def _chain(self: Comparison, gold: Node, node: Node) -> bool:
     asked = first.key in self.question.whole_keys and rational(first) is None
     unknowns = [part.name for part in first.args] if first.op == "tuple" else []
     if named and all(len(name) == 1 for name in unknowns) and unknowns != sorted(unknowns):
+        return False
+    if first.op == "ratio" and rest[-1].op == "ratio" and len(first.args) != len(rest[-1].args):
         return False
     sides = rest if named or asked else list(node.args)
     values = all(_is_expression(side) and _is_expression(gold) and self.equal(gold, side) for side in sides[:-1])
@@ -235,11 +222,22 @@ def _same_regions(self: Comparison, gold: Node, node: Node) -> bool | None:
     one, other = region(gold), region(node)
     if one is None or other is None or (one.plain and other.plain):
         return None
-    if node.key in self.question.keys and node.op == "rel":
+    given = node.op == "rel" and {node.key, mirrored(node).key} & self.question.keys
+    if given or (one.solved and not other.solved):
         return False
     if one.variable and other.variable and one.variable.key != other.variable.key:
         return False
     return _equal_pieces(self, one, other)
+
+
+def _inequalities(self: Comparison, gold: Node, node: Node) -> bool | None:
+    """Inequalities in several unknowns: the same difference of the sides."""
+    one, other = zero_form(gold), zero_form(node)
+    if one is None or other is None or region(gold) is not None:
+        return None
+    if one.op != other.op or node.key in self.question.keys or arithmetic_left(node) > arithmetic_left(gold):
+        return False
+    return all(map(_is_expression, (one.args[0], other.args[0]))) and self.equal(one.args[0], other.args[0])
 
 
 def _equal_pieces(self: Comparison, one: Region, other: Region) -> bool:
@@ -265,21 +263,19 @@ def _several(self: Comparison, gold: Node, node: Node) -> bool | None:
 
 
 def _same_system(self: Comparison, gold: tuple[Node, Solutions | None], node: tuple[Node, Solutions | None]) -> bool:
-    """The values of several unknowns; a tuple has them in the order of their names."""
+    """The values of several unknowns; a tuple or a list has them in order."""
+    both = [several and {repr(name and name.key) for name in several.names} for _, several in (gold, node)]
+    systems = all(several and several.is_system for _, several in (gold, node))
+    if systems and both[0] != both[1]:
+        return False
     values = []
     for tree, several in (gold, node):
         if several and several.is_system:
-            named = sorted(
-                zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key)
-            )
-            values.append(tuple(value for _, value in named))
+            values.append(by_name(several) if systems else in_order(several))
         elif several and tree.op == "list" and not any(several.names):
             values.append(several.values)
         else:
             values.append(tree.args if tree.op == "tuple" and tree.name == "()" else ())
-    both = [several and {repr(name and name.key) for name in several.names} for _, several in (gold, node)]
-    if all(several and several.is_system for _, several in (gold, node)) and both[0] != both[1]:
-        return False
     return len(values[0]) == len(values[1]) > 0 and all(self.same(g, n) for g, n in zip(*values, strict=True))
 
 
@@ -324,6 +320,8 @@ def _quantities(self: Comparison, gold: Node, node: Node) -> bool | None:
         return spoken is not None and rational(node.args[0]) == spoken and self.same(gold, node.args[0])
     if gold.op == "qty" and node.op == "percent":
         return canonical_unit(gold.name) == "%" and self.same(gold.args[0], node.args[0])
+    if gold.op == "percent" and canonical_unit(node.name) != "%":
+        return False
     (x, unit), (y, answered) = (_unit(side) for side in (gold, node))
     if "%" in (unit, answered):
         return self.same(*(_with_percent(*pair) for pair in ((x, unit), (y, answered))))
@@ -390,6 +388,7 @@ _RULES: tuple[Callable[[Comparison, Node, Node], bool | None], ...] = (
     _memberships,
     _times,
     _same_regions,
+    _inequalities,
     _several,
     _tuples,
     _quantities,

@@ -7,10 +7,10 @@ from typing import Any
 import sympy
 from sympy import Expr, Float, Rational, Symbol
 
-from outdo.rewards.maths.compare import Comparison, same_number
+from outdo.rewards.maths.compare import Comparison
 from outdo.rewards.maths.judge import judge
 from outdo.rewards.maths.question import question
-from outdo.rewards.maths.tree import Node, rational
+from outdo.rewards.maths.tree import Node, rational, same_number
 
 _PLACES = ((3, 7, 11, 13, 29), (17, 5, 23, 19, 2), (-3, 4, -7, 6, -2), (2, -5, 3, -11, 4))
 _DIGITS = 60

@@ -15,10 +15,11 @@ from functools import cache, lru_cache
 from outdo.errors import GraderError
 from outdo.rewards.answer import RIGHT, Column, boxed, final_answers, without_echoes
 from outdo.rewards.maths.compare import UndecidedError
-from outdo.rewards.maths.judge import judge, without_algebra
+from outdo.rewards.maths.judge import judge, read, without_algebra
 from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError, normalized, tokens
 from outdo.rewards.maths.question import MAX_CHARS as MAX_QUESTION
 from outdo.rewards.maths.question import question, text_of
+from outdo.rewards.maths.solutions import solutions
 from outdo.sandbox.pool import Pool, Reply
 from outdo.types import Grade
 
@@ -37,7 +38,8 @@ def math(
     finals = [list(dict.fromkeys(map(normalized, final_answers(text)))) for text in texts]  # each distinct one once
     asked = [text_of(prompt)[:MAX_QUESTION] for prompt in messages] or [""] * len(texts)
     cases = [
-        [(gold, final, prompt) for final in answers] for gold, answers, prompt in zip(golds, finals, asked, strict=True)
+        [(gold, final, prompt) for final in _as_list(gold, answers)]
+        for gold, answers, prompt in zip(golds, finals, asked, strict=True)
     ]
     needed = {case for row in cases if len(row) <= _MAX_SPELLINGS for case in row if case[0]}
     verdicts = {case: _simple_verdict(*case) for case in needed}
@@ -45,6 +47,19 @@ def math(
     replies = _run(undecided, min(reward_timeout, TIMEOUT))
     decided = {case: Reply("value", verdict) for case, verdict in verdicts.items() if verdict is not None}
     return [_verdict(gold, row, decided | replies) for gold, row in zip(golds, cases, strict=True)]
+
+
+def _as_list(gold: str, finals: list[str]) -> list[str]:
+    """Several boxes as one list, where each has one value and the gold is a list of as many."""
+    if len(finals) < 2 or not gold:
+        return finals
+    try:
+        several, values = solutions(read(gold)), [read(final) for final in finals]
+    except (NotMathsError, RecursionError):
+        return finals
+    if several is None or len(several.values) != len(finals) or any(map(solutions, values)):
+        return finals
+    return [", ".join(finals)]
 
 
 def _run(cases: Sequence[_Case], seconds: float) -> dict[_Case, Reply]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from outdo.rewards.maths.approx import differ
 from outdo.rewards.maths.bases import same_in_base
-from outdo.rewards.maths.compare import Comparison, UndecidedError, same_number
+from outdo.rewards.maths.compare import Comparison, UndecidedError
 from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError
 from outdo.rewards.maths.parser import parse
 from outdo.rewards.maths.question import Question
-from outdo.rewards.maths.tree import Node, rational
+from outdo.rewards.maths.tree import Node, rational, same_number
 from outdo.rewards.units import canonical_unit
 
 _CHOICE = re.compile(r"(?:\\text\{)?(?:\(([A-Ja-j])\)|([A-J])(?:[.:)]|\\text\{[.:)]\}))\}?(.*)", re.DOTALL)
@@ -57,6 +57,8 @@ def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "")
         letter_, content = choice[1] or choice[2], choice[3].strip()
         inside = (parse(content, grouped, units, letter),) if content else ()
         if any(part.op in ("list", "rel") for part in inside):
+            if latex[1] == ":":  # `A:B=1`
+                return parse(latex, grouped, units, letter)
             raise NotMathsError("more than the text of one choice")
         return Node("choice", inside, letter_)
     return parse(latex, grouped, units, letter)

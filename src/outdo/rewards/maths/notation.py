@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 
 from outdo.rewards.answer import without_emphasis, without_zeros
-from outdo.rewards.maths.phrasing import is_harmless, without_phrases
+from outdo.rewards.maths.phrasing import is_harmless, without_lead_in, without_phrases
 from outdo.rewards.units import canonical_unit
 
 MAX_CHARS = 1000  # of an answer
@@ -22,7 +22,7 @@ _SIGNS = {
     **dict.fromkeys("\u00b7\u22c5\u2219\u2022", "\\cdot "),
     **dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u205f\u3000", " "),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
-    **{"×": "\\times ", "÷": r"\[0-9]iv ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
+    **{"×": "\\times ", "÷": "\\div ", "∗": "*", "⁄": "/", "∕": "/", "∣": "|", "∶": ":", "′": "'", "’": "'"},
     **{"√": "\\sqrt ", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]", "∞": "\\infty ", "°": "^{\\circ}", "º": "^{\\circ}"},
     **{"≤": "\\le ", "⩽": "\\le ", "≥": "\\ge ", "⩾": "\\ge ", "≠": "\\ne ", "≈": "\\approx ", "≡": "\\equiv "},
     **{"±": "\\pm ", "∓": "\\mp ", "∈": "\\in ", "∉": "\\notin ", "∪": "\\cup ", "∩": "\\cap ", "∖": "\\setminus "},
@@ -38,7 +38,7 @@ _SIGNS = {
     **{"⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "→": "\\to ", "⇒": "\\implies "},
     **{"∧": "\\land ", "∨": "\\lor ", "¬": "\\lnot ", "∑": "\\sum ", "∏": "\\prod ", "∫": "\\int ", "∂": "\\partial "},
     **{"∠": "\\angle ", "△": "\\triangle ", "％": "%", "＄": "\\$", "ℓ": "l"},
-    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": r"\[0-9]elta "},
+    **{"π": "\\pi ", "θ": "\\theta ", "α": "\\alpha ", "β": "\\beta ", "γ": "\\gamma ", "δ": "\\delta "},
     **{"ε": "\\epsilon ", "ζ": "\\zeta ", "η": "\\eta ", "κ": "\\kappa ", "λ": "\\lambda ", "μ": "\\mu "},
     **{"ν": "\\nu ", "ξ": "\\xi ", "ρ": "\\rho ", "σ": "\\sigma ", "τ": "\\tau ", "φ": "\\phi ", "ϕ": "\\phi "},
     **{"χ": "\\chi ", "ψ": "\\psi ", "ω": "\\omega ", "Γ": "\\Gamma ", "Δ": "\\Delta ", "Θ": "\\Theta "},
@@ -73,6 +73,7 @@ _INVISIBLE = {
     *("tiny", "footnotesize", "centering", "nonumber", "notag", "protect", "boldmath", "unboldmath", "ignorespaces"),
 }
 _DIGITS = frozenset("0123456789")
+_ASCII_RELATIONS = {"<": "\\le", ">": "\\ge", "!": "\\ne"}
 _WITHOUT_ARGUMENT = {"hspace", "vspace", "hskip", "phantom", "hphantom", "vphantom", "color", "label", "mspace"}
 _WRAPPERS = {
     *("mathbf", "boldsymbol", "bm", "mathit", "mathsf", "mathtt", "mathnormal", "underline", "fbox", "boxed", "pmb"),
@@ -124,6 +125,7 @@ def normalized(text: str, grouped: bool = True) -> str:
         return text[: MAX_CHARS + 1]
     text = unicode_free(text)
     text = re.sub(r"\bUS\s?\\?\$\s?(?=[0-9])", r"\\$", text)
+    text = re.sub(r"(?<=[0-9}])(?:\\[ ,]|[\s~])*(?:\\text\{\s*pct\.?\s*\}|pct\b\.?)", r"\\%", text)
     for _ in range(4):
         before, text = text, _without_sentence(text)
         if text == before:
@@ -147,6 +149,7 @@ def _without_sentence(text: str) -> str:
         before, after = text[: sentence.start(1)], sentence[2].strip(" .")
         if is_harmless(before) and canonical_unit(after):
             return f"{sentence[1]} \\text{{{after}}}"
+    text = without_lead_in(text)
     text = _DELIMITED.sub(lambda match: f" {match[1] or match[2] or match[3] or ''} ", text)
     text = re.sub(r"(?<!\\)\$", " ", text).strip()
     return without_phrases(text)
@@ -159,10 +162,12 @@ def unicode_free(text: str) -> str:
     text = _RAISED_RUN.sub(lambda run: "^{" + "".join(_RAISED[sign] for sign in run[0]) + "}", text)
     text = _LOWERED_RUN.sub(lambda run: "_{" + "".join(_LOWERED[sign] for sign in run[0]) + "}", text)
     text = _VULGAR.sub(lambda sign: _fraction(sign[0]), text)
-    text = _SIGN.sub(lambda sign: _SIGNS[sign[0]], text)
-    return _SIGN.sub(
-        lambda sign: _SIGNS[sign[0]], _FONTS.sub(lambda sign: unicodedata.normalize("NFKC", sign[0]), text)
-    )
+    text = _FONTS.sub(lambda sign: unicodedata.normalize("NFKC", sign[0]), _SIGN.sub(_command_of, text))
+    return _SIGN.sub(_command_of, text)
+
+
+def _command_of(sign: re.Match[str]) -> str:
+    return _SIGNS[sign[0]]
 
 
 def _fraction(sign: str) -> str:
@@ -246,13 +251,9 @@ class _Scanner:
         renamed = _RENAMED.get(name, name)
         if renamed == name:
             return [f"\\{name}"]
-        self.text = self._respelt(renamed) + self.text[self.place :]
+        self.text = (f"\\{renamed} " if renamed[0].isalpha() else renamed) + self.text[self.place :]
         self.place = 0
         return []
-
-    @staticmethod
-    def _respelt(renamed: str) -> str:
-        return renamed if not renamed[0].isalpha() else f"\\{renamed} "
 
     def _argument(self) -> str:
         """The next group without its braces, or the next sign."""
@@ -348,9 +349,9 @@ def _takes_argument(before: list[str]) -> bool:
 
 
 def _spaced(found: list[str]) -> list[str]:
-    """Without spaces, except between two numbers."""
+    """Without spaces, except between two numbers; `>=` and `**` as one sign."""
     kept: list[str] = []
-    for token in found:
+    for place, token in enumerate(found):
         if token == " ":
             continue
         if kept and is_number(kept[-1]) and is_number(token):
@@ -358,8 +359,15 @@ def _spaced(found: list[str]) -> list[str]:
         if token == "*" and kept and kept[-1] == "*":
             kept[-1] = "^"
             continue
+        if token == "=" and kept and kept[-1] in _ASCII_RELATIONS and not _is_factorial(kept, found[place - 1]):
+            kept[-1] = _ASCII_RELATIONS[kept[-1]]
+            continue
         kept.append(token)
     return kept
+
+
+def _is_factorial(kept: list[str], previous: str) -> bool:  # `5!=120`, `n! = 6`
+    return kept[-1] == "!" and (previous == " " or len(kept) < 2 or is_number(kept[-2]) or kept[-2] == ")")
 
 
 def is_number(token: str) -> bool:
@@ -373,6 +381,8 @@ def render(found: list[str]) -> str:
         command = re.search(r"\\[A-Za-z]+$", out)
         if (command and token[0].isalpha()) or (out.endswith(",") and is_number(token)):
             out += " "
+        elif (out[-1:], token) == ("!", "="):
+            out += "\\ "
         elif (out.endswith(".") and is_number(token)) or (not command and _joins(out, token)):
             out += "\\,"
         out += token

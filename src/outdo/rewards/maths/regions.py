@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
 from outdo.rewards.maths.approx import approximate
-from outdo.rewards.maths.tree import Node, negated
+from outdo.rewards.maths.tree import Node, is_plain, joined, negated, number, rational
 
 INFINITY = Node("const", name="inf")
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -27,6 +28,7 @@ class Region:
     pieces: tuple[Piece, ...]
     variable: Node | None = None
     plain: bool = False
+    solved: bool = True  # not `2x<6`
 
 
 REALS = Region((Piece(negated(INFINITY), INFINITY, False, False),))
@@ -68,6 +70,8 @@ def _of_relation(node: Node) -> Region | None:
         names, sides = [_MIRRORED[name] for name in reversed(names)], sides[::-1]
     if any(name not in ("<", "<=") for name in names):
         return None
+    if len(sides) == 2 and (linear := _of_linear(names, sides)):
+        return linear
     closed = [name == "<=" for name in names]
     if len(sides) == 3 and sides[1].op == "sym":
         return Region((Piece(sides[0], sides[2], *closed),), sides[1])
@@ -76,6 +80,42 @@ def _of_relation(node: Node) -> Region | None:
     if len(sides) == 2 and sides[1].op == "sym":
         return Region((Piece(sides[0], INFINITY, closed[0], False),), sides[1])
     return None
+
+
+def _of_linear(names: list[str], sides: list[Node]) -> Region | None:
+    """`-x<-1`, `2x<6`: a multiple of a symbol against a number."""
+    for place in (0, 1):
+        (factor, symbol), bound = _multiple(sides[place]), rational(sides[1 - place])
+        if symbol is None or not factor or factor == 1 or bound is None or not is_plain(sides[1 - place]):
+            continue
+        end, closed = number(bound / factor), names[0] == "<="
+        below = (place == 0) == (factor > 0)
+        ends = (negated(INFINITY), end, False, closed) if below else (end, INFINITY, closed, False)
+        return Region((Piece(*ends),), symbol, solved=factor == -1)
+    return None
+
+
+def _multiple(node: Node) -> tuple[Fraction, Node | None]:
+    if node.op == "neg":
+        factor, symbol = _multiple(node.args[0])
+        return -factor, symbol
+    if node.op == "mul" and len(node.args) == 2 and node.args[1].op == "sym":
+        return rational(node.args[0]) or Fraction(0), node.args[1]
+    return (Fraction(1), node) if node.op == "sym" else (Fraction(0), None)
+
+
+def mirrored(node: Node) -> Node:
+    """`b>a` for `a<b`."""
+    names = [_MIRRORED.get(name, name) for name in reversed(node.name.split())]
+    return Node(node.op, node.args[::-1], " ".join(names))
+
+
+def zero_form(node: Node) -> Node | None:
+    """`a<b` as the difference `a-b` under the name of its relation; None for anything else."""
+    if node.op != "rel" or node.name not in _MIRRORED or len(node.args) != 2:
+        return None
+    low, high = node.args if node.name in ("<", "<=") else node.args[::-1]
+    return Node("<=" if "=" in node.name else "<", (joined("add", low, negated(high)),))
 
 
 def _of_tuple(node: Node) -> Region | None:

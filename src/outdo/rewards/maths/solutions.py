@@ -37,8 +37,10 @@ def is_name(node: Node, question: str = "") -> bool:
         return all(part.op in ("sym", "sub") for part in node.args)
     if node.op == "fn" and node.name == "abs":
         return is_name(node.args[0]) and node.args[0].op == "mul"
+    if node.op == "ratio":
+        return all(is_name(part) for part in node.args)
     if node.op == "div":
-        return all(_is_differential(part) for part in node.args)
+        return all(map(_is_differential, node.args)) or all(map(_is_length, node.args))
     if node.op != "mul":
         return False
     first, *rest = node.args
@@ -51,6 +53,15 @@ def is_name(node: Node, question: str = "") -> bool:
     applied = len(rest) == 1 and (rest[0].op in _ARGUMENTS or (rest[0].name in "xtn" and first.name not in "xyzabc"))
     capitals = all(part.op == "sym" and part.name.isupper() for part in node.args)
     return applied or capitals or (len(rest) == 1 and rest[0].op == "accent")
+
+
+def _is_length(node: Node) -> bool:
+    """A side or a figure by the names of its points: `AB`, `S_{ABC}`, `|AB|`."""
+    if node.op == "mul":
+        return all(part.op == "sym" and part.name.isupper() for part in node.args)
+    if node.op == "fn" and node.name == "abs":
+        return _is_length(node.args[0])
+    return node.op in ("sub", "accent") and any(part.name.isupper() for part in node.walk())
 
 
 def _is_differential(node: Node) -> bool:
@@ -80,7 +91,37 @@ def solutions(node: Node, question: str = "") -> Solutions | None:
     spread = [(own or name, value) for own, part in pairs for value in _signs(part)]
     if len(spread) > MAX_SOLUTIONS:
         return None
+    spread = _grouped(spread)
     return Solutions(tuple(own for own, _ in spread), tuple(value for _, value in spread))
+
+
+def _grouped(pairs: list[tuple[Node | None, Node]]) -> list[tuple[Node | None, Node]]:
+    """`p=5,q=2;p=7,q=2` as two pairs."""
+    names = [name and name.key for name, _ in pairs]
+    period = len(set(names))
+    if None in names or not 1 < period < len(names) or len(names) % period:
+        return pairs
+    groups = [pairs[i : i + period] for i in range(0, len(pairs), period)]
+    if any({name and name.key for name, _ in group} != set(names) for group in groups):
+        return pairs
+    tuples = [in_order(Solutions(*(tuple(side) for side in zip(*group, strict=True)))) for group in groups]
+    return [(None, Node("tuple", values, "()")) for values in tuples]
+
+
+def by_name(several: Solutions) -> tuple[Node, ...]:
+    named = sorted(zip(several.names, several.values, strict=True), key=lambda pair: repr(pair[0] and pair[0].key))
+    return tuple(value for _, value in named)
+
+
+def in_order(several: Solutions) -> tuple[Node, ...]:
+    """The values of different unknowns as a tuple has them: by names where these are neighbours in the alphabet, such
+    as x and y; else as written."""
+    letters = sorted(name.name for name in several.names if name and name.op == "sym" and len(name.name) == 1)
+    first = ord(letters[0]) if letters else 0
+    if [ord(letter) - first for letter in letters] != list(range(len(several.names))):
+        return several.values
+    named = sorted(zip(several.names, several.values, strict=True), key=lambda pair: pair[0].name if pair[0] else "")
+    return tuple(value for _, value in named)
 
 
 def _signs(node: Node) -> list[Node]:

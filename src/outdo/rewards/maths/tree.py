@@ -108,3 +108,17 @@ def is_plain(node: Node) -> bool:
         return False
     whole = top.value.denominator == bottom.value.denominator == 1
     return whole and bottom.value > 1 and gcd(int(top.value), int(bottom.value)) == 1
+
+
+def same_number(gold: Node, node: Node, x: Fraction, y: Fraction) -> bool:
+    """Exact equality; to six digits where one is a decimal and the other has no finite decimal, such as 1/3."""
+    if x == y:
+        return True
+    decimals = [side.op == "num" and "." in side.name and "(" not in side.name for side in map(_bare, (gold, node))]
+    endless = [pow(10, 400, value.denominator) != 0 for value in (x, y)]
+    rounded = (decimals[0] and endless[1]) or (decimals[1] and endless[0])
+    return rounded and abs(x - y) <= abs(x) / 10**6
+
+
+def _bare(node: Node) -> Node:
+    return node.args[0] if node.op in ("neg", "percent") else node
