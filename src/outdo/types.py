@@ -9,10 +9,10 @@ A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-Message = Mapping[str, str]  # {"role": "user", "content": "…"}
+Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
 Support = tuple[tuple[int, ...], ...]
@@ -45,10 +45,25 @@ class Segment:
     version: int = 0  # which weights wrote it: the number of training steps they had seen
     support: Support = ()  # the tokens that top_k, top_p or min_p left to choose from, for each token; else empty
     trained: bool = True  # False: an environment's; its tokens are context, without a gradient
+    prompt_ids: tuple[int, ...] | None = None  # all it was sampled from, where that is not the prompt and what precedes
 
     def __post_init__(self) -> None:
         expected = len(self.token_ids) if self.trained else 0
         assert len(self.logprobs) == expected, "one log-probability for each token of the model's own, else none"
+
+
+@dataclass(frozen=True)
+class Episode:
+    """How an answer of several turns went."""
+
+    messages: tuple[Message, ...]  # what was said after the prompt: by the model, its tools and its environment
+    num_turns: int  # of the model
+    num_calls: int = 0  # of tools
+    num_failed_calls: int = 0  # that were answered with an error message
+    wait_seconds: float = 0.0  # for the environment
+    reward: float | None = None  # the environment's own
+    broken: str = ""  # why the environment failed: then nobody can judge the answer
+    environment: Any = None  # the user's object, for rewards that ask it; it is not stored
 
 
 @dataclass(frozen=True)
@@ -57,9 +72,10 @@ class Trajectory:
     were sampled: text is never encoded again to get them back."""
 
     segments: tuple[Segment, ...]
-    text: str
+    text: str  # the model's last turn, which rewards see
     finish: Finish
     tool_calls: Any = None  # those that a server has parsed from the answer, where it did
+    episode: Episode | None = None  # None: one turn
 
     @classmethod
     def single(
@@ -99,6 +115,15 @@ class Trajectory:
     def version(self) -> int:
         """Of the oldest weights that wrote any of it."""
         return min(segment.version for segment in self.segments if segment.trained)
+
+    @property
+    def branches(self) -> tuple[Trajectory, ...]:
+        """The texts that it is trained on: one, and one more for each segment with a prompt of its own."""
+        starts = [i for i, segment in enumerate(self.segments) if i == 0 or segment.prompt_ids is not None]
+        if len(starts) == 1:
+            return (self,)
+        ends = [*starts[1:], len(self.segments)]
+        return tuple(replace(self, segments=self.segments[a:b]) for a, b in zip(starts, ends, strict=True))
 
     def _joined(self, name: str) -> tuple[Any, ...]:
         if len(self.segments) == 1:
@@ -179,6 +204,7 @@ class SampleParams:
     top_k: int = 0  # 0: no limit
     min_p: float = 0.0  # leave out what is less likely than this share of the likeliest
     stop: tuple[str, ...] = ()  # texts that end an answer; they stay in it
+    stop_ids: tuple[int, ...] = ()  # tokens that end an answer, beside those that end a turn
 
     def __post_init__(self) -> None:
         for name, holds, rule in (
@@ -206,6 +232,9 @@ class Request:
     seeds: tuple[int, ...]
     params: SampleParams
     seed: int = 0  # of the request as a whole, for engines that draw all its answers from one generator
+    limit: int = 0  # tokens, where it is less than the parameters' max_completion_length; 0: that
+    follows: str = ""  # id of the request whose prompt and answer this prompt begins with, where that was kept
+    keep: bool = False  # a later request may follow this one: an engine may keep its cache
 
 
 @dataclass(frozen=True)
@@ -225,6 +254,21 @@ class WeightSource(Protocol):
         """What is trained, by parameter name: the model, or its adapter."""
 
 
+class RequestStream(Protocol):
+    """Requests of one seed each, all with the same parameters, that come while others are answered: later turns."""
+
+    @property
+    def params(self) -> SampleParams: ...
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens that a prompt and its answer have."""
+
+    def take(self, wait: bool) -> Sequence[Request] | None:
+        """The requests that have come since the last call; with `wait`, not before there is one. None: no more will
+        come."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Token ids in, token ids out. It knows no chat template, no task and no group. A generation is yielded as soon as
@@ -232,6 +276,9 @@ class Engine(Protocol):
     not on its neighbours."""
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Generation]: ...
+
+    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+        """The same, of requests that are not known from the start: those of later turns."""
 
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""

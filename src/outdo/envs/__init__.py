@@ -1,0 +1,1 @@
+"""What answers an answer: environments, tools, and adapters for those that users have."""
