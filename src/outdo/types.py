@@ -235,6 +235,7 @@ class Request:
     limit: int = 0  # tokens, where it is less than the parameters' max_completion_length; 0: that
     follows: str = ""  # id of the request whose prompt and answer this prompt begins with, where that was kept
     keep: bool = False  # a later request may follow this one: an engine may keep its cache
+    watch: Callable[[list[int]], None] | None = None  # of a stream: is called with the tokens so far, as they come
 
 
 @dataclass(frozen=True)

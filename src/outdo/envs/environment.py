@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outdo.types import Message, Prompt
@@ -34,7 +34,7 @@ class Environment(Protocol):
         """Answers the model's message: {"role": "assistant", "content": text, "tool_calls": [...] where it has any}.
         A call is {"name": str, "arguments": dict}; one that could not be parsed is {"error": str}."""
 
-    def close(self) -> None | Awaitable[None]: ...
+    def close(self) -> Awaitable[None] | None: ...
 
 
 MakeEnvironment = Callable[[Prompt], Environment]  # a new one for each answer to a prompt
@@ -50,11 +50,10 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that the model may call. `schema` is what a chat template shows: {"type": "function", …}."""
+    """A function that the model may call. `schema` is what a chat template shows: {"type": "function", …}. `make` gives
+    what is called, sync or async, with the arguments by name: a new one for each answer where it has a state, and one
+    that is closed afterwards where it has a `close`."""
 
     name: str
     schema: Mapping[str, Any]
-    function: Callable[..., Any]  # sync or async; or a factory of one, see `make`
-    is_async: bool = False
-    make: Callable[[], Any] | None = None  # for a tool with state: a new one for each answer, called like the function
-    config: Mapping[str, Any] = field(default_factory=dict)
+    make: Callable[[], Callable[..., Any]]

@@ -15,7 +15,7 @@ from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.rollout import OnTokens
 from outdo.rollout.sampling import MAX_SUPPORT, stop_at
-from outdo.types import Finish, Generation, Request, SampleParams, Segment, Support, WeightSource
+from outdo.types import Finish, Generation, Request, RequestStream, SampleParams, Segment, Support, WeightSource
 
 
 class HFEngine:
@@ -44,6 +44,15 @@ class HFEngine:
             if self.num_aborts != num_aborts:
                 return
             yield generation
+
+    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+        """One request after the other, each with its whole prompt."""
+        num_aborts = self.num_aborts
+        while (requests := stream.take(wait=True)) is not None:
+            for request in requests:
+                yield from self.generate([request])
+                if self.num_aborts != num_aborts:
+                    return
 
     @torch.no_grad()
     def _generation(self, request: Request) -> Generation:
