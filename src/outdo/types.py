@@ -265,9 +265,16 @@ class RequestStream(Protocol):
     def max_length(self) -> int:
         """The most tokens that a prompt and its answer have."""
 
+    @property
+    def capacity(self) -> int:
+        """How many are in flight at most."""
+
     def take(self, wait: bool) -> Sequence[Request] | None:
-        """The requests that have come since the last call; with `wait`, not before there is one. None: no more will
-        come."""
+        """The requests that have come since the last call; with `wait`, one at least unless it takes long. None: no
+        more will come."""
+
+    def dropped(self) -> Sequence[str]:
+        """The ids of requests that were asked to be kept, and that nobody will follow, since the last call."""
 
 
 @runtime_checkable
