@@ -187,6 +187,11 @@ class Batch:
     prompt_ids: tuple[tuple[int, ...], ...]
     samples: tuple[Sample, ...]
     version: int  # of the oldest weights that sampled it
+    group_of: tuple[int, ...] = ()  # the group of each prompt; empty: each is of its own
+
+    @property
+    def num_groups(self) -> int:
+        return max(self.group_of, default=-1) + 1 or len(self.prompt_ids)
 
     @property
     def num_tokens(self) -> int:
