@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,9 +54,7 @@ async def call_tool(
         else:
             value = await run(partial(function, **valid), seconds=timeout, lane=lane)
         text = result_text(value)
-    except CallError as error:
-        return failure(str(error), max_chars)
-    except Overdue as error:
+    except (CallError, Overdue) as error:
         return failure(str(error), max_chars)
     except Exception as error:
         return failure(f"{type(error).__name__}: {_message(error)}", max_chars)
@@ -122,8 +120,9 @@ def _type(schema: Any) -> str:
         return f"one of {', '.join(json.dumps(value) for value in schema['enum'])}"
     if "anyOf" in schema:
         return " or ".join(map(_type, schema["anyOf"]))
-    kind = schema.get("type", "any value")
-    text = kind if isinstance(kind, str) else " or ".join(kind)
+    text = " or ".join(_types(schema.get("type", "any value")))
+    if "items" in schema:
+        text = f"{text} of {_type(schema['items'])}"
     return f"{text} or null" if schema.get("nullable") else text
 
 
@@ -133,8 +132,22 @@ def with_null(schema: Any) -> Any:
         return [with_null(one) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
-    plain = {key: value if key == "enum" else with_null(value) for key, value in schema.items() if key != "nullable"}
-    return {"anyOf": [plain, {"type": "null"}]} if schema.get("nullable") is True else plain
+    plain = {key: _with_null_below(key, value) for key, value in schema.items() if key != "nullable"}
+    if schema.get("nullable") is not True:
+        return plain
+    if "enum" in plain or "type" not in plain:
+        return {"anyOf": [plain, {"type": "null"}]}
+    return {**plain, "type": [*_types(plain["type"]), "null"]}
+
+
+def _types(kind: str | Sequence[str]) -> Sequence[str]:
+    return (kind,) if isinstance(kind, str) else kind
+
+
+def _with_null_below(key: str, value: Any) -> Any:
+    if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):  # its keys are names
+        return {name: with_null(one) for name, one in value.items()}
+    return value if key in ("enum", "const", "default", "required") else with_null(value)
 
 
 def result_text(value: Any) -> str:
@@ -146,12 +159,13 @@ def result_text(value: Any) -> str:
         return ""
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise CallError("the tool returned bytes, which are not text")
-    if isinstance(value, (bool, int, float, list, tuple, Mapping)):
+    if isinstance(value, (bool, int, float, list, tuple, dict)):
         try:
             return json.dumps(value, ensure_ascii=False, default=result_text)
         except (ValueError, TypeError, RecursionError) as error:
             raise CallError(f"the tool returned what cannot be written as JSON: {str(error)[:200]}") from None
-    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__ or hasattr(value, "__next__"):
+    shows_nothing = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    if shows_nothing or hasattr(value, "__next__"):
         raise CallError(f"the tool returned an object of the class {type(value).__name__}, which is not text")
     return str(value)
 

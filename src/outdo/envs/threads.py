@@ -86,13 +86,13 @@ class _Worker:
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        if _Worker.num_hanging >= MAX_HANGING:
-            raise RuntimeError(f"{_Worker.num_hanging} earlier calls have not returned: no more are started")
         self.ended = False
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._work, name="user function", daemon=True).start()
 
     async def run(self, job: Job, seconds: float | None) -> Outcome:
+        if self.num_hanging >= MAX_HANGING:
+            raise RuntimeError(f"{self.num_hanging} earlier calls have not returned: no more are started")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
         context = copy_context()
