@@ -1,5 +1,5 @@
-"""Demonstrations in tokens: the answer to a prompt or, over several turns, a conversation. What the model does not write
-itself, the messages of tools and environments and the results in calculator's marks, is context only."""
+"""Demonstrations in tokens: the answer to a prompt or, over several turns, a conversation. What the model does not
+write itself, the messages of tools and environments and the results in calculator's marks, is context only."""
 
 from __future__ import annotations
 
