@@ -100,7 +100,7 @@ class _Worker:
         def work() -> None:
             outcome = context.run(_outcome, job)
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(outcome))
+                loop.call_soon_threadsafe(_settle, future, outcome)
 
         self._jobs.put(work)
         try:
@@ -126,6 +126,11 @@ class _Worker:
     def _returned(self) -> None:
         with self._lock:
             _Worker.num_hanging -= 1
+
+
+def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():  # not abandoned
+        future.set_result(outcome)
 
 
 def _outcome(job: Job) -> Outcome:
