@@ -15,7 +15,7 @@ from outdo.envs.factory import find_environment
 from outdo.envs.registry import ENVIRONMENTS
 from outdo.envs.toolbox import MAX_CALLS, ToolEnvironment, with_tools
 from outdo.envs.tools import find_tools
-from outdo.errors import ToolError
+from outdo.errors import TaskError, ToolError
 from outdo.types import Prompt
 
 PROMPT = Prompt("p1", ({"role": "system", "content": "s"}, {"role": "user", "content": "Go."}), "42", {"secret": 7})
@@ -484,6 +484,26 @@ def test_built_in_ones_run_on_the_loop(monkeypatch):
     play(find_environment("quick"), said())
     play(find_environment(Quick), said())
     assert [ident == threading.get_ident() for ident in threads] == [True, False, False]
+
+    class Picky(Number):
+        def __init__(self, share: float = 0.5):
+            if share > 1:
+                raise TaskError(f"share={share}")
+
+        def guess(self, number: int) -> str:
+            """Guesses.
+
+            Args:
+                number: A number
+            """
+            threads.append(threading.get_ident())
+            return "x"
+
+    monkeypatch.setitem(ENVIRONMENTS, "picky", Picky)
+    assert contents(play(find_environment("picky"), said(("guess", {"number": 1})))[1]) == ["x"]
+    assert threads[-1] == threading.get_ident()
+    with pytest.raises(TaskError, match="share=2"):
+        find_environment("picky", {"share": 2})
 
 
 class Empty:
