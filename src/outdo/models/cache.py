@@ -80,7 +80,7 @@ class SlotCache:
         return Parked(tensors=[x[row, :, :end].clone() for x in (*self.keys, *self.values)])
 
     def resume(self, items: Sequence[Resumed]) -> ExtendedRows:
-        """The layout to prefill rows that were placed with what was parked: it is there already."""
+        """The layout to prefill rows that were placed with what was parked, which is copied into them."""
         for item in items:
             for x, parked in zip((*self.keys, *self.values), item.parked.tensors, strict=True):
                 x[item.row, :, : item.start] = parked[:, : item.start]
