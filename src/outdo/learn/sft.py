@@ -27,6 +27,7 @@ from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.demonstrations import Demonstration, Demonstrations
+from outdo.tasks.task import Shown
 from outdo.types import Sample
 
 BETAS = (0.9, 0.98)
@@ -156,13 +157,19 @@ def _encode_batch(
     policy: Policy, examples: Sequence[Demonstration], max_length: int, indices: Iterator[int]
 ) -> list[EncodedExample]:
     prompts = policy.renderer.encode_all([prompt for prompt, _ in examples])
-    answers = policy.renderer.encode_texts([text for _, text in examples])
+    answers = policy.renderer.encode_texts([_text(shown) for _, shown in examples])
     encoded = []
     for prompt_ids, answer, index in zip(prompts, answers, indices, strict=False):  # the indices are endless
         answer_ids = (*answer, policy.eos_ids[0])[: max(0, max_length - len(prompt_ids))]
         if answer_ids:
             encoded.append(EncodedExample(index, prompt_ids, answer_ids))
     return encoded
+
+
+def _text(shown: Shown) -> str:
+    if isinstance(shown, str):
+        return shown
+    raise TaskError("SFT takes demonstrations of one turn; these have several")
 
 
 def as_samples(examples: Sequence[EncodedExample]) -> tuple[list[tuple[int, ...]], list[Sample]]:
