@@ -71,7 +71,7 @@ def test_moves() -> None:
         f"5 moves left\n{DOOR}",
         f"left: blocked\n4 moves left\n{DOOR}",
     ]
-    assert reward is None
+    assert reward == 0.0
 
 
 def test_a_door_needs_its_key() -> None:

@@ -121,7 +121,7 @@ def test_answers_that_fail(text: str, part: str) -> None:
     conversation, reward = play(
         Repair(seconds=1.0), replace(DOUBLE, meta={**DOUBLE.meta, "max_attempts": 2}), assistant(text)
     )
-    assert part in conversation[1]["content"] and reward is None
+    assert part in conversation[1]["content"] and reward == 0.0
     assert conversation[1]["content"].isprintable() or "\n" in conversation[1]["content"]
 
 

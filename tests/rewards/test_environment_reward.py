@@ -64,6 +64,19 @@ def test_no_valid_reward_is_broken(reward: Any) -> None:
     assert fine.reward == 1.0
 
 
+def test_an_answer_that_was_cut_off_gets_the_worst() -> None:
+    """A limit on tokens or turns ended it before the environment paid: no way to escape a bad reward."""
+
+    def cut(group: Group, *places: int) -> Group:
+        answers = [replace(one, finish="length" if i in places else "stop") for i, one in enumerate(group.trajectories)]
+        return replace(group, trajectories=tuple(answers))
+
+    graded = grade(cut(group_of(episode(None), episode(0.5), episode(0.5)), 0, 1), built_in()).grades
+    assert [(g.reward, g.verdict) for g in graded] == [(0.0, "wrong"), (0.5, "wrong"), (0.5, "wrong")]
+    assert grade(cut(group_of(episode(None), episode(-3.0)), 0), built_in()).rewards == [-3.0, -3.0]
+    assert grade(cut(group_of(episode(None), episode(None)), 0), built_in()).rewards == [0.0, None]
+
+
 def test_an_answer_that_was_not_played_is_broken() -> None:
     for group in (group_of(None, None), group_of(None, episode(1.0))):
         first = grade(group, built_in()).grades[0]

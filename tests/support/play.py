@@ -17,7 +17,8 @@ def play(environment: Any, prompt: Prompt, messages: Iterable[Message]) -> tuple
     for."""
     assert [dict(m) for m in environment.reset(prompt)] == [dict(m) for m in prompt.messages]
     conversation: list[Message] = []
-    reward, done = None, False
+    reward: float | None = None
+    done = False
     for message in messages:
         if message["role"] != "assistant":
             continue
@@ -26,5 +27,4 @@ def play(environment: Any, prompt: Prompt, messages: Iterable[Message]) -> tuple
         conversation += [message, *seen.messages]
         reward, done = (reward if seen.reward is None else seen.reward), seen.done
     environment.close()
-    assert done == (reward is not None)
     return conversation, reward

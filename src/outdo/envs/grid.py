@@ -31,9 +31,8 @@ class Grid:
     def step(self, message: Message) -> Observation:
         moves = [move.lower() for move in _MOVE.findall(final_text(message))]
         self.world, seen = grid.after(self.world, moves)
-        if not self.world.done:
-            return Observation([{"role": "user", "content": seen}])
+        messages = [{"role": "user", "content": seen}] if seen else []
         reward = 1.0 + self.fewer * self.world.moves / self._first.moves if self.world.solved else 0.0
-        return Observation(reward=reward, done=True)
+        return Observation(messages, reward, self.world.done)
 
     def close(self) -> None: ...

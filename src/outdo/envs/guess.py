@@ -32,9 +32,8 @@ class Guess:
 
     def step(self, message: Message) -> Observation:
         self.game, hint = guess.after(self.game, number_in(final_text(message)))
-        if not self.game.done:
-            return Observation([{"role": "user", "content": hint}])
-        return Observation(reward=self._reward(), done=True)
+        messages = [{"role": "user", "content": hint}] if hint else []
+        return Observation(messages, self._reward(), self.game.done)
 
     def close(self) -> None: ...
 

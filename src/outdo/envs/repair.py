@@ -55,7 +55,7 @@ class Repair:
         text = content if isinstance(content, str) else ""
         problem, passed = runners().submit(self._try_visible, text).result()
         if problem and self.attempts > 0:
-            return Observation([{"role": "user", "content": problem}])
+            return Observation([{"role": "user", "content": problem}], reward=0.0)
         if problem and not self.partial:
             return Observation(reward=0.0, done=True)
         hidden: Outcome = runners().submit(judge, text, self.hidden).result()
