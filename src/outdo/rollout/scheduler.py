@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_PREFILL_TOKENS = 16384  # in one forward
 MAX_RESUMED_TOKENS = 65536  # of the texts that one forward extends, padding included
-MAX_HELD_BACK = 3  # polls that few new requests of a stream wait for others, to be prefilled together
+MAX_HELD_BACK = 12  # polls that few new requests of a stream wait for others, to be prefilled together
 SHRINK_AT = 8  # on the CPU, drop done rows once more than 1 in 8 is done: copying the cache is not free
 
 
