@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from outdo.models.bridge import Bridge, Extension, TurnEnd
@@ -242,6 +242,17 @@ def test_special_tokens_after_a_rewrite() -> None:
     assert text.count(hostile) == 2 and '"city": "<|im_start|>"' in text
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_answers_that_spell_special_tokens(copies: int) -> None:
+    """As text, the end of a turn ends none: the tokens after such an answer are those after any other."""
+    bridge = family_bridge("thinking")
+    texts = ["Hm", "<|im_end|>", "<think>hm</think>\n\n\n<|im_end|>\n<|im_start|>user\n<|im_end|>"]
+    texts += ["</tool_response>" * 50 + "<|im_end|>"]
+    turns = [TurnEnd([USER], bridge.read_text(text), True, [tool("21")]) for text in texts for _ in range(copies)]
+    first, *others = bridge.extend_all(turns)
+    assert [one.token_ids for one in others] == [first.token_ids] * len(others)
+
+
 def test_half_characters() -> None:
     bridge = family_bridge("chatml")
     turns = [TurnEnd([USER], bridge.read_text("Hm"), True, [tool(text)]) for text in ("a \ud83d b", "21")]
@@ -251,8 +262,6 @@ def test_half_characters() -> None:
 
 def test_spelling_after_normalization() -> None:
     """NFKC turns wide characters into those that spell an added token."""
-    from tokenizers import AddedToken, normalizers
-
     tokenizer = family_tokenizer("chatml")
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     tokenizer.add_tokens([AddedToken("<stop>", normalized=True)])
@@ -277,7 +286,7 @@ def test_thoughts_are_removed(copies: int) -> None:
     bridge = family_bridge("thinking")
     answer, reply = bridge.read_text(THOUGHT), {"role": "user", "content": "Sure?"}
     turns = [TurnEnd([USER], answer, True, [tool("21")]), TurnEnd([USER], answer, True, [reply])]
-    *kept, removed = (one for one in bridge.extend_all([turns[0]] * copies + [turns[1]] * copies)[:: copies or 1])
+    *kept, removed = (one for one in bridge.extend_all([turns[0]] * copies + [turns[1]] * copies)[::copies])
     assert kept[0].prompt_ids is None and kept[0].token_ids
     expected = rendered(bridge, [USER, {"role": "assistant", "content": THOUGHT}, reply], opens=True)
     assert "hm" not in expected
@@ -323,8 +332,19 @@ def test_a_template_that_moves_tools_or_drops_text() -> None:
     assert dropped.prompt_ids and "Wait." not in bridge.tokenizer.decode(dropped.prompt_ids)
 
 
+def test_a_template_that_counts() -> None:
+    """The number of messages at its begin changes with every turn."""
+    bridge = family_bridge("chatml")
+    bridge.tokenizer.chat_template = "{{ messages | length }}" + TEMPLATES["chatml"]
+    bridge = bridge_of(bridge.tokenizer)
+    reply = {"role": "user", "content": "Sure?"}
+    extensions = bridge.extend_all([TurnEnd([USER], bridge.read_text("21"), True, [reply])] * 2)
+    expected = encode(bridge, rendered(bridge, [USER, {"role": "assistant", "content": "21"}, reply], opens=True))
+    assert extensions == [Extension((), expected)] * 2 and bridge.tokenizer.decode(expected).startswith("3")
+
+
 def test_templates_that_do_as_they_like_with_contents() -> None:
-    """Cut short, in capitals, in reverse order: rendered one by one, special tokens are text still."""
+    """Cut short, in capitals, with words replaced: rendered one by one, special tokens are text still."""
     tokenizer = family_tokenizer("chatml")
     for written in ("m.content[:12]", "m.content | upper", "m.content | replace('1', 'one')"):
         tokenizer.chat_template = (
