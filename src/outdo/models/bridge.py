@@ -5,6 +5,9 @@ conversation, found by rendering it with marks in place of words (`turn_frame`).
 earlier turns, as Qwen3's removes earlier thoughts, there is no such difference: the next turn then has a prompt of its
 own, encoded anew. New contents are a stranger's text: special tokens in them are text (`literal_text`).
 
+The result differs from the finished conversation encoded at once in what the model wrote in its own way (a call's white
+space), and where the tokenizer would have merged the end of a prompt with the begin of its answer.
+
 Without a chat template, a new message is its content in lines of its own, "\\n" + content + "\\n".
 """
 
