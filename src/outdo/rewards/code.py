@@ -105,7 +105,7 @@ def _outcomes(
     for text, row in zip(completions, zip(*columns_P, strict=True), strict=True):
         key = tuple(map(id, row))
         if key not in problems:
-            problems[key] = read_problem(*row, limits)
+            problems[key] = read_problem(*row, limits=limits)
         problem = problems[key]
         if isinstance(problem, Problem) and (text, key) not in running:
             running[text, key] = runners().submit(judge, text, problem)

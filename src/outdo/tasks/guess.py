@@ -1,8 +1,8 @@
 """Number guessing: a secret number of a range, and after each guess whether it is higher or lower.
 
 The rules are here, and a player of them; `envs/guess.py` plays them with a model. The out-of-distribution split has a
-range that is half as large again, and one more guess. Demonstrations halve the range at times, but as often as not they
-repeat the guess that was wrong.
+range that is half as large again, and one more guess. Few of the demonstrations halve the range; most search it from
+one of its ends, and repeat guesses that were wrong.
 """
 
 from __future__ import annotations
@@ -135,14 +135,16 @@ def solution(prompt: Prompt) -> list[Message]:
     return played(prompt, lambda game: game.middle)
 
 
-def teacher(prompt: Prompt, rng: random.Random, halves: float = 0.35, repeats: float = 0.5) -> list[Message]:
-    """A demonstration: guesses the middle with probability `halves`, its last guess again with `repeats`, and else one
-    of the two ends of the range."""
+def teacher(prompt: Prompt, rng: random.Random, careful: float = 0.18, repeats: float = 0.7) -> list[Message]:
+    """A demonstration: with probability `careful` the range is halved with every guess. Else it is searched from one of
+    its ends, and with probability `repeats` the last guess is made again."""
+    if rng.random() < careful:
+        return solution(prompt)
+    upwards = rng.random() < 0.5
 
     def guess(game: Game) -> int:
-        draw = rng.random()
-        if draw < halves:
-            return game.middle
-        return game.last if draw < halves + repeats and game.last is not None else rng.choice((game.low, game.high))
+        if game.last is not None and rng.random() < repeats:
+            return game.last
+        return game.low if upwards else game.high
 
     return played(prompt, guess)

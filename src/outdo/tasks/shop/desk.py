@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from outdo.errors import TaskError
@@ -31,7 +31,7 @@ class Desk:
 
     def call(self, name: str, **arguments: Any) -> str:
         """The result of a call, as JSON text. Raises StoreError where it cannot be done."""
-        own = {"refuse_request": self._refuse, "send_reply": self._reply}.get(name)
+        own: Callable[..., str] | None = {"refuse_request": self._refuse, "send_reply": self._reply}.get(name)
         return json.dumps(own(**arguments)) if own else self.store.call(name, **arguments)
 
     def is_served(self) -> bool:
@@ -73,9 +73,10 @@ def _numbers(text: str) -> set[float]:
 def desk_of(columns: Mapping[str, Any]) -> Desk:
     """The desk of a prompt's columns: `shop`, the number of the problem, `kind` and `num_customers`. Raises
     TaskError."""
-    number, kind, size = (columns.get(name) for name in ("shop", "kind", "num_customers"))
-    whole = isinstance(number, int) and isinstance(size, int) and 2 <= size <= MAX_CUSTOMERS
-    if not whole or kind not in KINDS:
+    given: list[Any] = [columns.get(name) for name in ("shop", "kind", "num_customers")]
+    number, kind, size = given
+    whole = isinstance(number, int) and isinstance(size, int)
+    if not whole or not 2 <= size <= MAX_CUSTOMERS or kind not in KINDS:
         raise TaskError(
             f"shop: a prompt needs the columns shop, a whole number, kind, one of {', '.join(KINDS)}, and "
             f"num_customers, from 2 to {MAX_CUSTOMERS}; it has shop={number!r:.40}, kind={kind!r:.40}, "
