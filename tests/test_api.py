@@ -293,6 +293,7 @@ def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None
         "reporter",
         "resume",
         "force",
+        "trust",
         "keys",
     ]
     assert told.parameters["recipe"].annotation == "str | Path | Recipe | None" and told.return_annotation == "Result"

@@ -187,6 +187,11 @@ class Batch:
     prompt_ids: tuple[tuple[int, ...], ...]
     samples: tuple[Sample, ...]
     version: int  # of the oldest weights that sampled it
+    group_of: tuple[int, ...] = ()  # the group of each prompt; empty: each is of its own
+
+    @property
+    def num_groups(self) -> int:
+        return max(self.group_of, default=-1) + 1 or len(self.prompt_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -265,9 +270,16 @@ class RequestStream(Protocol):
     def max_length(self) -> int:
         """The most tokens that a prompt and its answer have."""
 
+    @property
+    def capacity(self) -> int:
+        """How many are in flight at most."""
+
     def take(self, wait: bool) -> Sequence[Request] | None:
-        """The requests that have come since the last call; with `wait`, not before there is one. None: no more will
-        come."""
+        """The requests that have come since the last call; with `wait`, one at least unless it takes long. None: no
+        more will come."""
+
+    def dropped(self) -> Sequence[str]:
+        """The ids of requests that were asked to be kept, and that nobody will follow, since the last call."""
 
 
 @runtime_checkable

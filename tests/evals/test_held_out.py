@@ -66,8 +66,8 @@ def test_success_and_pass_at_k() -> None:
 
 
 def test_sampled_answers_that_no_grader_could_judge_are_counted_and_left_out_of_pass_at_k() -> None:
-    def judge(completions: list[str], **columns: Any) -> list[float]:  # 0 cannot be judged, 1 is right
-        return [1.0 if text == "<answer>1</answer>" else float("nan") for text in completions]
+    def judge(completions: list[str], **columns: Any) -> list[float | None]:  # 0 cannot be judged, 1 is right
+        return [1.0 if text == "<answer>1</answer>" else None for text in completions]
 
     rewards = find_rewards(["judge"], [], "judge", own={"judge": judge})
     evaluation = evaluate_prompts(

@@ -197,6 +197,15 @@ def test_the_key_is_never_shown(server, monkeypatch, tmp_path):
     assert "sk-given" not in str(error.value)
 
 
+def test_a_placeholder_key_spoils_no_message(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    server.script = [(401, {}, "wrong key: $KEY")]
+    refused, over_budget = judged(server, "5", "6", max_calls=1, max_concurrent=1)
+    assert "max_calls=1" in refused.reason + over_budget.reason
+    assert "Bearer ***" in refused.reason + over_budget.reason
+    assert client.without_key("key sk-very-secret2", "sk-very-secret") == "key ***2"
+
+
 def test_cache(server, tmp_path, monkeypatch):
     rewards = replace(rewards_of(server), cache=str(tmp_path / "judge"))
     first = grade(group_of("4", "near"), rewards).grades

@@ -172,7 +172,7 @@ def test_preempted_request_forgets_stop_texts(ending: Policy, monkeypatch: pytes
 
     def written(self: BatchScheduler, finished: list[int]) -> list[Generation]:
         for answer in (p * self.n + i for p in finished for i in range(self.n)):
-            assert int(self.state.lengths_A[answer]) >= self.stops.get(answer, 0)
+            assert int(self.state.lengths_A[self.slots[answer]]) >= self.stops.get(answer, 0)
         return generations(self, finished)
 
     monkeypatch.setattr(BatchScheduler, "_preempt", watched)

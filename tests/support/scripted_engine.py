@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from outdo.types import Generation, Request, Segment, WeightSource
+from outdo.types import Generation, Request, RequestStream, Segment, WeightSource
 
 Tokens = tuple[int, ...]
 Script = Mapping[Tokens, Sequence[Tokens]] | Callable[[Request, int], Tokens]
@@ -29,11 +29,16 @@ class ScriptedEngine:
         for request in requests:
             self.requests.append(request)
             answers = [self._answer(request, i) for i in range(len(request.seeds))]
-            limit = request.params.max_completion_length
+            limit = request.limit or request.params.max_completion_length
             segments = tuple(Segment(ids[:limit], (self.logprob,) * len(ids[:limit]), self.version) for ids in answers)
             yield Generation(request, segments, tuple("length" if len(ids) > limit else "stop" for ids in answers))
             if self.num_aborts != num_aborts:
                 return
+
+    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+        num_aborts = self.num_aborts
+        while self.num_aborts == num_aborts and (requests := stream.take(wait=True)) is not None:
+            yield from self.generate(requests)
 
     def _answer(self, request: Request, i: int) -> Tokens:
         if callable(self.script):

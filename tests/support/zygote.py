@@ -21,8 +21,10 @@ def child(job: dict) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
     os.chdir(job["folder"])
     sys.path.insert(0, job["folder"])  # as `python -m outdo` has it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # not this process's own: that one is of the jobs
     for descriptor, path in ((1, job["stdout"]), (2, job["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
     if job["faults"]:
         importlib.import_module("faults").install(job["faults"])

@@ -260,7 +260,7 @@ def test_own_system_prompt_wins(tmp_path: Path) -> None:
     [
         ("a.json", "{}", "a list of objects"),
         ("a.json", "[1]", "row 1: a row must be an object"),
-        ("a.json", "[" * 100_000, "not JSON"),
+        ("a.json", "[" * 100_000, "nested too deeply"),
         ("a.jsonl", '{"prompt": 3}', "line 1: the prompt is a int, not text: 3"),
         ("a.jsonl", '{"prompt": "  "}', "line 1: the prompt is empty"),
         ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b"', "line 2: not JSON"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from outdo.algo.advantage import CORRECTIONS, ESTIMATORS
 from outdo.types import Batch, Group, Sample, Trajectory
@@ -40,19 +41,45 @@ def with_advantages(
     return [replace(group, advantages=tuple(islice(values, group_size))) for group in groups]
 
 
+class Owned(NamedTuple):
+    """A sample, and whose it is: the index of its group, and of its trajectory in that."""
+
+    sample: Sample
+    group: int
+    trajectory: int
+
+
 def prepare(groups: Sequence[Group], mask_truncated: bool = False) -> Batch:
     """The batch of a step, without unjudged answers and, with `mask_truncated`, without truncated ones."""
-    samples = [
-        as_sample(p, trajectory, advantage)
-        for p, group in enumerate(groups)
-        for trajectory, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
-        if grade.verdict != "broken" and not (mask_truncated and trajectory.finish == "length")
-    ]
+    prompts, owned = samples_of(groups)
+    samples, group_of = [], dict(enumerate(range(len(groups))))
+    for sample, g, t in owned:
+        group = groups[g]
+        group_of[sample.prompt] = g
+        is_cut = mask_truncated and group.trajectories[t].finish == "length"
+        if group.grades[t].verdict != "broken" and not is_cut:
+            samples.append(replace(sample, advantage=group.advantages[t]))
     version = min(trajectory.version for group in groups for trajectory in group.trajectories)
-    return Batch(tuple(group.prompt_ids for group in groups), tuple(samples), version)
+    return Batch(prompts, tuple(samples), version, tuple(group_of[prompt] for prompt in range(len(prompts))))
 
 
-def as_sample(prompt: int, trajectory: Trajectory, advantage: float = 0.0) -> Sample:
-    """The learner's sample of a trajectory; `prompt` is the index of its prompt in the batch."""
-    t = trajectory
-    return Sample(prompt, t.token_ids, t.logprobs, advantage, t.support, t.mask)
+def samples_of(groups: Sequence[Group]) -> tuple[tuple[tuple[int, ...], ...], list[Owned]]:
+    """The prompts of a batch and its samples, without advantages. Samples of one prompt are neighbours: a trajectory's
+    branch with a prompt of its own comes after all that answer the group's. One without a token is left out."""
+    prompts, owned = [group.prompt_ids for group in groups], []
+    for g, group in enumerate(groups):
+        own = []
+        for t, trajectory in enumerate(group.trajectories):
+            for branch in filter(lambda branch: branch.num_tokens, trajectory.branches):
+                prompt_ids = branch.segments[0].prompt_ids
+                if prompt_ids is None:
+                    owned.append(Owned(_sample(g, branch), g, t))
+                else:
+                    own.append(Owned(_sample(len(prompts), branch), g, t))
+                    prompts.append(prompt_ids)
+        owned += own
+    return tuple(prompts), owned
+
+
+def _sample(prompt: int, branch: Trajectory) -> Sample:
+    return Sample(prompt, branch.token_ids, branch.logprobs, 0.0, branch.support, branch.mask)

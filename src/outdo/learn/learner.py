@@ -20,7 +20,7 @@ from torch import Tensor
 from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import ESTIMATORS, adapt_beta, k3_kl
 from outdo.algo.losses import LOSSES, grpo_loss
-from outdo.algo.prepare import as_sample
+from outdo.algo.prepare import Owned, samples_of
 from outdo.algo.schedules import rate_at
 from outdo.learn import memory
 from outdo.learn.optimizers import set_rate
@@ -116,21 +116,28 @@ class LocalLearner(BaseLearner):
         if not self.recipe.kl_in_reward:
             return None
         self.temperature = self.recipe.temperature_at(self.version)
+        prompts, owned = samples_of(groups)
         flat: list[float] = []
-        for packed in self._packed(groups):
+        for packed in self._packed(prompts, owned):
             ref_BT = self._ref_logprobs(packed)
             kl_B = ((packed.sampler_logprobs_BT - ref_BT) * packed.mask_BT).sum(-1)
             flat += (self.beta * kl_B).tolist()
-        penalties = iter(flat)
-        return [[next(penalties) for _ in group.trajectories] for group in groups]
+        penalties = [[0.0] * len(group.trajectories) for group in groups]
+        for (_, g, t), value in zip(owned, flat, strict=True):
+            penalties[g][t] += value
+        return penalties
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[Group]) -> list[list[list[float]]]:
         """Of each answer's own tokens, under the current weights and temperature."""
         self.policy.set_training(False)
-        parts = (self._logprobs(self.policy, packed, self.temperature)[0].tolist() for packed in self._packed(groups))
-        rows = chain.from_iterable(parts)
-        return [[next(rows)[: answer.num_tokens] for answer in group.trajectories] for group in groups]
+        prompts, owned = samples_of(groups)
+        packs = self._packed(prompts, owned)
+        parts = (self._logprobs(self.policy, packed, self.temperature)[0].tolist() for packed in packs)
+        out: list[list[list[float]]] = [[[] for _ in group.trajectories] for group in groups]
+        for (sample, g, t), row in zip(owned, chain.from_iterable(parts), strict=True):
+            out[g][t] += row[: sample.num_trained]
+        return out
 
     def scale_rate(self, factor: float) -> None:
         self.rate_scale *= factor
@@ -138,11 +145,9 @@ class LocalLearner(BaseLearner):
     def scale_beta(self, factor: float) -> None:
         self.beta *= factor
 
-    def _packed(self, groups: Sequence[Group]) -> Iterator[Packed]:
-        """All answers of the groups, in order, in micro-batches that fit the memory."""
-        prompts = [group.prompt_ids for group in groups]
-        samples = [as_sample(p, one) for p, group in enumerate(groups) for one in group.trajectories]
-        for part in self._micro_batches(prompts, samples):
+    def _packed(self, prompts: Sequence[Sequence[int]], owned: Sequence[Owned]) -> Iterator[Packed]:
+        """The samples in order, in micro-batches that fit the memory."""
+        for part in self._micro_batches(prompts, [one.sample for one in owned]):
             yield pack(prompts, part, self.policy.device)
 
     def check_memory(self) -> None:
@@ -165,16 +170,17 @@ class LocalLearner(BaseLearner):
         count = self._num_updates(batch)
         if count == 1:
             return [list(batch.samples)]
-        order = list(range(len(batch.prompt_ids)))
+        group_of = batch.group_of or range(len(batch.prompt_ids))
+        order = list(range(batch.num_groups))
         random.Random(seed).shuffle(order)
-        update_of = {prompt: i * count // len(order) for i, prompt in enumerate(order)}
+        update_of = {group: i * count // len(order) for i, group in enumerate(order)}
         updates: list[list[Sample]] = [[] for _ in range(count)]
         for sample in batch.samples:
-            updates[update_of[sample.prompt]].append(sample)
+            updates[update_of[group_of[sample.prompt]]].append(sample)
         return [samples for samples in updates if samples]
 
     def _num_updates(self, batch: Batch) -> int:
-        return max(1, min(self.recipe.updates_per_step, len(batch.prompt_ids)))
+        return max(1, min(self.recipe.updates_per_step, batch.num_groups))
 
     def _one_update(self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums) -> None:
         recipe = self.recipe

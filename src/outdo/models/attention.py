@@ -109,8 +109,8 @@ class _Padded:
 
     def __init__(self, of: SharedPrompts) -> None:
         self.of, device = of, of.device
-        self.prompts = _Rectangle(of.prompt_lens, 0, device)
-        self.answers = _Rectangle(of.answer_lens, of.num_prompt_tokens, device)
+        self.prompts = Rectangle(of.prompt_lens, 0, device)
+        self.answers = Rectangle(of.answer_lens, of.num_prompt_tokens, device)
         self.prompt_of_B = torch.tensor(of.prompt_of, dtype=torch.long, device=device)
         # Where groups have one size (the common case), prompts are repeated by a view, whose backward is a plain sum.
         each = len(of.prompt_of) // max(len(of.prompt_lens), 1)
@@ -136,14 +136,14 @@ class _Padded:
         if window not in self.biases:
             num_prompt, num_answer, device = self.of.max_prompt, self.of.max_answer, self.of.device
             lens_P = torch.tensor(self.of.prompt_lens, device=device)
-            of_prompt = _seen(torch.arange(num_prompt, device=device), torch.arange(num_prompt, device=device), window)
+            of_prompt = sees(torch.arange(num_prompt, device=device), torch.arange(num_prompt, device=device), window)
             ragged = window is not None or bool((lens_P < num_prompt).any())
             lens_B1 = lens_P[self.prompt_of_B][:, None] if ragged else lens_P[:1, None]
             at_BT = lens_B1 + torch.arange(num_answer, device=device)
             key_BL = torch.arange(num_prompt, device=device).expand(len(lens_B1), -1)
-            on_prompt = _seen(at_BT, key_BL, window) & (key_BL < lens_B1)[:, None]
-            mask_BTN = torch.cat([on_prompt, _seen(at_BT, at_BT, window)], dim=2)
-            self.biases[window] = _bias(of_prompt[None]), _bias(mask_BTN)
+            on_prompt = sees(at_BT, key_BL, window) & (key_BL < lens_B1)[:, None]
+            mask_BTN = torch.cat([on_prompt, sees(at_BT, at_BT, window)], dim=2)
+            self.biases[window] = bias_of(of_prompt[None]), bias_of(mask_BTN)
         return self.biases[window]
 
     def _repeat(self, x_PKLD: Tensor) -> Tensor:
@@ -152,17 +152,17 @@ class _Padded:
         return x_PKLD[:, None].expand(-1, self.each, -1, -1, -1).flatten(0, 1)
 
 
-def _seen(query: Tensor, key: Tensor, window: int | None) -> Tensor:
+def sees(query: Tensor, key: Tensor, window: int | None) -> Tensor:
     """Which positions see which: itself and earlier ones, within the window."""
     back = query[..., :, None] - key[..., None, :]
     return back >= 0 if window is None else (back >= 0) & (back < window)
 
 
-def _bias(mask: Tensor) -> Tensor:
+def bias_of(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)
 
 
-class _Rectangle:
+class Rectangle:
     """Ragged sequences, stored one after the other from `start` on, as rows of one length."""
 
     def __init__(self, lens: Sequence[int], start: int, device: torch.device) -> None:

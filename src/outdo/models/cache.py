@@ -5,7 +5,8 @@ CPU, and for models that the kernels do not support. `PagedCache` divides the me
 share its pages, rows take new ones as they grow, and rows pause when none are free.
 
 A prompt is prefilled except for its last token, which is the first that its rows are fed: `prompt` counts what was
-prefilled, `own` what the row has been fed since.
+prefilled, `own` what the row has been fed since. A row whose answer is done may be parked: a later turn, whose prompt
+begins with that prompt and answer, is placed in any row, gets a copy of what was parked, and prefills the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from outdo.models.attention import AttentionSpec, SharedPrompts, attend
 from outdo.models.ops import kernels, rotate, sent
+from outdo.models.resume import ExtendedRows, Parked, Resumed
 
 PAGE = 64  # tokens
 
@@ -60,12 +62,48 @@ class SlotCache:
     def upload(self) -> None:
         """Before steps run: copies to the device what has been placed, grown and released."""
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drops all rows but these, which become 0, 1, 2, …"""
-        index = torch.tensor(rows, device=self.device)
-        self.keys, self.values = [x[index] for x in self.keys], [x[index] for x in self.values]
-        self.prompt_B, self.own_B, self.idle_B = self.prompt_B[index], self.own_B[index], self.idle_B[index]
-        self.rows = len(rows)
+    def keep(self, rows: Sequence[int], drop: bool = True) -> None:
+        """Drops all rows but these, which become 0, 1, 2, …; without `drop` the others become free."""
+        index, n = torch.tensor(rows, device=self.device), len(rows)
+        if drop:
+            self.keys, self.values = [x[index] for x in self.keys], [x[index] for x in self.values]
+            self.prompt_B, self.own_B, self.idle_B = self.prompt_B[index], self.own_B[index], self.idle_B[index]
+            self.rows = n
+            return
+        for x in (*self.keys, *self.values, self.prompt_B, self.own_B, self.idle_B):
+            x[:n] = x[index]
+        self.idle_B[n:] = True
+
+    def park(self, row: int) -> Parked:
+        """What a done row has cached, for a later turn. The row is free then."""
+        end = int(self.prompt_B[row] + self.own_B[row]) + 1
+        return Parked(tensors=[x[row, :, :end].clone() for x in (*self.keys, *self.values)])
+
+    def resume(self, items: Sequence[Resumed]) -> ExtendedRows:
+        """The layout to prefill rows that were placed with what was parked: it is there already."""
+        for item in items:
+            for x, parked in zip((*self.keys, *self.values), item.parked.tensors, strict=True):
+                x[item.row, :, : item.start] = parked[:, : item.start]
+        return ExtendedRows(self, items)
+
+    def discard(self, parked: Parked) -> None:
+        """It is needed no more."""
+
+    def places(self, rows: np.ndarray, at: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Where the tokens at these positions of these rows are stored, for `write`."""
+        return sent(rows, self.device), sent(at, self.device)
+
+    def write(self, layer: int, places: tuple[Tensor, Tensor], k_NKD: Tensor, v_NKD: Tensor) -> None:
+        row_N, at_N = places
+        self.keys[layer][row_N, :, at_N], self.values[layer][row_N, :, at_N] = k_NKD, v_NKD
+
+    def sources(self, rows: Sequence[int], longest: int) -> Tensor:
+        """Where these rows' first `longest` tokens are stored, for `read`."""
+        return sent(rows, self.device)
+
+    def read(self, layer: int, sources: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, [rows, K, longest, D] each."""
+        return self.keys[layer][sources, :, :longest], self.values[layer][sources, :, :longest]
 
     def begin(self, rows: int) -> None:
         """Before the forward of one more token for the first `rows` rows."""
@@ -211,19 +249,71 @@ class PagedCache:
 
     def release(self, rows: Sequence[int]) -> None:
         for row in rows:
-            pages = self.group_of[row]
-            assert pages is not None
-            start = len(pages)
-            self.free += self.table[row, start : start + int(self.held[row])].tolist()
-            self.sharers[id(pages)] -= 1
-            if not self.sharers[id(pages)]:
-                del self.sharers[id(pages)]
-                self.free += pages
+            self.discard(self._pages(row))
+        self._clear(rows)
+
+    def park(self, row: int) -> Parked:
+        """What a done row has cached, for a later turn: its pages, until they are discarded. The row is free then."""
+        parked = self._pages(row)
+        self._clear([row])
+        return parked
+
+    def _pages(self, row: int) -> Parked:
+        pages = self.group_of[row]
+        assert pages is not None
+        start = len(pages)
+        return Parked(int(self.prompt[row]), pages, self.table[row, start : start + int(self.held[row])].tolist())
+
+    def discard(self, parked: Parked) -> None:
+        """Frees its pages, except those that siblings still use."""
+        self.free += parked.own
+        self.sharers[id(parked.pages)] -= 1
+        if not self.sharers[id(parked.pages)]:
+            del self.sharers[id(parked.pages)]
+            self.free += parked.pages
+
+    def resume(self, items: Sequence[Resumed]) -> ExtendedRows:
+        """Copies what was parked into the pages of rows that were placed, and frees it; then the layout to prefill."""
+        taken, given = [], []
+        for item in items:
+            at = np.arange(item.start)
+            own = np.maximum(at - item.parked.prompt, 0)  # a row's own tokens begin on a page of their own
+            from_prompt = at < item.parked.prompt
+            places = np.where(from_prompt, at, len(item.parked.pages) * PAGE + own)
+            source = np.array([*item.parked.pages, *item.parked.own], np.int64)
+            taken.append(source[places // PAGE] * PAGE + places % PAGE)
+            given.append(np.array(self.group_of[item.row], np.int64)[at // PAGE] * PAGE + at % PAGE)
+            self.discard(item.parked)
+        old, new = (sent(np.concatenate(x), self.device) for x in (taken, given))
+        for pages in self.pages:
+            pages[new // PAGE, :, :, new % PAGE] = pages[old // PAGE, :, :, old % PAGE]
+        rows = sent([item.row for item in items], self.device)
+        self.prompt_B[rows] = sent([item.length for item in items], self.device).int()
+        self.own_B[rows] = 0
+        return ExtendedRows(self, items)
+
+    def places(self, rows: np.ndarray, at: np.ndarray) -> tuple[Tensor, Tensor]:
+        page = self.table[rows, at // PAGE].astype(np.int64)
+        return sent(page, self.device), sent(at % PAGE, self.device)
+
+    def write(self, layer: int, places: tuple[Tensor, Tensor], k_NKD: Tensor, v_NKD: Tensor) -> None:
+        (page_N, slot_N), pages = places, self.pages[layer]
+        pages[page_N, 0, :, slot_N], pages[page_N, 1, :, slot_N] = k_NKD, v_NKD
+
+    def sources(self, rows: Sequence[int], longest: int) -> Tensor:
+        return sent(self.table[np.asarray(rows), : -(-longest // PAGE)].astype(np.int64), self.device)
+
+    def read(self, layer: int, sources: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        both = self.pages[layer][sources].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)[:, :, :, :longest]
+        return both[0], both[1]
+
+    def _clear(self, rows: Sequence[int]) -> None:
+        for row in rows:
             self.group_of[row] = None
         index = np.asarray(rows, dtype=np.int64)
         self.table[index], self.prompt[index], self.held[index], self.placed[index] = 0, 0, 0, False
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: Sequence[int], drop: bool = True) -> None:
         """These rows become 0, 1, 2, …; the others have been released. No keys or values are moved."""
         index, n = np.asarray(rows, dtype=np.int64), len(rows)
         for own in (self.table, self.prompt, self.fed, self.held, self.placed):

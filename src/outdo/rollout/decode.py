@@ -40,7 +40,7 @@ class DecodeState:
         if params.truncates:
             width = min(params.top_k or MAX_SUPPORT, policy.head.weight.shape[0])
             self.support_ATK = torch.full((answers + 1, limit, width), -1, dtype=torch.int32, device=device)
-        self.eos = torch.tensor(policy.eos_ids, device=device)
+        self.eos = torch.tensor([*policy.eos_ids, *params.stop_ids], device=device)
 
     def fits(self, answers: int, params: SampleParams) -> bool:
         """Whether these buffers, and the graphs captured over them, can be reused."""

@@ -5,6 +5,7 @@ local engine cannot serve. It draws from torch's generator, so its answers diffe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,7 +51,10 @@ class HFEngine:
         num_aborts = self.num_aborts
         while (requests := stream.take(wait=True)) is not None:
             for request in requests:
-                yield from self.generate([request])
+                limit = min(request.limit or request.params.max_completion_length, request.params.max_completion_length)
+                params = replace(request.params, max_completion_length=limit)
+                for one in self.generate([replace(request, params=params)]):
+                    yield replace(one, request=request)
                 if self.num_aborts != num_aborts:
                     return
 
@@ -64,7 +68,7 @@ class HFEngine:
         logprobs_BT = scores_BTV.log_softmax(-1).gather(-1, chosen_BT[..., None])[..., 0]
         support = [_support(scores_TV) for scores_TV in scores_BTV] if params.truncates else [()] * n
         answers = zip(chosen_BT.tolist(), logprobs_BT.tolist(), support, strict=True)
-        segments, finishes = zip(*(self._segment(*answer, params.stop) for answer in answers), strict=True)
+        segments, finishes = zip(*(self._segment(*answer, params) for answer in answers), strict=True)
         return Generation(request, segments, finishes)
 
     def _generate(self, ids: tuple[int, ...], n: int, params: SampleParams) -> Any:
@@ -83,7 +87,7 @@ class HFEngine:
                 torch.tensor([ids] * n, device=policy.device),
                 attention_mask=torch.ones(n, len(ids), dtype=torch.long, device=policy.device),
                 max_new_tokens=params.max_completion_length,
-                eos_token_id=list(policy.eos_ids),
+                eos_token_id=[*policy.eos_ids, *params.stop_ids],
                 pad_token_id=policy.pad_id,
                 return_dict_in_generate=True,
                 output_scores=True,
@@ -97,13 +101,13 @@ class HFEngine:
                 model.set_attn_implementation(attention.NAME)
 
     def _segment(
-        self, ids: list[int], logprobs: list[float], support: Support, stop: tuple[str, ...]
+        self, ids: list[int], logprobs: list[float], support: Support, params: SampleParams
     ) -> tuple[Segment, Finish]:
-        policy = self.policy
-        length = next((i for i, token in enumerate(ids, 1) if token in policy.eos_ids), len(ids))
-        cut = stop_at(policy.renderer.spell, ids[:length], stop)
+        policy, ends = self.policy, {*self.policy.eos_ids, *params.stop_ids}
+        length = next((i for i, token in enumerate(ids, 1) if token in ends), len(ids))
+        cut = stop_at(policy.renderer.spell, ids[:length], params.stop)
         own = tuple(ids[: cut or length])
-        finish: Finish = "stop" if cut or own[-1] in policy.eos_ids else "length"
+        finish: Finish = "stop" if cut or own[-1] in ends else "length"
         return Segment(own, tuple(logprobs[: len(own)]), self.version, support[: len(own)]), finish
 
 

@@ -15,7 +15,8 @@ from outdo.models.stack import Layer
 from outdo.rollout import OnTokens
 from outdo.rollout.decode import DecodeState, Graphs
 from outdo.rollout.scheduler import BatchScheduler
-from outdo.types import Generation, Request, SampleParams, WeightSource
+from outdo.rollout.turns import Listed
+from outdo.types import Generation, Request, RequestStream, SampleParams, WeightSource
 
 POLL_EVERY = 4  # decode steps between two polls of the device
 
@@ -57,9 +58,17 @@ class LocalEngine:
         for batch in batches.values():
             if self.num_aborts != num_aborts:
                 return
-            self.policy.set_training(False)
-            self._refresh()
-            yield from BatchScheduler(self, batch, num_aborts).run()
+            yield from self._run(Listed(batch), len(batch[0].seeds), num_aborts)
+
+    @torch.no_grad()
+    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+        """Requests that come while others run. Where one follows another, the tokens that they share are read once."""
+        yield from self._run(stream, 1, self.num_aborts)
+
+    def _run(self, stream: RequestStream, n: int, num_aborts: int) -> Iterator[Generation]:
+        self.policy.set_training(False)
+        self._refresh()
+        yield from BatchScheduler(self, stream, n, num_aborts).run()
 
     def _refresh(self) -> None:
         """Fuses the learner's new weights; in place, since captured graphs read them where they are."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from outdo.types import Group, Prompt, Segment, Trajectory
+from outdo.types import Episode, Group, Prompt, Segment, Trajectory
 
 
 def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
@@ -30,24 +31,38 @@ def read_rounds(path: Path) -> list[list[Group]]:
 
 
 def _row(group: Group) -> dict[str, Any]:
-    answers = [
-        {"segments": [list(vars(segment).values()) for segment in one.segments], "text": one.text, "finish": one.finish}
-        for one in group.trajectories
-    ]
+    answers = [_answer_row(one) for one in group.trajectories]
     return {"prompt_id": group.prompt.id, "prompt_ids": group.prompt_ids, "trajectories": answers}
 
 
+def _answer_row(one: Trajectory) -> dict[str, Any]:
+    row: dict[str, Any] = {"segments": [_segment_row(segment) for segment in one.segments], "text": one.text}
+    if one.episode:  # without the user's object, which no file holds
+        row["episode"] = {f.name: getattr(one.episode, f.name) for f in fields(Episode) if f.name != "environment"}
+    return {**row, "finish": one.finish}
+
+
+def _segment_row(segment: Segment) -> list[Any]:
+    """Its fields; the last one only where it is set."""
+    values = list(vars(segment).values())
+    return values if segment.prompt_ids is not None else values[:-1]
+
+
 def _group(row: dict[str, Any]) -> Group:
-    trajectories = tuple(
-        Trajectory(tuple(map(_segment, one["segments"])), one["text"], one["finish"])
-        for one in row.get("trajectories") or map(_version_1, row["completions"])
-    )
-    return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), trajectories)
+    answers = row.get("trajectories") or map(_version_1, row["completions"])
+    return Group(Prompt(row["prompt_id"], ()), tuple(row["prompt_ids"]), tuple(map(_trajectory, answers)))
+
+
+def _trajectory(row: dict[str, Any]) -> Trajectory:
+    given = row.get("episode")
+    episode = Episode(**{**given, "messages": tuple(given["messages"])}) if given else None
+    return Trajectory(tuple(map(_segment, row["segments"])), row["text"], row["finish"], episode=episode)
 
 
 def _segment(values: list[Any]) -> Segment:
-    token_ids, logprobs, version, support, trained = values
-    return Segment(tuple(token_ids), tuple(logprobs), version, tuple(map(tuple, support)), trained)
+    token_ids, logprobs, version, support, trained, *prompt_ids = values
+    first = tuple(prompt_ids[0]) if prompt_ids else None
+    return Segment(tuple(token_ids), tuple(logprobs), version, tuple(map(tuple, support)), trained, first)
 
 
 def _version_1(answer: list[Any]) -> dict[str, Any]:

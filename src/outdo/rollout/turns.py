@@ -31,10 +31,12 @@ class TurnQueue:
 
     params: SampleParams
     max_length: int
+    capacity: int = 32
     _new: list[Request] = field(default_factory=list)
     _asked: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Turn]]] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _names: count[int] = field(default_factory=count)
+    _unwanted: list[str] = field(default_factory=list)
     _closed: bool = False
 
     async def ask(
@@ -63,15 +65,28 @@ class TurnQueue:
 
     def take(self, wait: bool) -> Sequence[Request] | None:
         with self._changed:
-            while wait and not self._new and not self._closed:
-                self._changed.wait(0.1)  # so that an interrupt is noticed
+            if wait and not self._new and not self._closed:
+                self._changed.wait(0.1)  # no longer, so that an interrupt is noticed
             taken, self._new = self._new, []
             return None if self._closed and not taken else taken
+
+    def drop(self, name: str) -> None:
+        """Nobody will follow that turn."""
+        with self._changed:
+            self._unwanted.append(name)
+
+    def dropped(self) -> Sequence[str]:
+        with self._changed:
+            names, self._unwanted = self._unwanted, []
+        return names
 
     def deliver(self, generation: Generation) -> None:
         name = generation.request.id
         with self._changed:
-            loop, future = self._asked.pop(name)
+            asked = self._asked.pop(name, None)
+        if asked is None:  # closed meanwhile
+            return
+        loop, future = asked
         turn = Turn(name, generation.segments[0], generation.finishes[0])
         loop.call_soon_threadsafe(lambda: future.done() or future.set_result(turn))
 
@@ -80,6 +95,7 @@ class TurnQueue:
         with self._changed:
             self._closed, asked = True, list(self._asked.values())
             self._asked.clear()
+            self._new.clear()
             self._changed.notify()
         for loop, future in asked:
             loop.call_soon_threadsafe(_end, future, error)
@@ -88,3 +104,30 @@ class TurnQueue:
 def _end(future: asyncio.Future[Turn], error: BaseException | None) -> None:
     if not future.done():
         future.set_exception(error) if error else future.cancel()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Requests that are all known from the start, as a stream."""
+
+    requests: list[Request]
+
+    @property
+    def params(self) -> SampleParams:
+        return self.requests[0].params
+
+    @property
+    def max_length(self) -> int:
+        return max(len(request.prompt_ids) for request in self.requests) + self.params.max_completion_length
+
+    @property
+    def capacity(self) -> int:
+        return len(self.requests)
+
+    def take(self, wait: bool) -> Sequence[Request] | None:
+        taken = list(self.requests)
+        self.requests.clear()
+        return taken or None
+
+    def dropped(self) -> Sequence[str]:
+        return ()

@@ -149,7 +149,8 @@ def acquire_lock(folder: Path) -> IO[str]:
         owner = file.read().strip() or "another process"
         file.close()
         raise PlaceError(f"{folder} is being written by {owner}: wait for it, or stop it first")
-    file.truncate(0)
+    file.seek(0)
+    file.truncate()
     file.write(f"process {os.getpid()} on {platform.node()}")
     file.flush()
     return file

@@ -55,7 +55,7 @@ class Callback:
         """`done` steps are complete, and nothing is half done."""
 
     def on_eval(self, run: TrainingRun[Any], step: int, evaluations: Sequence[Evaluation]) -> None:
-        """Held-out problems were evaluated after `step` steps."""
+        """Held-out problems were evaluated after `step` steps; at 0, before training, this comes before `on_start`."""
 
     def on_finding(self, run: TrainingRun[Any], step: int, finding: Finding) -> None:
         """The doctor reports something that was not reported before."""

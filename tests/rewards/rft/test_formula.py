@@ -139,11 +139,11 @@ def test_deep_formulas(bomb):
 def test_long_formulas():
     with pytest.raises(FormulaError, match="limit is 10000"):
         parse("1+" * 10_000 + "1", VALUES)
-    start = time.monotonic()
+    start = time.process_time()
     assert value("+".join(["1"] * 5_000)) == 5_000
     assert value("max(" + ",".join(["1"] * 4_900) + ")") == 1
     assert value("(" * 40 + "a" + ")" * 40) == 0.5
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_values_are_finite():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from outdo.rewards.rft.models import (
 
 MAX_PAUSE_S = 60.0  # a server that asks to wait longer is not asked again
 CHARS_PER_TOKEN = 4  # where the server does not count
+SECRET_CHARS = 8  # a shorter key is a placeholder, as local servers take it (`EMPTY`), and may be a part of a word
 JITTER = random.Random()  # of pauses: it decides nothing about scores
 
 
@@ -122,8 +124,7 @@ class Client:
             self.budget.add_tokens(*_usage(raw, body, reply))
             return self.rubric.read(reply)
         except JudgeFailure as failure:
-            key = self.endpoint.key
-            raise type(failure)(str(failure).replace(key, "***") if key else str(failure)) from None
+            raise type(failure)(without_key(str(failure), self.endpoint.key)) from None
 
     def _post(self, body: bytes) -> bytes:
         """The reply's bytes. Retries if the server is busy, failing, slow or unreachable."""
@@ -146,6 +147,14 @@ class Client:
                 pause = endpoint.pause_s * 2 ** (attempt - 1) * JITTER.uniform(0.5, 1.5)
                 time.sleep(max(wait, min(MAX_PAUSE_S, pause)))
         raise JudgeFailure(f"{failure} ({endpoint.attempts} attempts)")
+
+
+def without_key(text: str, key: str) -> str:
+    """`text` with asterisks for the key; a placeholder is replaced only where it stands alone."""
+    if not key:
+        return text
+    pattern = re.escape(key)
+    return re.sub(pattern if len(key) >= SECRET_CHARS else rf"(?<!\w){pattern}(?!\w)", "***", text)
 
 
 def retry_after(header: str) -> float:
