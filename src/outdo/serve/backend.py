@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outdo.errors import EngineError
 from outdo.rollout import OnTokens
 from outdo.rollout.turns import Turn, TurnQueue
 from outdo.serve.errors import ApiError
 from outdo.types import SampleParams
+
+STOPPED = "the engine has stopped"
 
 
 class Backend(Protocol):
@@ -27,6 +30,9 @@ class Backend(Protocol):
 
     def drop(self, turn: str) -> None:
         """Nobody will follow that turn, which was asked with `keep`."""
+
+    def close(self) -> None:
+        """Does not wait: whoever waits for a turn gets an EngineError, and so does whoever asks from now on."""
 
 
 @dataclass(frozen=True)
@@ -55,3 +61,6 @@ class QueueBackend:
 
     def drop(self, turn: str) -> None:
         self.queue.drop(turn)
+
+    def close(self) -> None:
+        self.queue.close(EngineError(STOPPED))

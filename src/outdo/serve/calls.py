@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.models.renderer import Renderer
+from outdo.serve.errors import clean
 
 # What a call begins with. In formats that are not listed anything may be part of one.
 MARKS = {"hermes": ("<tool_call>",), "qwen_xml": ("<tool_call>", "<function="), "mistral": ("[TOOL_CALLS]",)}
@@ -29,7 +30,7 @@ class CallReader:
         return MARKS.get(self.name)
 
     def read(self, text: str, most: int | None = None) -> tuple[str, list[dict[str, Any]]]:
-        """The content and OpenAI's `tool_calls` of an answer. A call that cannot be read stays text, if no other can."""
+        """The content and OpenAI's `tool_calls` of an answer. Where no call can be read, all of it is content."""
         content, calls = self.parse(text)
         readable = [call for call in calls if "error" not in call][:most]
         if not readable:
@@ -60,8 +61,8 @@ class Specials:
 
 
 def _openai(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = json.dumps(call["arguments"], ensure_ascii=False)
-    function = {"name": call["name"], "arguments": arguments}
+    arguments = clean(json.dumps(call["arguments"], ensure_ascii=False))
+    function = {"name": clean(call["name"]), "arguments": arguments}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 

@@ -25,16 +25,20 @@ def render_chat(
     """Raises ModelError where the template fails, and TaskError where there is nothing to encode."""
     prompt = Prompt("request", messages, meta={TOOLS: list(tools)} if tools else {})
     text = renderer.render(prompt)
-    return _continued(renderer, text, earlier) or _followed(renderer.encode(prompt), text, earlier)
+    return _continued(renderer, text, earlier) or _encoded(renderer, text, not renderer.has_template, earlier)
 
 
 def render_text(renderer: Renderer, text: str, earlier: Sequence[Call]) -> Rendered:
-    ids = renderer.tokenizer(text, verbose=False)["input_ids"]
-    return _continued(renderer, text, earlier) or _followed(tuple(ids), text, earlier)
+    return _continued(renderer, text, earlier) or _encoded(renderer, text, True, earlier)
 
 
 def render_ids(ids: tuple[int, ...], earlier: Sequence[Call]) -> Rendered:
     return _followed(ids, None, earlier)
+
+
+def _encoded(renderer: Renderer, text: str, with_special: bool, earlier: Sequence[Call]) -> Rendered:
+    ids = renderer.tokenizer(text, add_special_tokens=with_special, verbose=False)["input_ids"]
+    return _followed(tuple(ids), text, earlier)
 
 
 def _continued(renderer: Renderer, text: str, earlier: Sequence[Call]) -> Rendered | None:

@@ -20,6 +20,7 @@ from outdo.errors import EngineError
 from outdo.learn.memory import is_out_of_memory
 from outdo.rollout import OnTokens
 from outdo.rollout.turns import Turn
+from outdo.serve.backend import STOPPED
 from outdo.types import Engine, Generation, Request, SampleParams
 
 PATIENCE = 1.0
@@ -82,7 +83,8 @@ class _Stream:
 
 
 class EngineHost:
-    """Owns the engine's thread from `start` to `close`. `context` is the most tokens of a prompt and its answer."""
+    """A Backend that owns the engine's thread from `start` to `close`. `context` is the most tokens of a prompt and its
+    answer."""
 
     def __init__(self, engine: Engine, context: int, patience: float = PATIENCE) -> None:
         self.engine, self.context, self.patience = engine, context, patience
@@ -113,7 +115,7 @@ class EngineHost:
         limit, params = params.max_completion_length, replace(params, max_completion_length=1)
         with self._changed:
             if self._closed:
-                raise EngineError("the engine has stopped")
+                raise EngineError(STOPPED)
             if sum(map(len, self._waiting.values())) >= MAX_WAITING:
                 raise Busy(f"{MAX_WAITING:,} requests are waiting already: try again later")
             more = {"limit": limit, "follows": follows, "keep": keep, "watch": watch}
@@ -127,18 +129,20 @@ class EngineHost:
         with self._changed:
             self._dropped.append(turn)
 
-    def close(self, wait: float = 5.0) -> None:
-        """Drops what is asked: whoever waits gets an EngineError. Waits some seconds for the engine to end."""
+    def close(self) -> None:
+        """As `Backend.close`. The engine's thread ends as soon as the engine notices."""
         with self._changed:
             self._closed = True
             waiting = [*self._all_waiting(), *(self._stream.in_flight.values() if self._stream else ())]
             self._waiting.clear()
             self._changed.notify()
         for asked in waiting:
-            asked.end(EngineError("the engine has stopped"))
+            asked.end(EngineError(STOPPED))
         self.engine.abort()
-        if wait and self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(wait)
+
+    def join(self, seconds: float = 5.0) -> None:
+        """Waits for the engine's thread to end, after `close`."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (stream := self._next_stream()) is not None:

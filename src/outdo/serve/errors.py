@@ -20,7 +20,13 @@ class ApiError(OutdoError):
     @property
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else clean(self.param)
+        return {"error": {"message": clean(str(self)), "type": kind, "param": param, "code": self.code}}
+
+
+def clean(text: str) -> str:
+    """Half of a surrogate pair, which JSON can write and no tokenizer can read, becomes a question mark."""
+    return text.encode(errors="replace").decode()
 
 
 def error_json(status: int, message: str) -> bytes:

@@ -65,8 +65,3 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value}" if abs(value) < 10**18 else "too large"
     return f"a {type(value).__name__}"
-
-
-def clean(text: str) -> str:
-    """Half of a surrogate pair, which JSON can write and no tokenizer can read, becomes a question mark."""
-    return text.encode(errors="replace").decode()

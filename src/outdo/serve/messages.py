@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outdo.errors import did_you_mean
-from outdo.serve.errors import ApiError
-from outdo.serve.fields import clean, refuse, shown
+from outdo.serve.errors import ApiError, clean
+from outdo.serve.fields import refuse, shown
 from outdo.types import Message
 from outdo.untrusted.parse import is_deep, parse_json
 

@@ -1,5 +1,6 @@
 """The bodies of requests, validated: OpenAI's fields, and those of its likes that the engine has (`top_k`, `min_p`,
-`return_token_ids`). A field that asks for what is not there is refused in words; one that changes no token is ignored."""
+`return_token_ids`). A field that asks for what is not there is refused in words; one that changes nothing that is
+sampled is ignored."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outdo.rollout.sampling import MAX_SUPPORT
-from outdo.serve.errors import ApiError
-from outdo.serve.fields import Fields, clean, refuse, shown
+from outdo.serve.errors import ApiError, clean
+from outdo.serve.fields import Fields, refuse, shown
 from outdo.serve.messages import read_messages, read_tools
 from outdo.types import Message, SampleParams
 
@@ -41,7 +42,7 @@ NEUTRAL: dict[str, Any] = {  # the one value that is supported
     "suffix": "",
 }
 WHY = {
-    "response_format": "an answer cannot be constrained to a form: describe the form in the prompt and check the answer",
+    "response_format": "an answer cannot be constrained to a form: describe it in the prompt, and check the answer",
     "top_logprobs": "only the log-probability of the sampled token itself is kept: leave it out",
     "best_of": "ask for n answers and choose one",
     "echo": "join the prompt and the text yourself",

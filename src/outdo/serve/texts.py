@@ -19,6 +19,7 @@ class AnswerText:
     renderer: Renderer
     stop: tuple[str, ...] = ()
     marks: tuple[str, ...] | None = ()  # None: anything may be part of a call
+    limit: int | None = None  # tokens; an engine may show more of an answer than it keeps
     specials: Specials = field(default_factory=Specials)
     shown: str = ""  # so far
 
@@ -36,7 +37,7 @@ class AnswerText:
 
     def grow(self, ids: Sequence[int]) -> str:
         """What these tokens, the first ones of the answer, show beside what is shown already."""
-        text = self._safe(self.whole(ids))
+        text = self._safe(self.whole(ids[: self.limit]))
         return self.rest(text) if len(text) > len(self.shown) else ""
 
     def rest(self, text: str) -> str:
