@@ -17,7 +17,7 @@ from outdo.models.renderer import Renderer, takes_tools
 from outdo.rollout import OnTokens
 from outdo.rollout.turns import Turn
 from outdo.seeds import seed_of
-from outdo.serve.backend import Backend
+from outdo.serve.backend import STOPPED, Backend
 from outdo.serve.calls import Specials, reader_of
 from outdo.serve.continuing import Rendered, render_chat, render_ids, render_text
 from outdo.serve.engine_host import Busy
@@ -79,6 +79,7 @@ class Api:
         self.reader = reader_of(renderer)
         self.specials = Specials.of(renderer, self.reader)
         self.vocab = len(renderer.tokenizer)
+        self._closed = False
         self._encoder = ThreadPoolExecutor(1, "encoder")  # one: what is large is encoded one after the other
 
     def models(self) -> dict[str, Any]:
@@ -120,10 +121,13 @@ class Api:
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """What may take a while, beside the event loop."""
+        if self._closed:
+            raise ApiError(STOPPED, status=503)
         return await asyncio.get_running_loop().run_in_executor(self._encoder, partial(function, *args))
 
     def close(self) -> None:
         """Does not wait: requests that are being answered end with an error."""
+        self._closed = True
         self.backend.close()
         self._encoder.shutdown(wait=False, cancel_futures=True)
 

@@ -41,8 +41,8 @@ class Fields:
     def number(self, name: str, default: float, low: float, high: float, above: bool = False) -> float:
         """From `low` to `high`; `above`: more than `low`."""
         value = self.body.get(name, default)
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or not low <= value <= high or (above and value == low):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or (above and value == low):  # NaN is in no range
             rule = f"more than {low:g} and at most {high:g}" if above else f"a number from {low:g} to {high:g}"
             refuse(name, rule, value)
         return float(value)
