@@ -43,6 +43,10 @@ class GraderError(InputError):
     """A reward function cannot be found or does not keep its contract."""
 
 
+class ToolError(InputError):
+    """A tool or an environment cannot be found or does not keep its contract."""
+
+
 class SandboxError(InputError):
     """Code or workers cannot be isolated on this machine."""
 

@@ -11,6 +11,7 @@ from outdo.rewards.audit import audit, refuse_unfit
 from outdo.rewards.choose import dense_rewards, refuse_unfit_rewards
 from outdo.rewards.command import _example
 from outdo.rewards.compose import find_rewards
+from outdo.rewards.maths import math
 from outdo.rewards.registry import GRADERS
 from outdo.tasks.task import TASKS, Task
 from outdo.types import Prompt
@@ -300,3 +301,21 @@ def test_a_gold_that_is_another_form_of_the_question(monkeypatch):
     result = audit(rewards, prompts)
     assert not result.fit
     assert outcome(result, "exploits") == "failed"
+
+
+def test_a_reward_that_pays_the_question_is_not_fit():
+    """An own reward that compares values pays the formula of the question; one that compares texts does not."""
+    prompts = [Prompt(f"{i}", ({"role": "user", "content": text},), gold) for i, (text, gold) in enumerate(FORMS)]
+
+    def by_value(completions, answer, **columns):
+        return [grade.reward for grade in math(completions, answer=answer)]
+
+    def by_text(completions, answer, **columns):
+        return [float(f"\\boxed{{{gold}}}" in text) for text, gold in zip(completions, answer, strict=True)]
+
+    result = audit(find_rewards(["by_value"], [], "by_value", own={"by_value": by_value}), prompts)
+    assert outcome(result, "exploits") == "failed"
+    (detail,) = (check.detail for check in result.checks if "exploits" in check.name)
+    assert "a formula of the question" in detail
+    result = audit(find_rewards(["by_text"], [], "by_text", own={"by_text": by_text}), prompts)
+    assert outcome(result, "exploits") == "passed"

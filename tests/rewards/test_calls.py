@@ -241,3 +241,10 @@ def test_a_sandbox_that_cannot_start_is_a_grader_error(file, monkeypatch):
     monkeypatch.setattr(calls._pool(), "run", fail)
     with pytest.raises(GraderError, match="install bubblewrap"):
         judged(f"{file}:moody", "4")
+
+
+def test_slow_import(tmp_path):
+    """The import of a user's module is no part of `reward_timeout`: eight workers may import torch."""
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ntime.sleep(1)\ndef paid(completions, **columns): return [1.0] * len(completions)\n")
+    assert [one.reward for one in judged(f"{file}:paid", "a", "b", timeout=0.4)] == [1.0, 1.0]

@@ -70,6 +70,9 @@ SPELLINGS = {  # of one number each
         "$-7",
         "－7",
         "\u22127 (minus seven)",
+        "minus 7",
+        "Negative $7",
+        "The answer is negative 7.",
         "-7 degrees",
         "x = -7",
         "\\(-7\\)",
@@ -176,6 +179,13 @@ def test_percent_and_units_of_the_gold():
         assert verdict(f"#### {unit}", "12 cm") == "wrong"
     for unit in ("12", "12 centimeters", "12\\text{ cm}", "12 units"):
         assert verdict(f"#### {unit}", "12 cm") == "right"
+
+
+def test_a_spoken_sign_is_no_decoration():
+    for text in ("minus 7", "negative 7", "the answer is minus 7", "minus $7", "negative 7 degrees"):
+        assert (verdict(text := f"#### {text}", "7"), verdict(text, "-7")) == ("wrong", "right"), text
+    for text in ("minus -7", "minus minus 7", "negative (7)", "minus", "7 minus", "minusculely 7"):
+        assert (verdict(text := f"#### {text}", "7"), verdict(text, "-7")) == ("wrong", "wrong"), text
 
 
 def test_unclosed_answer():

@@ -106,6 +106,17 @@ def test_wrong_calls(text):
     assert calls(text, SUM) == "wrong"
 
 
+@pytest.mark.parametrize("also", ["zip(k=1)", "[zip(k=1)]", "Then zip(\n  k = [1, 2]) runs.", "tools.zip(k='x', m=2)"])
+def test_a_call_as_python_writes_it(also):
+    assert calls(f"{tagged(SUM)}\n{also}", SUM) == "wrong"
+    assert calls(f"{also}\n{tagged(SUM)}", SUM) == "wrong"
+    assert calls(f"<think>{also}</think>{tagged(SUM)}", SUM) == "right"  # only considered
+    gold = {"name": "run", "arguments": {"code": also}}
+    assert calls(tagged(gold), gold) == calls(f"```json\n{json.dumps(gold)}\n```", gold) == "right"  # an argument
+    for prose in ("I add (a == 1) here.", "So add(1, 2) is 3.", "(a=1)"):
+        assert calls(f"{prose}\n{tagged(SUM)}", SUM) == "right"
+
+
 def test_parallel_calls():
     assert calls(tagged(ZIP, SUM), [SUM, ZIP]) == "right"
     assert calls(f"[{json.dumps(ZIP)}, {SUM_TEXT}]", [OPENAI, ZIP]) == "right"

@@ -36,6 +36,10 @@ def fill(megabytes): return len(bytearray(megabytes * 2**20))
 def unsendable(): return object()
 def large(n): return "x" * n
 def pid(): return os.getpid()
+def loads(seconds, rest): time.sleep(rest); return [seconds, LOADED]
+LOADED = []
+def load(seconds): time.sleep(seconds); LOADED.append(seconds)
+loads.load = load
 def deaf():
     for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)
     spin()
@@ -235,3 +239,26 @@ def test_no_process_survives_the_parent(tmp_path):
         finally:
             parent.kill()
     assert left_running(but=before) == []
+
+
+def test_loading_is_not_the_jobs_time(tmp_path, monkeypatch):
+    """What a function loads first has a limit of its own, and is loaded once by each worker."""
+    (tmp_path / "jobs_of_a_test.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    patient = Pool(["jobs_of_a_test"], slots=1, load_seconds=2.0)
+    try:
+        first, second = (patient.run([job("loads", 0.6, 0.0)], seconds=0.3)[0] for _ in range(2))
+        assert (first.kind, first.value) == ("value", [0.6, [0.6]])
+        assert second.value == [0.6, [0.6]]
+        slow, long = (patient.run([job("loads", *args)], seconds=0.3)[0] for args in ((0.5, 60.0), (60.0, 0.0)))
+        assert (slow.kind, slow.message) == ("timeout", "timed out after 0.3 s")
+        assert long.kind == "timeout" and "2.3 s to load" in long.message
+        crowd = patient.run([job("loads", 0.5, 0.0)] * 4, seconds=0.3)
+        assert [reply.kind for reply in crowd] == ["value"] * 4
+    finally:
+        patient.close()
+    hasty = Pool(["jobs_of_a_test"], slots=1)
+    try:
+        assert hasty.run([job("loads", 0.6, 0.0)], seconds=0.3)[0].kind == "timeout"
+    finally:
+        hasty.close()

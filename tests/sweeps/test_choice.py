@@ -74,6 +74,9 @@ def test_unmeasured_kl_is_no_sanity() -> None:
     rows = [row("beta=0", 0, 180, seconds=5.0, kl_mean=None), row("beta=0.1", 0, 179, seconds=9.0)]
     choice = choose(settings_of(rows))
     assert choice.name == "beta=0.1" and "the fastest with measured KL is picked" in choice.why
+    assert choose(settings_of(rows), default="beta=0").name == "beta=0.1"  # nor because it is the default
+    unmeasured = [row("beta=0", 0, 180, kl_mean=None), row("lr=1", 0, 179, seconds=1.0, kl_mean=None)]
+    assert choose(settings_of(unmeasured), default="beta=0").name == "beta=0"
     clear = [row("beta=0", 0, 190, kl_mean=None), row("beta=0.1", 0, 100)]
     choice = choose(settings_of(clear))
     assert choice.name == "beta=0" and "KL not measured" in choice.why

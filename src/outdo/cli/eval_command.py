@@ -30,6 +30,7 @@ def format_eval_command(plan: EvalPlan, model: Path | str) -> str:
         words += ["--reward", plan.reward]
     for key, value in _flat_args(plan):
         words += ["--task-arg", f"{key}={_format_value(value)}"]
+    words += [f"{key}={_format_value(value)}" for key, value in plan.playing.items()]
     if plan.splits != default.splits:
         words += ["--split", ",".join(plan.splits)]
     if plan.system_prompt:

@@ -14,7 +14,7 @@ from outdo.evals.suite import EvalSplit, build_eval_suite
 from outdo.recipe import plugins
 from outdo.recipe.reward_names import canonical_reward
 from outdo.recipe.schema import Recipe
-from outdo.recipe.trust import JUDGE, JUDGE_KEYS
+from outdo.recipe.trust import JUDGE, JUDGE_KEYS, names_of
 from outdo.rewards.registry import GRADERS
 from outdo.runs.layout import MODEL
 from outdo.runs.manifest import holds_run, read_manifest
@@ -29,8 +29,14 @@ SETTINGS = {  # recipe key -> field of EvalSettings
     **{name: name for name in ("max_completion_length", "temperature", *LIMITS, "stop", "dtype", "device", "seed")},
     "pass_threshold": "pass_threshold",
 }
+# Those that decide how answers of several turns are played.
+PLAY_KEYS = (
+    *("tools", "environment_factory", "environment_args", "max_turns", "max_tool_calling_iterations", "tool_timeout"),
+    "tool_format",
+)
 # The keys of a recipe that decide an evaluation.
 KEYS = (
+    *PLAY_KEYS,
     *("dataset_name", "task_args", *SOURCE_KEYS, "eval_split", "reward_funcs", "system_prompt", "eval_sampling"),
     *("reward_args", "reward_input"),
     *SETTINGS,
@@ -47,6 +53,7 @@ class EvalPlan:
     reward: str | None = None  # judges instead of the task's own verifier
     reward_options: Mapping[str, Any] = field(default_factory=dict)  # `args` and `input` of `find_rewards`
     system_prompt: str | None = None
+    playing: Mapping[str, Any] = field(default_factory=dict)  # keys of a recipe, where they are not the defaults
     settings: EvalSettings = field(default_factory=EvalSettings)
 
     def suite(self, extra_tasks: Sequence[str] = ()) -> list[EvalSplit]:
@@ -59,6 +66,7 @@ class EvalPlan:
             reward=self.reward,
             reward_options=self.reward_options,
             system_prompt=self.system_prompt,
+            playing=Recipe(**self.playing),
         )
 
 
@@ -101,8 +109,16 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
         reward_options=_reward_options(recipe),
         system_prompt=first["system_prompt"] or recipe.system_prompt,
+        playing=_playing(recipe),
         settings=_settings(recipe),
     )
+
+
+def _playing(recipe: Recipe, keys: Collection[str] = PLAY_KEYS) -> dict[str, Any]:
+    """What differs from the defaults."""
+    default = Recipe()
+    values = {key: getattr(recipe, key) for key in PLAY_KEYS if key in keys}
+    return {key: value for key, value in values.items() if value != getattr(default, key)}
 
 
 def _settings(recipe: Recipe) -> EvalSettings:
@@ -196,6 +212,7 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
         reward=_judge(recipe.reward_funcs) if "reward_funcs" in keys else plan.reward,
         reward_options={**plan.reward_options, **reward_options},
         system_prompt=recipe.system_prompt if "system_prompt" in keys else plan.system_prompt,
+        playing={**plan.playing, **_playing(recipe, keys)},
         settings=replace(plan.settings, **settings),
     )
 
@@ -234,12 +251,14 @@ def run_of_model(model: Path) -> Path | None:
 
 
 def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
-    """Tasks and rewards of a recipe that are Python code, `file.py:function`, or ask a judge; not those of the keys in
-    `without`."""
+    """Tasks, rewards, tools and environments of a recipe that are Python code, `file.py:function`, or ask a judge; not
+    those of the keys in `without`."""
     entries = [Entry(**entry) for entry in recipe.dataset_mixture]
     names = {
         "dataset_name": [recipe.dataset_name, *(entry.dataset_name for entry in entries)],
         "reward_funcs": [*recipe.reward_funcs, *(name for entry in entries for name in entry.reward_funcs)],
+        "tools": names_of(recipe.tools),
+        "environment_factory": names_of(recipe.environment_factory),
     }
     names["reward_funcs"] = [canonical_reward(name) for name in names["reward_funcs"]]
     listed = [name for key, each in names.items() if key not in without for name in each]

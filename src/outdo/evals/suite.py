@@ -11,8 +11,10 @@ from outdo.evals.held_out import Progress, no_progress, sample_and_grade, summar
 from outdo.evals.report import EvalResult
 from outdo.evals.settings import EvalSettings
 from outdo.models.load import Policy
+from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout import make_sampler
+from outdo.rollout.play import Play, play_of
 from outdo.tasks.task import Task, find_task, held_out
 from outdo.types import Prompt, RewardFunction
 
@@ -27,6 +29,7 @@ class EvalSplit:
     reward: str
     functions: Mapping[str, RewardFunction] = field(default_factory=dict)  # rewards given as objects, by name
     options: Mapping[str, Any] = field(default_factory=dict)  # further ones of `find_rewards`
+    play: Play | None = None  # of answers of several turns
 
 
 def build_eval_suite(
@@ -39,8 +42,10 @@ def build_eval_suite(
     reward_options: Mapping[str, Any] | None = None,
     functions: Mapping[str, RewardFunction] | None = None,
     system_prompt: str | None = None,
+    playing: Recipe | None = None,
 ) -> list[EvalSplit]:
     """Every split of every task. `task_args` are for all tasks; a mapping under a task's name is for that task alone.
+    `playing` has the keys that decide how answers of several turns are played.
 
     Raises TaskError or RecipeError before any model is loaded.
     """
@@ -56,7 +61,9 @@ def build_eval_suite(
         options = reward_options or {}
         find_rewards([judge], [], judge, own=functions, **options)  # refuses an unknown name now
         own = functions or {}
-        suite += [EvalSplit(name, split, held_out(task, split, size), judge, own, options) for split in splits]
+        play = play_of(playing or Recipe(), task.environment)
+        for split in splits:
+            suite.append(EvalSplit(name, split, held_out(task, split, size), judge, own, options, play))
     return suite
 
 
@@ -64,7 +71,6 @@ def evaluate_model(
     model: str, policy: Policy, suite: Sequence[EvalSplit], settings: EvalSettings, progress: Progress = no_progress
 ) -> list[EvalResult]:
     """One model on the whole suite. Problems that leave no room for an answer are skipped and counted."""
-    sampler = make_sampler(policy)
     limit = min(settings.max_completion_length, policy.context // 2)
     params, results = settings.params(limit), []
     for part in suite:
@@ -72,7 +78,7 @@ def evaluate_model(
         rewards = find_rewards(
             [part.reward], [], part.reward, limit, part.functions, pass_threshold=bar, **part.options
         )
-        prompts = _fitting(policy, part, limit)
+        prompts, sampler = _fitting(policy, part, limit), make_sampler(policy, play=part.play)
         with progress(f"{model} on {part.task} {part.split}", len(prompts) * (1 + settings.samples)) as advance:
             answers = sample_and_grade(prompts, sampler, rewards, params, settings.samples, settings.seed, advance)
         evaluation = summarize(answers, part.split, settings.ks, params)

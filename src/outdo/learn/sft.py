@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outdo.algo.schedules import rate_at
 from outdo.errors import TaskError
+from outdo.learn.conversations import Dialect, encode_answers
 from outdo.learn.optimizers import set_rate
 from outdo.learn.packing import Packed, pack
 from outdo.learn.update import BaseLearner, Stats, Sums, tokens_of
@@ -41,6 +42,11 @@ class EncodedExample:
     index: int  # in the order of all examples
     prompt_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
+    mask: tuple[bool, ...] = ()  # empty: every token is trained on
+
+    @property
+    def num_trained(self) -> int:
+        return sum(self.mask) if self.mask else len(self.answer_ids)
 
 
 class SFTLearner(BaseLearner):
@@ -73,7 +79,7 @@ class SFTLearner(BaseLearner):
         set_rate(self.optimizer, rate)
         torch.manual_seed(seed_of("dropout", "sft", recipe.seed, step) % 2**63)  # for models with dropout
         prompts, samples = as_samples(batch)
-        num_tokens = sum(len(sample.token_ids) for sample in samples)
+        num_tokens = sum(sample.num_trained for sample in samples)
         loss_of = partial(self._loss, num_tokens=num_tokens)
         norm_and_loss = self._gradient(prompts, samples, loss_of, Sums())
         self._apply(norm_and_loss.isfinite().all())
@@ -99,7 +105,7 @@ class SFTLearner(BaseLearner):
         """The loss per answer token, and the number of those tokens."""
         self.policy.set_training(False)
         prompts, samples = as_samples(list(examples))
-        num_tokens = sum(len(sample.token_ids) for sample in samples)
+        num_tokens = sum(sample.num_trained for sample in samples)
         total = torch.zeros((), dtype=torch.float64, device=self.policy.device)
         for part in self._micro_batches(prompts, samples):
             loss, _ = self._loss(pack(prompts, part, self.policy.device), num_tokens)
@@ -117,12 +123,13 @@ def run_sft_updates(
     record: Callable[[list[dict[str, Any]]], None],
     after_update: Callable[[], bool | None] = lambda: True,
     uninterruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+    dialect: Dialect | None = None,
 ) -> None:
     """Trains on the demonstrations that the learner has not taken yet. `record` gets a row for each update;
     `after_update` is called when an update is complete, and False ends the training there. Raises TaskError if no
     example fits."""
     examples = demonstrations.examples(learner.taken)
-    encoded = encode(learner.policy, examples, learner.recipe.sft_max_length, learner.taken)
+    encoded = encode(learner.policy, examples, learner.recipe.sft_max_length, learner.taken, dialect)
     while batch := list(itertools.islice(encoded, demonstrations.batch_size)):
         with uninterruptible():
             learner.update(batch)
@@ -136,14 +143,20 @@ def run_sft_updates(
 
 
 def encode(
-    policy: Policy, examples: Iterator[Demonstration], max_length: int | None, start: int = 0
+    policy: Policy,
+    examples: Iterator[Demonstration],
+    max_length: int | None,
+    start: int = 0,
+    dialect: Dialect | None = None,
 ) -> Iterator[EncodedExample]:
     """Tokenises in batches, in the background: the next batch while the current one is trained on."""
-    indices = itertools.count(start)
+    indices, dialect = itertools.count(start), dialect or Dialect()
 
     def next_batch() -> tuple[int, list[EncodedExample]]:
         batch = list(itertools.islice(examples, ENCODE_BATCH))
-        return len(batch), _encode_batch(policy, batch, min(max_length or policy.context, policy.context), indices)
+        return len(batch), _encode_batch(
+            policy, batch, min(max_length or policy.context, policy.context), indices, dialect
+        )
 
     with ThreadPoolExecutor(1, "encode") as pool:
         pending = pool.submit(next_batch)
@@ -153,19 +166,17 @@ def encode(
 
 
 def _encode_batch(
-    policy: Policy, examples: Sequence[Demonstration], max_length: int, indices: Iterator[int]
+    policy: Policy, examples: Sequence[Demonstration], max_length: int, indices: Iterator[int], dialect: Dialect
 ) -> list[EncodedExample]:
-    prompts = policy.renderer.encode_all([prompt for prompt, _ in examples])
-    answers = policy.renderer.encode_texts([text for _, text in examples])
     encoded = []
-    for prompt_ids, answer, index in zip(prompts, answers, indices, strict=False):  # the indices are endless
-        answer_ids = (*answer, policy.eos_ids[0])[: max(0, max_length - len(prompt_ids))]
-        if answer_ids:
-            encoded.append(EncodedExample(index, prompt_ids, answer_ids))
+    for one, index in zip(encode_answers(policy, examples, dialect), indices, strict=False):  # the indices are endless
+        room = max(0, max_length - len(one.prompt_ids))
+        if one.answer_ids[:room] and (not one.mask or any(one.mask[:room])):
+            encoded.append(EncodedExample(index, one.prompt_ids, one.answer_ids[:room], one.mask[:room]))
     return encoded
 
 
 def as_samples(examples: Sequence[EncodedExample]) -> tuple[list[tuple[int, ...]], list[Sample]]:
     """Prompts and samples, as `pack` takes them."""
-    samples = [Sample(i, one.answer_ids, (0.0,) * len(one.answer_ids), 0.0) for i, one in enumerate(examples)]
+    samples = [Sample(i, one.answer_ids, (0.0,) * one.num_trained, 0.0, (), one.mask) for i, one in enumerate(examples)]
     return [one.prompt_ids for one in examples], samples

@@ -79,6 +79,7 @@ def measure(
         "tokens_per_s": tokens / seconds,
         "time/step": seconds,
         **{f"time/{phase}": spent for phase, spent in clock.spent.items()},
+        **_played(answers),
     }
     names = dict.fromkeys(name for grade in grades for name in grade.parts)
     for name in names:
@@ -86,6 +87,23 @@ def measure(
     if audit:
         row["audit_reward_mean"] = row.get(f"reward/{audit}")
     return row
+
+
+def _played(answers: Sequence[Trajectory]) -> dict[str, float | None]:
+    """Of answers of several turns: turns, calls of tools, the tokens of the environment, and the wait for it."""
+    played = [(answer, answer.episode) for answer in answers if answer.episode]
+    if not played:
+        return {}
+    calls = sum(episode.num_calls for _, episode in played)
+    others = [len(answer.token_ids) - answer.num_tokens for answer, _ in played]
+    return {
+        "turns_mean": _mean([episode.num_turns for _, episode in played]),
+        "tool_calls_mean": calls / len(played),
+        "tool_calls_failed": sum(episode.num_failed_calls for _, episode in played) / calls if calls else None,
+        "tool_users": _mean([episode.num_calls > 0 for _, episode in played]),
+        "env_tokens_mean": _mean(others),
+        "env_wait_mean": _mean([episode.wait_seconds for _, episode in played]),
+    }
 
 
 def _disagreement(groups: Sequence[Group]) -> float | None:

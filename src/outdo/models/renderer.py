@@ -108,17 +108,17 @@ def _texts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt]) -> lis
     if any(prompt.meta.get(TOOLS) for prompt in prompts) and not takes_tools(tokenizer):
         warnings.warn(NO_TOOLS, OutdoWarning, stacklevel=2)
     for prompt in prompts:
-        if (size := sum(len(message["content"]) for message in prompt.messages)) > MAX_PROMPT_CHARS:
+        if (size := sum(len(message["content"] or "") for message in prompt.messages)) > MAX_PROMPT_CHARS:
             raise TaskError(
                 f"prompt {prompt.id!r:.60} has {size:,} characters; at most {MAX_PROMPT_CHARS:,} are read: shorten it"
             )
     if not tokenizer.chat_template:
-        return ["\n".join(message["content"] for message in prompt.messages) for prompt in prompts]
+        return ["\n".join(message["content"] or "" for message in prompt.messages) for prompt in prompts]
     try:
         return render_template(tokenizer, [_conversation(prompt) for prompt in prompts])
     except ModelError:
         raise
-    except Exception as error:  # our own template is rendered here, and may raise anything too
+    except Exception as error:  # such as a set of templates without a default one
         prompt = prompts[error.index if isinstance(error, TemplateFails) else 0]
         reason = str(error) if isinstance(error, TemplateFails) else f"{type(error).__name__}: {error}"
         raise ModelError(f"the model's chat template fails on prompt {prompt.id!r:.60}: {reason:.300}") from error

@@ -134,7 +134,7 @@ _lock = threading.Lock()
 def render_template(tokenizer: Any, conversations: Sequence[Conversation]) -> list[str]:
     """The texts of conversations. Raises TemplateFails, and ModelError where the template is too long to be one."""
     if tokenizer.chat_template == OWN:
-        return [tokenizer.apply_chat_template(one["messages"], **_more(one), tokenize=False) for one in conversations]
+        return [_render_own(tokenizer, index, one) for index, one in enumerate(conversations)]
     given = {**tokenizer.special_tokens_map, "tools": None, "documents": None, "add_generation_prompt": False}
     texts = [""] * len(conversations)
     by_template: dict[str, list[int]] = {}  # a model may have another one for tools
@@ -152,8 +152,24 @@ def render_template(tokenizer: Any, conversations: Sequence[Conversation]) -> li
     return texts
 
 
-def _more(conversation: Conversation) -> dict[str, Any]:
-    return {key: value for key, value in conversation.items() if key != "messages"}
+def render_each(tokenizer: Any, conversations: Sequence[Conversation]) -> list[str | TemplateFails]:
+    """As render_template, with the failure in place of the text of each conversation that fails."""
+    texts: list[str | TemplateFails] = []
+    while len(texts) < len(conversations):
+        rest = conversations[len(texts) :]
+        try:
+            texts += render_template(tokenizer, rest)
+        except TemplateFails as error:
+            texts += [*render_each(tokenizer, rest[: error.index]), error]
+    return texts
+
+
+def _render_own(tokenizer: Any, index: int, conversation: Conversation) -> str:
+    more = {key: value for key, value in conversation.items() if key != "messages"}
+    try:
+        return tokenizer.apply_chat_template(conversation["messages"], **more, tokenize=False)
+    except Exception as error:
+        raise TemplateFails(index, f"{type(error).__name__}: {error}") from error
 
 
 def _process(template: str) -> TemplateProcess:

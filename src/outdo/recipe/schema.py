@@ -27,8 +27,9 @@ REGISTRIES = {  # recipe key: module:mapping
     "report_to": "outdo.training.trackers:TRACKERS",
     "sampler": "outdo.rollout:ENGINES",
     "optim": "outdo.learn.optimizers:OPTIMIZERS",
+    "tool_format": "outdo.models.tool_formats:FORMATS",
 }
-GROUP_NAMES = {"report_to": ("all",)}  # names that stand for several entries
+GROUP_NAMES = {"report_to": ("all",), "tool_format": ("auto",)}  # names that stand for several entries
 
 
 def registered_names(key: str) -> tuple[str, ...]:
@@ -63,6 +64,14 @@ class Recipe(BaseModel):
     dataset_mixture: list[dict[str, Any]] = []  # several tasks by weight: [{dataset_name: …, weight: 2}, …]
     system_prompt: str | None = None  # added to every prompt that has no system message
     max_prompt_length: int | None = Field(None, ge=1)  # tokens; longer prompts, and any past the context, are skipped
+    # --- tools and environments: answers of several turns
+    tools: list[Any] = []  # functions that the model may call: calculator, python, search:FOLDER, file.py:function
+    environment_factory: str | dict[str, str] | None = None  # file.py:Class or a name; several, by a column environment
+    environment_args: dict[str, Any] = {}  # arguments of that class; of several, by their names
+    max_turns: int = Field(16, ge=1)  # of the model in one answer; tokens of all turns count in max_completion_length
+    max_tool_calling_iterations: int | None = Field(None, ge=1)  # turns with calls of tools; default: no limit
+    tool_timeout: float = Field(10.0, gt=0)  # seconds for one call of a tool
+    tool_format: str = "auto"  # how the model writes a call; auto: as its chat template does
     # --- the rewards
     reward_funcs: list[str] = []  # names, package.module:function or path/to/file.py:function; empty: the task's own
     reward_weights: list[float] = []  # one per reward function; empty: all 1
@@ -230,7 +239,7 @@ class Recipe(BaseModel):
 
     @field_validator(
         *("reward_funcs", "reward_weights", "eval_ks", "eval_split", "final_eval_split", "lora_target_modules"),
-        "callbacks",
+        *("callbacks", "tools"),
         mode="before",
     )
     @classmethod

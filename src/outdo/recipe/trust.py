@@ -28,7 +28,7 @@ from outdo.untrusted.parse import parse_json, read_bounded
 REWARD_KEYS = ("reward_funcs", "reward_gate", "audit_reward")
 DATA_KEYS = ("dataset_name", "sft_dataset_name", "curriculum_dataset_name")
 # Keys that may name a function, `file.py:function` or `module:function`.
-CODE_KEYS = (*REWARD_KEYS, "callbacks", *DATA_KEYS)
+CODE_KEYS = (*REWARD_KEYS, "callbacks", "tools", "environment_factory", *DATA_KEYS)
 JUDGE = "llm_judge"  # a reward that sends answers to a server
 JUDGE_KEYS = ("base_url", "api_key_env", "cache_dir")  # where they are sent, which key goes with them, what is written
 MAX_BYTES = 8 << 20  # of a file that is hashed, and of a record
@@ -69,11 +69,11 @@ def _refs(recipe: Mapping[str, Any]) -> Iterator[CodeRef]:
     rewards: list[str] = []
     for key, value in pairs:
         if key in REWARD_KEYS:
-            names = [canonical_reward(name) for name in _names(value)]
+            names = [canonical_reward(name) for name in names_of(value)]
             rewards += names
             yield from (CodeRef(key, name) for name in names if ":" in name or name.endswith(".json") or name == JUDGE)
         elif key in CODE_KEYS:
-            names = [value] if key in DATA_KEYS and isinstance(value, str) else _names(value)
+            names = [value] if key in DATA_KEYS and isinstance(value, str) else names_of(value)
             yield from (CodeRef(key, name) for name in names if ":" in name)
         elif key == "reward_args" and isinstance(value, Mapping) and isinstance(value.get(JUDGE), Mapping):
             yield from (CodeRef(f"{key}.{JUDGE}.{k}", str(value[JUDGE][k])) for k in JUDGE_KEYS if k in value[JUDGE])
@@ -97,8 +97,12 @@ def _pairs(recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield SYNONYMS.get(str(key), str(key)), value
 
 
-def _names(value: Any) -> list[str]:
-    """One name or several; a text may list them."""
+def names_of(value: Any) -> list[str]:
+    """One name or several; a text may list them, and so may a mapping, as its values or, of arguments, as its keys."""
+    if isinstance(value, Mapping):
+        value = [each if isinstance(each, str) else name for name, each in value.items()]
+    if isinstance(value, (list, tuple)):
+        value = [name for one in value for name in (names_of(one) if isinstance(one, Mapping) else [one])]
     values = value if isinstance(value, (list, tuple)) else str(value or "").split(",")
     return [name.strip() for name in values if isinstance(name, str) and name.strip()]
 

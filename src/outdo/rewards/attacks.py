@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from outdo.rewards.answer import number
+from outdo.rewards.maths.question import formulas_to_give_back
 from outdo.rewards.probes import tagged
 from outdo.tasks.data import demonstration
 from outdo.types import Prompt
@@ -26,6 +27,7 @@ FORMS: tuple[Form, ...] = (
     lambda final: final,
     lambda final: f"The answer is {final}.",
 )
+MAX_FORMULAS = 4  # of a question that are given back
 OTHER_TEXTS = ("something else", "none of these")  # beside a gold that is not a number
 
 
@@ -84,6 +86,8 @@ def gold_attacks(prompt: Prompt, form: Form, others: Sequence[Any]) -> Iterator[
         wrong = list(dict.fromkeys([*wrong, *OTHER_TEXTS]))
         longer = [f"{final}x", f"un{final}"]
         sweep = ", ".join([*wrong, final])
+    for formula in formulas_to_give_back(prompt.text, final)[:MAX_FORMULAS]:
+        yield "a formula of the question", form(formula)
     yield "a list of candidates", form(sweep)
     yield "a hedge", form(f"{final} or {wrong[0]}")
     yield "a part of something longer", form(longer[0])

@@ -25,6 +25,7 @@ from outdo.sandbox.pool import Pool
 from outdo.types import Grade, RewardFunction
 
 Where = str  # "here", "thread", or the name by which a worker process loads the function
+LOAD_SECONDS = 120.0  # for the import of a user's module, beside the time of a call
 MAX_CONCURRENT = 64  # calls of async objects in flight
 _GRACE_SECONDS = 1.0  # for a coroutine to end after its deadline, before its loop counts as blocked
 _THREAD_LOCK = threading.Lock()  # a user's object may not be thread-safe
@@ -71,7 +72,8 @@ def call(
 
 @cache
 def _pool() -> Pool:
-    return Pool(["outdo.rewards.calls"], slots=8)  # users' functions mostly wait for servers
+    # Users' functions mostly wait for servers; eight workers that import torch at once take long on few cores.
+    return Pool(["outdo.rewards.calls"], slots=8, load_seconds=LOAD_SECONDS)
 
 
 def in_process(where: str, name: str, form: Form, inputs: Inputs) -> Any:
@@ -91,6 +93,9 @@ def _packed(grade: Judged) -> Any:
 @cache
 def _function(name: str) -> RewardFunction:
     return plugins.find(name, {}, "outdo.rewards", GraderError)
+
+
+in_process.load = _function  # type: ignore[attr-defined]
 
 
 def _unpack(value: Any) -> Result:

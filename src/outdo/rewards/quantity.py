@@ -53,6 +53,7 @@ _OPENING = re.compile(
     r"|(?:the )?(?:final )?answer (?=[$\\0-9])",
     re.IGNORECASE,
 )
+_SPOKEN_SIGN = re.compile(r"(?:minus|negative)\s+(?=[$0-9.])", re.IGNORECASE)
 _NAMES = {  # of a lead-in, as in `The total cost is`
     *("answer", "result", "total", "sum", "solution", "value", "amount", "cost", "price", "number", "count", "ans"),
     *("area", "volume", "length", "width", "height", "distance", "time", "speed", "profit", "average", "mean"),
@@ -183,7 +184,7 @@ def _without_lead_in(text: str) -> tuple[str, frozenset[str]]:
                 break
             nouns |= others
         text = _bare(text[end.end() :])
-    return text, nouns
+    return _SPOKEN_SIGN.sub("-", text, count=1) if text[:1] in "mMnN" else text, nouns
 
 
 def _are_nouns(words: Collection[str]) -> bool:

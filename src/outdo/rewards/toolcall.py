@@ -25,6 +25,7 @@ _WORDS = "name|tool|function|action|call|command|method|recipient|arg|param|inpu
 _CALL_WORD = re.compile(_WORDS, re.IGNORECASE)  # in a key of an object that is a call in one of many formats
 _CALL_KEY = re.compile(rf"""(?:{_WORDS})\w*\\*["'”’`]?\s*:""", re.IGNORECASE)  # in text that is almost JSON
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_WRITTEN_CALL = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*\(\s*[A-Za-z_]\w*\s*=(?!=)")  # as Python writes it: `pay(sum=9)`
 _OTHER_TAGS = re.compile(r"</?(?:tool_call|function|invoke)|\baction input:", re.IGNORECASE)  # calls in other formats
 
 
@@ -77,7 +78,7 @@ def contradicts(text: str, calls: Counter[str]) -> bool:
 
 def _refuse_calls(text: str, expected: str | None = None) -> None:
     """Raises ValueError where a text has a call; `expected`, a value's canonical form, may stand there once."""
-    if _OTHER_TAGS.search(text):
+    if _OTHER_TAGS.search(text) or (expected is None and _WRITTEN_CALL.search(text)):
         raise ValueError("a call outside the <tool_call> tags")
     for value in values_in(text):
         if not _has_call(value):

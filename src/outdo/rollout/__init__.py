@@ -11,8 +11,9 @@ OnTokens = Callable[[list[int]], None]  # is called with an answer's tokens so f
 if TYPE_CHECKING:
     from outdo.models.load import Policy
     from outdo.recipe.schema import Recipe
-    from outdo.rollout.groups import Sampler
+    from outdo.rollout.play import Play
     from outdo.types import Engine
+    from outdo.types import Sampler as AnySampler
 
 
 def _local(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens | None) -> Engine:
@@ -38,11 +39,13 @@ def make_sampler(
     *,
     rows: int | None = None,
     watch: OnTokens | None = None,
-) -> Sampler:
+    play: Play | None = None,
+) -> AnySampler:
     """The engine that the recipe names, or the fastest that gives the policy's logits. Where a learner runs beside it
-    (`learns`), memory is reserved for that."""
+    (`learns`), memory is reserved for that. With `play`, answers have several turns."""
     from outdo.learn.memory import cache_budget
     from outdo.rollout.groups import Sampler
+    from outdo.rollout.play import make_player
 
     name = recipe.sampler if recipe else "local"
     if policy.plain and name != "hf":
@@ -53,4 +56,5 @@ def make_sampler(
         rows = recipe.rollout_rows
     unbounded = name == "hf" or (recipe is None and rows is not None)  # a few rows need no budget
     memory = None if unbounded else cache_budget(policy, recipe, learns)
-    return Sampler(ENGINES[name](policy, rows, memory, watch), policy.renderer)
+    engine = ENGINES[name](policy, rows, memory, watch)
+    return make_player(play, engine, policy.renderer) if play else Sampler(engine, policy.renderer)

@@ -225,6 +225,8 @@ def serve(channel: Channel) -> None:
                 args, kwargs = (decode(request[name], _reader(space)) for name in ("args", "kwargs"))
                 value = function(*args, **kwargs)
                 reply |= _value(value)
+            elif request["op"] == "run":
+                reply["value"] = encode(__import__("repl").run(request["code"], request["limit"]))
             elif request["op"] == "fork":
                 reply["value"] = _forked(function, request, channel)
         except BaseException as error:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from outdo.errors import SandboxError
-from outdo.sandbox.worker import FORK, framed, read_exactly
+from outdo.sandbox.worker import FORK, LOADED, LOADING, framed, read_exactly
 
 SLICE_SECONDS = 0.08  # of running, while other jobs wait for a slot
 MIN_SECONDS = 0.15  # of running before a job can time out, however many others there are
@@ -51,16 +51,22 @@ class _Worker:
     started: float = 0.0  # when it got the job
     resumed: float = 0.0  # when it last got a slot
     ran: float = 0.0  # seconds in a slot before that
+    is_loading: bool = False  # what it loads for its job, which has its own limit of time
     received: bytearray = field(default_factory=bytearray)
 
 
 class Pool:
     """Workers that have imported `modules`, each limited to `memory_mb` beyond what that takes (0: no limit).
 
+    A job's function may load something first (its attribute `load`); that may take `load_seconds` more than the job.
+
     Starts on first use; safe to use from any thread; ends with this process, however that ends.
     """
 
-    def __init__(self, modules: Sequence[str] = (), memory_mb: int = 0, slots: int = CORES) -> None:
+    def __init__(
+        self, modules: Sequence[str] = (), memory_mb: int = 0, slots: int = CORES, load_seconds: float = 0.0
+    ) -> None:
+        self.load_seconds = load_seconds
         self.modules, self.memory_mb, self.slots = tuple(modules), memory_mb, slots
         self._lock = threading.RLock()
         self._idle: list[_Worker] = []
@@ -113,24 +119,41 @@ class Pool:
     ) -> list[tuple[_Worker, Reply]]:
         """Sleeps until something happens; what finished, died or timed out. Pauses workers whose slice is over."""
         slice_ends = [worker.resumed + SLICE_SECONDS for worker in running if others or paused]
-        deadlines = [_deadline(worker, seconds) for worker in running]
+        deadlines = [_deadline(worker, self._limit(worker, seconds)) for worker in running]
         readable = _readable(running, max(0.0, min(slice_ends + deadlines) - time.monotonic()))
-        done = [(worker, reply) for worker in readable if (reply := _received(worker))]
+        done = [(worker, reply) for worker in readable if (reply := self._received(worker))]
         running -= {worker for worker, _ in done}
         now = time.monotonic()
-        late = [w for w in running if now >= _deadline(w, seconds)]
-        late += [w for w in paused if now >= w.started + seconds and w.ran >= min(MIN_SECONDS, seconds)]
+        late = [w for w in running if now >= _deadline(w, self._limit(w, seconds))]
+        late += [w for w in paused if now >= w.started + self._limit(w, seconds) and w.ran >= min(MIN_SECONDS, seconds)]
         for worker in late:
             running.discard(worker)
             with suppress(ValueError):
                 paused.remove(worker)
-            done.append((worker, Reply("timeout", message=f"timed out after {seconds:g} s")))
+            what = "its module took" if worker.is_loading else "timed out after"
+            late_message = f"{what} {self._limit(worker, seconds):g} s{' to load' * worker.is_loading}"
+            done.append((worker, Reply("timeout", message=late_message)))
         for worker in [w for w in running if (others or paused) and time.monotonic() - w.resumed >= SLICE_SECONDS]:
             running.remove(worker)
             worker.ran += time.monotonic() - worker.resumed
             paused.append(worker)
             self._signal(worker, signal.SIGSTOP)
         return done
+
+    def _limit(self, worker: _Worker, seconds: float) -> float:
+        return seconds + self.load_seconds if worker.is_loading else seconds
+
+    def _received(self, worker: _Worker) -> Reply | None:
+        """The reply, once it is complete. The time of a job counts from when its function was loaded."""
+        if not _receive(worker):
+            return Reply("died", message="the worker process died")
+        while (message := _message(worker)) is not None:
+            if message not in (LOADING, LOADED):
+                return _reply(message)
+            worker.is_loading = message == LOADING
+            if message == LOADED and self.load_seconds:
+                worker.started, worker.resumed, worker.ran = time.monotonic(), time.monotonic(), 0.0
+        return None
 
     def _signal(self, worker: _Worker, number: int) -> None:
         """Sends a signal through the fork server, which knows whether the pid is still its child."""
@@ -153,6 +176,7 @@ class Pool:
                     raise
                 continue
             worker.job, worker.started, worker.resumed, worker.ran = index, time.monotonic(), time.monotonic(), 0.0
+            worker.is_loading = False
             return worker
 
     def _release(self, worker: _Worker, alive: bool) -> None:
@@ -225,18 +249,28 @@ def _readable(workers: set[_Worker], seconds: float) -> list[_Worker]:
     return [by_descriptor[descriptor] for descriptor, _ in poll.poll(math.ceil(seconds * 1000))]
 
 
-def _received(worker: _Worker) -> Reply | None:
-    """The reply, once it is complete."""
+def _receive(worker: _Worker) -> bool:
+    """Reads what a worker has sent; False where it died."""
     try:
         piece = worker.connection.recv(2**20)
     except OSError:
         piece = b""
-    if not piece:
-        return Reply("died", message="the worker process died")
     worker.received += piece
-    if len(worker.received) < 8 or len(worker.received) - 8 < int.from_bytes(worker.received[:8], "big"):
+    return bool(piece)
+
+
+def _message(worker: _Worker) -> bytes | None:
+    """Removes the first message, once it is complete."""
+    end = 8 + int.from_bytes(worker.received[:8], "big")
+    if len(worker.received) < 8 or len(worker.received) < end:
         return None
-    message = json.loads(bytes(worker.received[8:]))
-    if "raised" in message:
-        return Reply("raised", message=f"{message['raised']}: {message['message']}")
-    return Reply("value", message["value"])
+    message = bytes(worker.received[8:end])
+    del worker.received[:end]
+    return message
+
+
+def _reply(message: bytes) -> Reply:
+    fields = json.loads(message)
+    if "raised" in fields:
+        return Reply("raised", message=f"{fields['raised']}: {fields['message']}")
+    return Reply("value", fields["value"])

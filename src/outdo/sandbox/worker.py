@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 FORK = 0  # other commands are signal numbers
+LOADING, LOADED = b"loading", b"loaded"  # messages before the reply of a job
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:
@@ -46,12 +47,23 @@ def _function(path: str) -> Any:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Runs one job after the other. Jobs come pickled from the trusted side; results are JSON."""
+    """Runs one job after the other. Jobs come pickled from the trusted side; results are JSON.
+
+    A function may have an attribute `load`, which is called with a job's first argument, once for each. It is reported,
+    because its time is not the job's.
+    """
+    loaded: set[tuple[str, Any]] = set()
     while True:
         size = int.from_bytes(read_exactly(connection, 8), "big")
         path, args = pickle.loads(read_exactly(connection, size))
         try:
-            reply = json.dumps({"value": _function(path)(*args)})
+            function = _function(path)
+            if hasattr(function, "load") and (path, args[0]) not in loaded:
+                connection.sendall(framed(LOADING))
+                function.load(args[0])
+                loaded.add((path, args[0]))
+                connection.sendall(framed(LOADED))
+            reply = json.dumps({"value": function(*args)})
         except Exception as error:
             reply = json.dumps({"raised": type(error).__name__, "message": str(error)[:500]})
         connection.sendall(framed(reply.encode()))

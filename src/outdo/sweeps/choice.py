@@ -1,8 +1,8 @@
 """Which setting to pick: by held-out success or mean reward, among those whose signals are sane, beyond noise.
 
-Of those that do not differ significantly from the best, the default is picked, else the fastest, those with measured KL
-first. Where KL was not measured a setting is not known to be sane: it takes the place of none that was rejected for its
-KL.
+Of those that do not differ significantly from the best, those with measured KL come first; of these the default is
+picked, else the fastest. Where KL was not measured a setting is not known to be sane: it takes the place of none that
+was rejected for its KL.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ def _describe(picked: Setting) -> str:
 
 
 def _pick(tied: Sequence[Setting], default: str) -> tuple[Setting, str]:
+    any_kl = any(setting.has_kl for setting in tied)
     for setting in tied:
-        if setting.name == default:
+        if setting.name == default and (setting.has_kl or not any_kl):
             return setting, "the default is kept"
     order = {s.name: (not s.has_kl, s.mean("seconds") or float("inf"), -_value(s)) for s in tied}
     fastest = min(tied, key=lambda s: order[s.name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from outdo.recipe.schema import Recipe
 from outdo.recipe.trust import refuse_untrusted, remember
 from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
+from outdo.rollout.play import Play, play_of
 from outdo.runs.manifest import Manifest, read_manifest
 from outdo.tasks.lengths import epochs_to_steps, steps_per_epoch
 from outdo.tasks.mixture import task_of
@@ -83,6 +85,13 @@ class RunContext:
     given: Given = field(default_factory=Given)  # a model and data that are objects
     trust: bool = False  # whatever a folder names is used
     reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    tools: Sequence[Any] | None = None  # given as objects
+    environment: Any = None  # a class, or several by name, given as objects
+
+    @cached_property
+    def play(self) -> Play | None:
+        """How answers of several turns are played; None where they have one."""
+        return play_of(self.recipe, self.task.environment, self.tools, self.environment)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
         """A new run of one stage."""
@@ -110,6 +119,8 @@ def make_context(
     task: str | Task | None = None,
     reward_funcs: RewardLike | Sequence[RewardLike] | None = None,
     callbacks: Callback | str | Sequence[Callback | str] | None = None,
+    tools: Any = None,
+    environment_factory: Any = None,
     reporter: Reporter | None = None,
     resume: str | Path | None = None,
     force: bool = False,
@@ -139,6 +150,8 @@ def make_context(
     callbacks = [callbacks] if isinstance(callbacks, (str, Callback)) else callbacks
     if names := [one for one in callbacks or () if isinstance(one, str)]:
         keys = {**keys, "callbacks": names}
+    keys, tool_objects = names_or_objects(keys, "tools", tools)
+    keys, environment = names_or_objects(keys, "environment_factory", environment_factory)
     manifest = None
     if resume is not None:
         manifest = read_manifest(Path(resume))
@@ -163,7 +176,7 @@ def make_context(
     refuse_on_tiny(resolved, built)
     resolved = fit_lengths(kind, resolved, built)
     own = [make_callback(type(one).__name__, one, resolved) for one in callbacks or () if not isinstance(one, str)]
-    return RunContext(
+    context = RunContext(
         kind=kind,
         recipe=resolved,
         task=built,
@@ -177,7 +190,11 @@ def make_context(
         own_task=task,
         given=given,
         reward_objects=objects,
+        tools=tool_objects,
+        environment=environment,
     )
+    context.play  # noqa: B018  # what is wrong with tools and environments is refused now
+    return context
 
 
 def build_task(
@@ -223,6 +240,16 @@ def as_reward_list(key: str, given: Any) -> list[RewardLike]:
     if rewards is None or not all(isinstance(one, str) or callable(one) for one in rewards):
         raise RecipeError(f"{key}={given!r:.80}: expected names, functions, or a list of them")
     return rewards
+
+
+def names_or_objects(keys: dict[str, Any], key: str, given: Any) -> tuple[dict[str, Any], Any]:
+    """The keys with what was given under this one where a recipe can name it; else that, as objects."""
+    if given is None:
+        return keys, None
+    parts = given.values() if isinstance(given, Mapping) else given if isinstance(given, (list, tuple)) else [given]
+    if all(isinstance(one, (str, Mapping)) for one in parts):
+        return {**keys, key: given}, None
+    return keys, given if isinstance(given, (list, tuple, Mapping)) or key != "tools" else [given]
 
 
 def reward_name(reward: RewardLike) -> str:

@@ -79,7 +79,7 @@ def preflight(context: RunContext) -> None:
     assert rewards
     policy = policy_for(recipe)
     context = replace(context, task=without_long_prompts(recipe, context.task, policy, reporter.note))
-    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note, play=context.play)
     prompts = list(islice(context.task.prompts("train", recipe.seed), PREFLIGHT_PROMPTS))
     seed = seed_of("preflight", recipe.seed)
     groups = grade_all(sampler.sample(prompts, PREFLIGHT_ANSWERS, sample_params(recipe), seed), rewards)

@@ -97,7 +97,7 @@ def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
     assert context.rewards
     policy = policy_for(recipe, learns=False)
     prompts = held_out(without_long_prompts(recipe, task, policy, reporter.note), split, recipe.harvest_size)
-    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note)
+    sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note, play=context.play)
     demonstrate = _demonstrator(recipe, task)  # refused now, not after all was sampled
     reporter.begin(f"harvest: {len(prompts)} prompts of {task.name} x {recipe.harvest_samples} answers")
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from outdo.evals.held_out import Evaluation
+from outdo.learn.conversations import Dialect
 from outdo.learn.sft import SFTLearner, encode, run_sft_updates
 from outdo.runs.files import Writer
 from outdo.runs.reader import held_out_losses
@@ -95,7 +96,7 @@ def supervise(
         run.raise_if_halted()
 
     with report_speed(learner, run.reporter):
-        run_sft_updates(learner, demonstrations, record, after_update, run.uninterruptible)
+        run_sft_updates(learner, demonstrations, record, after_update, run.uninterruptible, dialect_of(run))
 
 
 def _record(run: TrainingRun[Any], learner: SFTLearner, rows: list[dict[str, Any]], name: str) -> None:
@@ -115,12 +116,18 @@ def _evaluate(run: Run, step: int, when: str, unseen: Demonstrations | None) -> 
     if unseen or evaluator.splits or (evaluator.final_splits and step == run.total):
         run.reporter.begin(f"{when}: held-out {'examples' if unseen else 'problems'}")
     if unseen and step not in held_out_losses(run.folder):
-        examples = encode(run.policy, unseen.examples(), run.recipe.sft_max_length)
+        examples = encode(run.policy, unseen.examples(), run.recipe.sft_max_length, dialect=dialect_of(run))
         loss, tokens = run.learner.loss_on(examples)
         with run.uninterruptible():
             run.sft_steps([{"step": step, "held_out_loss": loss, "held_out_tokens": tokens}], run.total)
         run.reporter.note(f"  test: loss {loss:.4f} on {unseen.num_examples} examples")
     return run.evaluate(step)
+
+
+def dialect_of(run: TrainingRun[Any]) -> Dialect:
+    """How demonstrations are written, as the run's answers are."""
+    play = run.context.play
+    return Dialect.named(play.tools_of, play.tool_format, run.policy) if play else Dialect()
 
 
 @contextmanager

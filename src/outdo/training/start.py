@@ -70,7 +70,9 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
     if context.kind == "grpo":
         context = replace(context, recipe=with_kl_steps(opened.policy, context.recipe))
     try:
-        sampler = make_sampler(opened.policy, context.recipe, learns=True, notify=context.reporter.note)
+        sampler = make_sampler(
+            opened.policy, context.recipe, learns=True, notify=context.reporter.note, play=context.play
+        )
         return TrainingRun(context, opened.policy, sampler, opened.writer)
     except BaseException:
         opened.writer.close()

@@ -4,6 +4,7 @@ time or memory, with the reason."""
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -36,7 +37,21 @@ def parse_json(text: str, pairs_hook: PairsHook | None = None) -> Any:
     return value
 
 
+def parse_json_at(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value that begins there, perhaps after white space, and where it ends; what follows it is not read.
+    Unlike parse_json it refuses NaN and infinite numbers. Raises ValueError as that does."""
+    begin = _BLANK.match(text, start)
+    try:
+        value, end = _DECODER.raw_decode(text, begin.end() if begin else start)
+    except RecursionError:
+        raise ValueError(_DEEP.format(MAX_DEPTH)) from None
+    if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH and is_deep(value):
+        raise ValueError(_DEEP.format(MAX_DEPTH))
+    return value, end
+
+
 _DEEP = "nested too deeply: more than {} levels"
+_BLANK = re.compile(r"[ \t\n\r]*")
 
 
 def is_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
@@ -54,6 +69,19 @@ def _short_int(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(digits):,} digits: at most {MAX_DIGITS} are read")
     return int(digits)
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError(f"a number that is too large: {digits:.20}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_short_int, parse_float=_finite, parse_constant=_refuse_constant)
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:

@@ -43,6 +43,12 @@ _PAIRS = {"\\lfloor": ("\\rfloor", "floor"), "\\lceil": ("\\rceil", "ceil"), "\\
 _CONSTANTS = {"\\pi": "pi", "\\infty": "inf", "e": "e", "i": "i", "\\emptyset": "empty"}
 _SETS = {"R": "reals", "Z": "integers", "N": "naturals", "Q": "rationals", "C": "complexes"}
 _CURRENCIES = {"\\$", "€", "£", "¥", "₹", "₩", "₽", "₺", "₪"}
+_PHRASES = {  # sets in words, without spaces
+    **dict.fromkeys(("allrealnumbers", "allreals", "therealnumbers", "thesetofallrealnumbers"), "reals"),
+    **dict.fromkeys(("nosolution", "nosolutions", "norealsolution", "norealsolutions"), "empty"),
+    **dict.fromkeys(("emptyset", "theemptyset"), "empty"),
+}
+_MAX_PHRASE = 40
 _OF_EVENTS = {"=", "<", ">", "|", "\\mid", "\\ge", "\\le", "\\cap", "\\cup", "\\ne", "\\in"}
 _MATRICES = ("matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "smallmatrix", "array")
 
@@ -153,7 +159,7 @@ class Atoms:
             self.place -= 1
             return self.group()
         if token.startswith("\\text{") and token not in ("\\text{or}", "\\text{and}"):
-            return Node("text", name=token[6:-1])
+            return set_in_words(token[6:-1]) or Node("text", name=token[6:-1])
         if token.startswith("\\begin{"):
             return self._matrix(token[7:-1])
         return self._command(token)
@@ -213,6 +219,8 @@ class Atoms:
         if opening == "\\langle":
             self.expect("\\rangle")
             kind = "()"
+            if any(part.name == "inf" for part in inside.walk()):
+                raise NotMathsError("a vector with an infinite part")
         else:
             kind = opening + self.expect(*_CLOSING[opening])
         if inside.op == "list" and inside.name == ",":
@@ -360,3 +368,9 @@ class Atoms:
 
 def decimal(token: str) -> Node:
     return number(Fraction(token), token)
+
+
+def set_in_words(text: str) -> Node | None:
+    """The set that words name, whatever their spaces: `no solution`."""
+    known = _PHRASES.get("".join(text.lower().split()).rstrip(".")) if len(text) <= _MAX_PHRASE else None
+    return Node("const", name=known) if known else None

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outdo.rewards.answer import NUMBER_WORDS
-from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, numbers_of
+from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, num_unreduced, numbers_of
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.regions import Region, mirrored, region, zero_form
-from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, solutions
+from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, is_point, solutions
 from outdo.rewards.maths.times import is_time, same_time
-from outdo.rewards.maths.tree import Node, is_plain, joined, negated, rational
+from outdo.rewards.maths.tree import Node, is_plain, joined, mentions, negated, rational
 from outdo.rewards.units import canonical_unit
 
 _EXPRESSIONS = {
@@ -82,6 +82,8 @@ class Comparison:
             return True
         if rational(gold) is not None and self.question.asks_to_convert and not is_plain(node):
             return False
+        if self.question.asks_to_convert and num_unreduced(node) > num_unreduced(gold):
+            return False
         simple = self.question.asks_to_simplify or any(tree.op == "big" for tree in self.question.formulas)
         if self.question.asks_to_expand or (simple and not has_form_of(node, gold, strict=False)):
             return False
@@ -141,9 +143,9 @@ def _equations(self: Comparison, gold: Node, node: Node) -> bool | None:
     left, right = gold.args
     if is_name(left, text) and len(node.args) > 1:
         sides = node.args if node.args[0].key == left.key else node.args[::-1]
-        if sides[0].key == left.key and not _mentions(left, sides[1:]):
+        if sides[0].key == left.key and not mentions(left, sides[1:]):
             return all(self.same(right, side) for side in sides[1:])
-        if is_name(node.args[0], text) and not _mentions(node.args[0], node.args[1:]):
+        if is_name(node.args[0], text) and not mentions(node.args[0], node.args[1:]):
             return False
         if rational(right) is not None:
             return False
@@ -154,14 +156,10 @@ def _is_equation(node: Node) -> bool:
     return node.op == "rel" and set(node.name.split()) in ({"="}, {"~"})
 
 
-def _mentions(name: Node, nodes: tuple[Node, ...]) -> bool:
-    return name.op == "sym" and any(part.key == name.key for node in nodes for part in node.walk())
-
-
 def _chain(self: Comparison, gold: Node, node: Node) -> bool:
     """`x=\\frac{10}{2}=5`: a name may come first; all other sides are equal, and the last is worked out."""
     first, *rest = node.args if not is_name(node.args[-1]) else node.args[::-1]
-    named = is_name(first, self.question.text) and not (first.op == "sym" and _mentions(first, (gold,)))
+    named = is_name(first, self.question.text) and not (first.op == "sym" and mentions(first, (gold,)))
     asked = first.key in self.question.whole_keys and rational(first) is None
     unknowns = [part.name for part in first.args] if first.op == "tuple" else []
     if named and all(len(name) == 1 for name in unknowns) and unknowns != sorted(unknowns):
@@ -258,7 +256,11 @@ def _several(self: Comparison, gold: Node, node: Node) -> bool | None:
     for side, other in ((gold, node), (node, gold)):
         if side.op == "tuple" and other.op == "list":
             plain = side.name == "()" and other.name == "," and len(side.args) == len(other.args)
-            return plain and all(self.same(g, n) for g, n in zip(gold.args, node.args, strict=True))
+            return (
+                plain
+                and is_point(side, self.question)
+                and all(self.same(g, n) for g, n in zip(gold.args, node.args, strict=True))
+            )
     return _same_values(self, *(s.values if s else (side,) for s, side in ((golds, gold), (nodes, node))))
 
 
@@ -266,7 +268,7 @@ def _same_system(self: Comparison, gold: tuple[Node, Solutions | None], node: tu
     """The values of several unknowns; a tuple or a list has them in order."""
     both = [several and {repr(name and name.key) for name in several.names} for _, several in (gold, node)]
     systems = all(several and several.is_system for _, several in (gold, node))
-    if systems and both[0] != both[1]:
+    if (systems and both[0] != both[1]) or (not systems and "or" in (gold[0].name, node[0].name)):
         return False
     values = []
     for tree, several in (gold, node):

@@ -82,7 +82,7 @@ def has_form_of(node: Node, gold: Node, strict: bool) -> bool:
         return is_plain(node)
     if not _functions(node) <= _functions(gold) or _has_decimals(node) > _has_decimals(gold):
         return False
-    if _unreduced(node) > _unreduced(gold):
+    if num_unreduced(node) > num_unreduced(gold):
         return False
     if _unreduced_roots(node) > _unreduced_roots(gold) or _roots_below(node) > _roots_below(gold):
         return False
@@ -106,7 +106,7 @@ def numbers_of(node: Node) -> set[Fraction]:
     return {value for arg in args for value in numbers_of(arg)}
 
 
-def _unreduced(node: Node) -> int:
+def num_unreduced(node: Node) -> int:
     """How many powers of numbers and fractions with a common factor remain."""
     return sum(map(_is_unreduced, node.walk()))
 
@@ -114,10 +114,35 @@ def _unreduced(node: Node) -> int:
 def _is_unreduced(node: Node) -> bool:
     if node.op == "pow":
         return rational(node) is not None
+    if node.op == "mul":
+        return _cancels(node) or any(gcd(_content(node), _content(p.args[1])) > 1 for p in node.args if p.op == "div")
     if node.op != "div":
         return False
     top, bottom = (_content(part) for part in node.args)
-    return bottom != 0 and (bottom == 1 or gcd(top, bottom) > 1)
+    return bottom != 0 and (bottom == 1 or gcd(top, bottom) > 1 or _cancels(node))
+
+
+def _cancels(node: Node) -> bool:
+    """Whether a base that is not a number is both above and below the line: `2x^2\\cdot x^{-1}`."""
+    above, below = _bases(node)
+    return not above.isdisjoint(below)
+
+
+def _bases(node: Node) -> tuple[set[object], set[object]]:
+    """The bases of a product, and those of its divisors."""
+    if node.op in ("neg", "mul"):
+        parts = [_bases(part) for part in node.args]
+        return set[object]().union(*(a for a, _ in parts)), set[object]().union(*(b for _, b in parts))
+    if node.op == "div":
+        (above, below), (divided, divisors) = map(_bases, node.args)
+        return above | divisors, below | divided
+    if rational(node) is not None:
+        return set(), set()
+    if node.op != "pow":
+        return {node.key}, set()
+    exponent = rational(node.args[1])
+    base: set[object] = {node.args[0].key}
+    return (set(), base) if exponent is not None and exponent < 0 else (base, set())
 
 
 def _content(node: Node) -> int:
@@ -175,8 +200,12 @@ def _terms(node: Node) -> tuple[Node, ...]:
 
 
 def is_expanded(node: Node) -> bool:
-    """A sum of products without sums in them."""
-    return all(not any(part.op == "add" for part in term.walk()) for term in _terms(node))
+    """A sum of products without sums in them, and without powers of products."""
+    return not any(_is_compact(part) for term in _terms(node) for part in term.walk())
+
+
+def _is_compact(node: Node) -> bool:
+    return node.op == "add" or (node.op == "pow" and node.args[0].op == "mul")
 
 
 def num_factors(node: Node) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from outdo.rewards.maths.approx import differ
+from outdo.rewards.maths.atoms import set_in_words
 from outdo.rewards.maths.bases import same_in_base
 from outdo.rewards.maths.compare import Comparison, UndecidedError
 from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError
@@ -52,6 +53,8 @@ def _safe(comparison: Comparison, gold: Node, node: Node) -> bool:
 
 def read(latex: str, grouped: bool = True, units: bool = True, letter: str = "") -> Node:
     """The tree of an answer, which may be one of several choices: `(B)`, `(B) 12`."""
+    if latex.isalpha() and (named := set_in_words(latex)):
+        return named
     choice = _CHOICE.fullmatch(latex)
     if choice and not choice[3].startswith(("=", "^", "_", "'", "(", ",", "\\c", "+", "-", "/")):
         letter_, content = choice[1] or choice[2], choice[3].strip()

@@ -25,6 +25,8 @@ _SHORT_WORDS = frozenset(_SHORT.split())
 _EXPAND = re.compile(r"\bexpand|\bmultiply out|\bfactor(?:i[sz]e|ed|ing)?\b(?! of)", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|\bsimplest|\blowest terms|\brationali[sz]|\breduce", re.IGNORECASE)
 _CONVERT = re.compile(r"\b(?:convert|express|rewrite|write|as an? |in (?:the )?\w+ (?:form|notation))", re.IGNORECASE)
+_INTERVAL = re.compile(r"\binterval|\binequalit|\bdomain\b|\brange\b|[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt)\b", re.IGNORECASE)
+_POINT = re.compile(r"\bpoint|\bcoordinate|\bpairs?\b|\bordered\b|\btriple|\bvector|\bsystem\b", re.IGNORECASE)
 _ASKED_UNIT = re.compile(
     r"\b(?:how many|in|number of)\s+((?:square |cubic )?[A-Za-z]+(?:\s+per\s+[A-Za-z]+)?)", re.IGNORECASE
 )
@@ -67,6 +69,10 @@ class Question:
     @cached_property
     def asks_to_convert(self) -> bool:
         return self.asks_to_simplify or bool(_CONVERT.search(self.text))
+
+    @cached_property
+    def asks_for_interval(self) -> bool:
+        return bool(_INTERVAL.search(self.text)) and not _POINT.search(self.text)
 
     @cached_property
     def mentions_percent(self) -> bool:

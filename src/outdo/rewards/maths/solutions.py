@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from outdo.rewards.maths.phrasing import names_a_quantity
+from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.tree import Node, joined, negated
 
 _ARGUMENTS = ("num", "tuple", "rel", "neg")
@@ -106,6 +107,12 @@ def _grouped(pairs: list[tuple[Node | None, Node]]) -> list[tuple[Node | None, N
         return pairs
     tuples = [in_order(Solutions(*(tuple(side) for side in zip(*group, strict=True)))) for group in groups]
     return [(None, Node("tuple", values, "()")) for values in tuples]
+
+
+def is_point(node: Node, question: Question) -> bool:
+    """Whether a tuple may lack its brackets, as `3,4` for `(3,4)`: not where it is an interval."""
+    finite = not any(part.name == "inf" for part in node.walk())
+    return finite and not (len(node.args) == 2 and question.asks_for_interval)
 
 
 def by_name(several: Solutions) -> tuple[Node, ...]:

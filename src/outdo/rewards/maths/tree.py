@@ -96,6 +96,11 @@ _ARITHMETIC = {
 }
 
 
+def mentions(name: Node, nodes: tuple[Node, ...]) -> bool:
+    """Whether a symbol occurs in any of the trees."""
+    return name.op == "sym" and any(part.key == name.key for node in nodes for part in node.walk())
+
+
 def is_plain(node: Node) -> bool:
     """A number with nothing left to do: an integer, a decimal, a mixed number, a fraction in lowest terms."""
     node = node.args[0] if node.op == "neg" else node

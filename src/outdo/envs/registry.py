@@ -1,0 +1,9 @@
+"""Built-in environments by name. Their methods are called on the event loop itself: one that blocks is async, and waits
+without blocking it, or sets `blocking = True` on its class and gets a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+ENVIRONMENTS: dict[str, Callable[..., Any]] = {}

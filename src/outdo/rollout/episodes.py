@@ -1,0 +1,382 @@
+"""Answers of several turns: one environment for each, all of them at once over one engine.
+
+Environments live on an event loop in a thread of its own; the engine runs in the caller's. An answer that waits for its
+environment holds no row of the engine, and its next turn starts from what the engine has cached. Tokens are carried as
+they were sampled; what an environment says is encoded as the difference that the chat template adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outdo.envs.environment import Environment, MakeEnvironment, Observation
+from outdo.errors import OutdoError, TaskError
+from outdo.models.bridge import Bridge, Extension, TurnEnd
+from outdo.models.renderer import TOOLS
+from outdo.rollout.turns import TurnQueue
+from outdo.seeds import seed_of
+from outdo.types import (
+    Engine,
+    Episode,
+    Finish,
+    Group,
+    Message,
+    Prompt,
+    SampleParams,
+    Segment,
+    Trajectory,
+    WeightSource,
+)
+
+if TYPE_CHECKING:
+    from outdo.models.renderer import Renderer
+    from outdo.models.tool_formats import ToolFormat
+
+T = TypeVar("T")
+CLOSE_SECONDS = 15.0  # for all environments of a call together, before it goes on without them
+END_OF_MARK = ">>"  # after the result of a call that is part of the model's text
+GATHER_SECONDS = 0.002  # that conversations wait for others, so that they are rendered together
+
+
+@dataclass(frozen=True)
+class EpisodeSampler:
+    """A `Sampler` that plays an environment for every answer. `max_completion_length` bounds all tokens after the
+    prompt, the environment's included; `max_turns` the model's turns."""
+
+    engine: Engine
+    renderer: Renderer
+    tool_format: ToolFormat
+    make: MakeEnvironment
+    max_turns: int
+    bridges: dict[str, Bridge] = field(default_factory=dict)  # by the tools that are shown
+
+    def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
+        """Groups of `n` answers, each once its last answer is done, in any order. The seed of an answer's first turn is
+        that of an answer of one turn; each later turn has one of its own."""
+        stop_ids = (*params.stop_ids, *self.tool_format.stop_ids(self.renderer.tokenizer))
+        table = _Table(self, prompts, n, replace(params, stop_ids=stop_ids), seed)
+        try:
+            queue = _run(table.open()).result()
+            playing = _run(table.play())
+            for generation in self.engine.serve(queue):
+                queue.deliver(generation)
+                yield from table.ready()
+            playing.result()
+            yield from table.ready()
+        except BaseException as error:
+            if table.queue:
+                table.queue.close(error if isinstance(error, Exception) else None)
+            raise
+        finally:
+            with suppress(TimeoutError):
+                _run(table.close()).result(CLOSE_SECONDS)
+
+    def update(self, source: WeightSource, version: int) -> None:
+        self.engine.update(source, version)
+
+    def bridge(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
+        key = json.dumps(tools, sort_keys=True, default=str)
+        if key not in self.bridges:
+            self.bridges[key] = Bridge(self.renderer, tools, self.tool_format)
+        return self.bridges[key]
+
+
+@dataclass(eq=False)
+class _Answer:
+    """One answer on its way."""
+
+    prompt: Prompt
+    index: int
+    seed: int
+    bridge: Bridge | None = None
+    environment: Environment | None = None
+    is_open: bool = False
+    start: tuple[int, ...] = ()
+    messages: list[Message] = field(default_factory=list)  # the conversation from its start
+    num_first: int = 0  # of those are the prompt's
+    segments: list[Segment] = field(default_factory=list)
+    turn_ids: list[int] = field(default_factory=list)  # of the model's turn so far, with what was inserted into it
+    text: str = ""  # of the last turn
+    is_done: bool = False  # by the environment's word
+    num_turns: int = 0
+    num_calls: int = 0
+    num_failed_calls: int = 0
+    wait_seconds: float = 0.0
+    reward: float | None = None
+    finish: Finish = "stop"
+    broken: str = ""
+
+
+class _Table:
+    """The answers of one call."""
+
+    def __init__(
+        self, sampler: EpisodeSampler, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int
+    ) -> None:
+        self.sampler, self.prompts, self.n, self.params = sampler, prompts, n, params
+        seeds = [[seed_of(seed, prompt.id, i) for i in range(n)] for prompt in prompts]
+        self.groups = [[_Answer(p, i, s) for i, s in enumerate(row)] for p, row in zip(prompts, seeds, strict=True)]
+        self.answers = [answer for group in self.groups for answer in group]
+        self.done: deque[Group] = deque()
+        self.queue: TurnQueue | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.extend = _Gathered(_extend_all)
+
+    def ready(self) -> Iterator[Group]:
+        while self.done:
+            yield self.done.popleft()
+
+    async def open(self) -> TurnQueue:
+        """Resets all environments, and encodes what they begin with."""
+        await asyncio.gather(*map(self._reset, self.answers))
+        renderer, room = self.sampler.renderer, self.params.max_completion_length
+        by_bridge: dict[int, list[_Answer]] = {}
+        for answer in (one for one in self.answers if not one.broken):
+            answer.bridge = self.sampler.bridge(_tools(answer))
+            by_bridge.setdefault(id(answer.bridge), []).append(answer)
+        for part in by_bridge.values():
+            assert part[0].bridge
+            starts = part[0].bridge.start_all([Prompt(one.prompt.id, tuple(one.messages)) for one in part])
+            for answer, answer.start in zip(part, starts, strict=True):
+                if len(answer.start) + room > renderer.context:
+                    raise TaskError(
+                        f"prompt {answer.prompt.id!r:.60} has {len(answer.start)} tokens with tools and what its "
+                        f"environment adds; with max_completion_length={room} it does not fit the model's "
+                        f"{renderer.context}"
+                    )
+        longest = max(len(answer.start) for answer in self.answers) + room
+        self.queue = TurnQueue(self.params, longest, capacity=len(self.answers))
+        return self.queue
+
+    async def play(self) -> None:
+        self.task = asyncio.current_task()
+        assert self.queue
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for group in self.groups:
+                    tasks.create_task(self._play_group(group))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self.queue.close()
+
+    async def close(self) -> None:
+        """Ends what is still played, and closes every environment."""
+        if self.task and not self.task.done():
+            self.task.cancel()
+            await asyncio.wait([self.task])
+        await asyncio.gather(*map(self._close, self.answers))
+
+    async def _play_group(self, group: Sequence[_Answer]) -> None:
+        await asyncio.gather(*map(self._play, group))
+        self.done.append(_group(group, getattr(self.sampler.engine, "version", 0)))
+
+    async def _reset(self, answer: _Answer) -> None:
+        try:
+            answer.environment, answer.is_open = self.sampler.make(answer.prompt), True
+            answer.messages = list(await self._waited(answer, answer.environment.reset(answer.prompt)))
+            answer.num_first = len(answer.messages)
+        except OutdoError:  # the recipe's or the data's fault, not this answer's
+            raise
+        except Exception as error:
+            answer.broken = f"the environment failed in reset: {_describe(error.__cause__ or error)}"
+
+    async def _play(self, answer: _Answer) -> None:
+        if answer.broken:
+            return
+        try:
+            await self._turns(answer)
+            get_reward = getattr(answer.environment, "get_reward", None)
+            if answer.reward is None and get_reward is not None:
+                answer.reward = await self._waited(answer, get_reward())
+        except _Broken as error:
+            answer.broken = f"the environment failed: {_describe(error.__cause__ or error)}"
+        await self._close(answer)
+
+    async def _turns(self, answer: _Answer) -> None:
+        """The model's turns and what the environment says to them, until it is done or a limit is reached."""
+        queue = self.queue
+        assert queue
+        ids, room, before, number = answer.start, self.params.max_completion_length, "", 0
+        context: tuple[int, ...] | None = None  # of the next segment, where it is not what precedes
+        while True:
+            seed = seed_of(answer.seed, number) if number else answer.seed
+            turn = await queue.ask(ids, seed, limit=room, follows=before, keep=True)
+            number += 1
+            answer.segments.append(replace(turn.segment, prompt_ids=context))
+            answer.turn_ids += turn.segment.token_ids
+            room -= len(turn.segment.token_ids)
+            if turn.finish == "length" or room <= 0:
+                self._end_turn(answer)
+                added = None
+            else:
+                added = await self._answered(answer)
+            if added is None:
+                queue.drop(turn.id)
+                break
+            context = added.prompt_ids
+            if context is None:
+                ids, before = (*ids, *turn.segment.token_ids, *added.token_ids), turn.id
+                room -= len(added.token_ids)
+                if added.token_ids:
+                    answer.segments.append(Segment(added.token_ids, trained=False))
+            else:
+                queue.drop(turn.id)
+                ids, before, room = context, "", min(room, queue.max_length - len(context))
+            if room <= 0:
+                break
+        answer.finish = "stop" if answer.is_done else "length"
+
+    async def _answered(self, answer: _Answer) -> Extension | None:
+        """What follows the model's turn, in tokens; None where the answer ends here."""
+        assert answer.bridge and answer.environment
+        inline = self.sampler.tool_format.inline
+        message = answer.bridge.read(answer.turn_ids)
+        ended = answer.turn_ids[-1] in self.sampler.renderer.eos_ids
+        if inline and not ended and not message.get("tool_calls"):
+            return Extension()  # it stopped where a call might have been, and continues its own turn
+        observation: Observation = await self._waited(answer, answer.environment.step(message))
+        answer.num_calls += observation.num_calls
+        answer.num_failed_calls += observation.num_failed_calls
+        if observation.reward is not None:
+            answer.reward = observation.reward
+        inserted = observation.inserted
+        if inline and not ended and not observation.done:
+            results = [str(one["content"]) for one in observation.messages]
+            inserted = ("error" if observation.num_failed_calls else "".join(results)) + END_OF_MARK
+        if inserted:
+            (token_ids,) = answer.bridge.insert_all([inserted])
+            answer.turn_ids += token_ids
+            return Extension(token_ids)
+        before = list(answer.messages)
+        self._end_turn(answer, message)
+        answer.messages += observation.messages
+        answer.is_done = observation.done
+        if observation.done or answer.num_turns >= self.sampler.max_turns:
+            return None
+        turn_end = TurnEnd(before, message, ended, tuple(observation.messages))
+        extension: Extension = await self.extend((answer.bridge, turn_end))
+        if extension.problem:
+            raise _Broken from ValueError(extension.problem)
+        return extension
+
+    def _end_turn(self, answer: _Answer, message: Message | None = None) -> None:
+        """The model's turn is part of the conversation; its text is what rewards see, if it is the last."""
+        (answer.text,) = self.sampler.renderer.decode_answers([answer.turn_ids])
+        answer.messages.append(message or {"role": "assistant", "content": answer.text})
+        answer.num_turns += 1
+        answer.turn_ids = []
+
+    async def _waited(self, answer: _Answer, result: Awaitable[T] | T) -> T:
+        """The environment's result. What it raises makes the answer broken."""
+        start = time.monotonic()
+        try:
+            return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise _Broken from error
+        finally:
+            answer.wait_seconds += time.monotonic() - start
+
+    async def _close(self, answer: _Answer) -> None:
+        if answer.environment is None or not answer.is_open:
+            return
+        answer.is_open = False
+        with suppress(Exception):  # what it raises now changes nothing: the answer is complete
+            result: Any = answer.environment.close()
+            if inspect.isawaitable(result):
+                await result
+
+
+class _Broken(Exception):
+    """The environment raised its cause."""
+
+
+class _Gathered:
+    """Calls a function of many items for items that come one by one at about the same time."""
+
+    def __init__(self, function: Callable[[list[Any]], list[Any]]) -> None:
+        self.function, self.items, self.futures = function, list[Any](), list[asyncio.Future[Any]]()
+
+    async def __call__(self, item: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.items.append(item)
+        self.futures.append(future)
+        if len(self.items) == 1:
+            await asyncio.sleep(GATHER_SECONDS)
+            items, futures, self.items, self.futures = self.items, self.futures, [], []
+            try:
+                results = await asyncio.to_thread(self.function, items)
+            except BaseException as error:
+                for one in futures:
+                    one.set_exception(error) if not one.done() else None
+                raise
+            for one, result in zip(futures, results, strict=True):
+                one.set_result(result) if not one.done() else None
+        return await future
+
+
+def _tools(answer: _Answer) -> Sequence[Mapping[str, Any]]:
+    """The environment's, or those of the data."""
+    return (answer.environment.tools if answer.environment else ()) or answer.prompt.meta.get(TOOLS) or ()
+
+
+def _extend_all(items: list[tuple[Bridge, TurnEnd]]) -> list[Extension]:
+    """Of several bridges, each called once."""
+    out: list[Extension] = [Extension()] * len(items)
+    for bridge in {id(one): one for one, _ in items}.values():
+        places = [i for i, (one, _) in enumerate(items) if one is bridge]
+        for i, extension in zip(places, bridge.extend_all([items[i][1] for i in places]), strict=True):
+            out[i] = extension
+    return out
+
+
+def _group(answers: Sequence[_Answer], version: int) -> Group:
+    """The group of a prompt's answers. Those that begin otherwise than the first have a prompt of their own."""
+    prompt_ids = next((answer.start for answer in answers if answer.start), ())
+    return Group(answers[0].prompt, prompt_ids, tuple(_trajectory(answer, prompt_ids, version) for answer in answers))
+
+
+def _trajectory(answer: _Answer, prompt_ids: tuple[int, ...], version: int) -> Trajectory:
+    segments = answer.segments or [Segment((), (), version)]
+    if answer.start and answer.start != prompt_ids:
+        segments = [replace(segments[0], prompt_ids=answer.start), *segments[1:]]
+    episode = Episode(
+        messages=tuple(answer.messages[answer.num_first :]),
+        num_turns=answer.num_turns,
+        num_calls=answer.num_calls,
+        num_failed_calls=answer.num_failed_calls,
+        wait_seconds=answer.wait_seconds,
+        reward=answer.reward,
+        broken=answer.broken,
+        environment=getattr(answer.environment, "environment", answer.environment),
+    )
+    return Trajectory(tuple(segments), answer.text, answer.finish, episode=episode)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of environments, in a thread that ends with the process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="environments", daemon=True).start()
+    return loop
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
