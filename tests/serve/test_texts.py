@@ -14,7 +14,7 @@ from outdo.models.load import Policy
 from outdo.models.renderer import Renderer
 from outdo.rollout import OnTokens
 from outdo.rollout.turns import Turn
-from outdo.serve.calls import CallReader, Specials
+from outdo.serve.calls import Specials
 from outdo.serve.following import follow, follow_all
 from outdo.serve.texts import AnswerText
 from outdo.types import Segment
@@ -71,7 +71,7 @@ def test_calls_are_held_back(bytewise: Renderer) -> None:
 
 def test_special_tokens_of_calls_stay(bytewise: Renderer) -> None:
     call, end = bytewise.tokenizer.convert_tokens_to_ids(["<call>", "<end>"])
-    specials = Specials.of(bytewise, CallReader("other", lambda text: (text, []), ("<call>", "<not there>")))
+    specials = Specials.of(bytewise, ("<call>", "<not there>"))
     assert specials == Specials(frozenset({call}), frozenset({end}))
     ids = [*bytewise.encode_texts(["a"])[0], call, *bytewise.encode_texts(["b"])[0], end]
     assert AnswerText(bytewise).whole(ids) == "ab"

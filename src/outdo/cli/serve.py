@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
+
+if TYPE_CHECKING:
+    from outdo.web.sockets import Bound
 
 
 @app.command()
@@ -32,6 +35,9 @@ def serve(
     max_tokens: Annotated[
         int, Option(min=1, help="The most tokens of an answer, where a request names no limit.")
     ] = 2048,
+    tool_format: Annotated[
+        str, Option(help="How the model writes calls of tools; default: as its chat template does.")
+    ] = "auto",
     dtype: Annotated[str | None, Option(help="float32 or bfloat16; default: bfloat16 on a GPU.")] = None,
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
     verbose: Annotated[bool, Option("--verbose", "-v", help="Print a line for each request.")] = False,
@@ -43,9 +49,7 @@ def serve(
       outdo serve ./model --port 9000 -v
       outdo serve Qwen/Qwen2.5-0.5B-Instruct --host 0.0.0.0
     """
-    from outdo.cli.keys import name_model
     from outdo.serve.server import EXTRA
-    from outdo.serve.server import serve as run_server
     from outdo.web.sockets import bind, check_token, require
 
     require(*EXTRA)
@@ -53,25 +57,35 @@ def serve(
     if dtype not in (None, "float32", "bfloat16"):
         raise RecipeError(f"--dtype {dtype}: use float32 or bfloat16")
     bound = bind(host, port, token)  # first: loading takes a while
+    if port not in (0, bound.port):
+        _warn(f"port {port} is taken")
+    limits = {"rows": rows, "context": context, "max_answer": max_tokens}
+    _run(bound, model, name, {"dtype": dtype, "device": device}, tool_format, {**limits, "verbose": verbose})
 
+
+def _run(
+    bound: Bound, model: str, name: str | None, load: dict[str, Any], tool_format: str, options: dict[str, Any]
+) -> None:
+    """Loads the model and serves it until it is interrupted."""
+    from outdo.cli.keys import name_model
     from outdo.models.load import load_policy, pick_device
+    from outdo.models.tool_formats import FORMATS
+    from outdo.serve.server import serve as run_server
     from outdo.serve.start import name_of, open_api
 
+    if tool_format not in ("auto", *FORMATS):
+        raise RecipeError(f"--tool-format {tool_format}: use auto or one of {', '.join(FORMATS)}")
     found = name_model(model)
-    policy = load_policy(found, dtype=dtype or _dtype(pick_device(device).type), device=device)
-    if port not in (0, bound.port):
-        print(f"port {port} is taken", file=sys.stderr)
-    limits = {"rows": rows, "context": context, "max_answer": max_tokens}
-    with open_api(policy, name or name_of(found), **limits, notify=_print if verbose else None, warn=_warn) as api:
+    dtype = load["dtype"] or ("bfloat16" if pick_device(load["device"]).type == "cuda" else "float32")
+    policy = load_policy(found, dtype=dtype, device=load["device"])
+    options["notify"] = _print if options.pop("verbose") else None
+    form = FORMATS.get(tool_format)
+    with open_api(policy, name or name_of(found), tool_format=form, warn=_warn, **options) as api:
         print(f"outdo serve: {api.model} at {bound.origin}/v1  (stop with Ctrl-C)")
         if not policy.renderer.has_template:
             _warn("the tokenizer has no chat template: a chat's messages are joined, and roles are not marked")
         _print(_example(bound.origin, bound.token))
         run_server(api, bound)
-
-
-def _dtype(device: str) -> str:
-    return "bfloat16" if device == "cuda" else "float32"
 
 
 def _example(origin: str, token: str | None) -> str:

@@ -63,10 +63,6 @@ class Renderer:
                 )
         return encoded
 
-    def render(self, prompt: Prompt) -> str:
-        """A prompt's text, by the chat template where there is one. Raises ModelError where that fails."""
-        return _texts(self.tokenizer, [prompt])[0]
-
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts as they are, without special tokens."""
         return self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []

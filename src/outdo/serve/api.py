@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,12 +14,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from outdo.errors import EngineError, ModelError, OutdoError, RunError, TaskError
-from outdo.models.renderer import Renderer, takes_tools
+from outdo.models.bridge import Bridge
+from outdo.models.message_form import shows_tools
+from outdo.models.renderer import Renderer
+from outdo.models.tool_formats import ToolFormat
 from outdo.rollout import OnTokens
 from outdo.rollout.turns import Turn
 from outdo.seeds import seed_of
 from outdo.serve.backend import STOPPED, Backend
-from outdo.serve.calls import Specials, reader_of
+from outdo.serve.calls import CallReader
 from outdo.serve.continuing import Rendered, render_chat, render_ids, render_text
 from outdo.serve.engine_host import Busy
 from outdo.serve.errors import ApiError
@@ -30,6 +34,7 @@ from outdo.serve.requests import ChatRequest, Sampling, read_chat, read_completi
 from outdo.serve.texts import AnswerText
 from outdo.types import SampleParams
 
+MAX_BRIDGES = 64  # sets of tools that are remembered
 MAX_ANSWER = 2048  # tokens of an answer to a request that names no limit
 Chunks = AsyncIterator[dict[str, Any]]
 T = TypeVar("T")
@@ -54,6 +59,7 @@ class _Job:
     reply: Reply
     session: Session | None
     chat: ChatRequest | None = None
+    calls: CallReader | None = None  # where tools are shown
     started: float = 0.0
 
 
@@ -69,15 +75,14 @@ class Api:
         *,
         context: int | None = None,
         max_answer: int = MAX_ANSWER,
+        tool_format: ToolFormat | None = None,
         recorder: Recorder | None = None,
         notify: Callable[[str], None] | None = None,
     ) -> None:
         self.renderer, self.backend, self.model, self.recorder = renderer, backend, model, recorder
         self.context, self.max_answer = min(context or renderer.context, renderer.context), max_answer
         self.notify, self.created = notify, int(time.time())
-        self.takes_tools = takes_tools(renderer.tokenizer)
-        self.reader = reader_of(renderer)
-        self.specials = Specials.of(renderer, self.reader)
+        self.tool_format, self._bridges = tool_format, dict[str, Bridge]()
         self.vocab = len(renderer.tokenizer)
         self._closed = False
         self._encoder = ThreadPoolExecutor(1, "encoder")  # one: what is large is encoded one after the other
@@ -96,17 +101,13 @@ class Api:
         with _refusals():
             request = read_chat(body)
             self._check_model(request.model)
-            if request.tools and not self.takes_tools:
-                raise ApiError(
-                    "tools: this model's chat template has no place for them: leave them out, or describe them in the "
-                    "prompt",
-                    param="tools",
-                )
             found = self._session(session)
-            calls = found.calls if found else ()
-            prompt = await self.in_thread(render_chat, self.renderer, request.messages, request.tools, calls)
-            job = self._job([prompt], request.sampling, found, request, started)
-        return await self._answer(job)
+            bridge = await self.in_thread(self._bridge, request.tools)
+            earlier = found.calls if found else ()
+            prompt = await self.in_thread(render_chat, bridge, request.messages, request.tools, earlier)
+            job = self._job([prompt], request.sampling, found, started)
+            calls = CallReader.of(bridge) if request.tools else None
+        return await self._answer(replace(job, chat=request, calls=calls, reply=replace(job.reply, chat=True)))
 
     async def complete(self, body: Any, session: str | None = None) -> dict[str, Any] | Chunks:
         """As `chat`, of /v1/completions."""
@@ -116,8 +117,16 @@ class Api:
             self._check_model(request.model)
             found = self._session(session)
             prompts = await self.in_thread(self._render_all, request.prompts, found.calls if found else ())
-            job = self._job(prompts, request.sampling, found, None, started)
+            job = self._job(prompts, request.sampling, found, started)
         return await self._answer(job)
+
+    def close_session(self, key: str) -> list[Call]:
+        """What it sampled. The engine forgets what it has kept of it."""
+        assert self.recorder, "it keeps no sessions"
+        calls = self.recorder.close(key)
+        for call in calls:
+            self.backend.drop(call.turn)
+        return calls
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """What may take a while, beside the event loop."""
@@ -130,6 +139,22 @@ class Api:
         self._closed = True
         self.backend.close()
         self._encoder.shutdown(wait=False, cancel_futures=True)
+
+    def _bridge(self, tools: Sequence[Mapping[str, Any]]) -> Bridge:
+        """Of these tools. Raises ApiError where the model cannot be shown any, ModelError where its calls have an
+        unknown form."""
+        key = json.dumps(tools)
+        if key not in self._bridges:
+            if tools and not shows_tools(self.renderer.tokenizer):
+                raise ApiError(
+                    "tools: this model's chat template has no place for them: leave them out, or describe them in the "
+                    "prompt",
+                    param="tools",
+                )
+            while len(self._bridges) >= MAX_BRIDGES:
+                del self._bridges[next(iter(self._bridges))]
+            self._bridges[key] = Bridge(self.renderer, tools, self.tool_format)
+        return self._bridges[key]
 
     def _render_all(self, prompts: Sequence[str | tuple[int, ...]], earlier: Sequence[Call]) -> list[Rendered]:
         for ids in prompts:
@@ -159,7 +184,6 @@ class Api:
         prompts: Sequence[Rendered],
         sampling: Sampling,
         session: Session | None,
-        chat: ChatRequest | None,
         started: float,
     ) -> _Job:
         limits = [self._limit(len(prompt.ids), sampling) for prompt in prompts]
@@ -173,8 +197,8 @@ class Api:
                 index = number * sampling.n + i
                 choices.append(_Choice(index, prompt, params, seed_of(seed, number, i), place + index))
         read = sum(len(prompt.ids) for prompt in prompts)
-        reply = Reply(chat is not None, self.model, sampling, self.renderer, read)
-        return _Job(choices, reply, session, chat, started)
+        reply = Reply(False, self.model, sampling, self.renderer, read)
+        return _Job(choices, reply, session, started=started)
 
     def _limit(self, length: int, sampling: Sampling) -> int:
         """Tokens of the answer to a prompt of that length. Raises ApiError where they do not fit."""
@@ -229,16 +253,15 @@ class Api:
         return self.backend.ask(choice.prompt.ids, choice.seed, choice.params, **more)
 
     def _text(self, job: _Job, choice: _Choice) -> AnswerText:
-        params, calls = choice.params, bool(job.chat and job.chat.tools)
-        if not calls:
-            return AnswerText(self.renderer, params.stop, limit=params.max_completion_length)
-        limit, marks = params.max_completion_length, self.reader.marks
-        return AnswerText(self.renderer, params.stop, marks, limit, self.specials)
+        stop, limit = choice.params.stop, choice.params.max_completion_length
+        if job.calls is None:
+            return AnswerText(self.renderer, stop, limit=limit)
+        return AnswerText(self.renderer, stop, job.calls.marks, limit, job.calls.specials)
 
     def _finished(self, job: _Job, choice: _Choice, text: AnswerText, turn: Turn) -> Answer:
         content, calls = text.whole(turn.segment.token_ids), list[dict[str, Any]]()
-        if job.chat and job.chat.tools:
-            content, calls = self.reader.read(content, most=1 if job.chat.one_call else None)
+        if job.chat and job.calls:
+            content, calls = job.calls.read(content, most=1 if job.chat.one_call else None)
         answer = Answer(choice.index, choice.prompt.ids, turn, content, calls)
         if job.session:
             (reply,) = read_messages([answer.message])
@@ -247,6 +270,8 @@ class Api:
             job.session.slots[choice.place] = Call(
                 prompt.ids, turn.segment, turn.finish, content, prompt.text, *said, turn=turn.id
             )
+            if job.session.closed:
+                self.backend.drop(turn.id)
         return answer
 
     def _report(self, job: _Job, answers: Sequence[Answer]) -> None:

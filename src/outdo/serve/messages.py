@@ -10,7 +10,7 @@ from outdo.errors import did_you_mean
 from outdo.serve.errors import ApiError, clean
 from outdo.serve.fields import refuse, shown
 from outdo.types import Message
-from outdo.untrusted.parse import is_deep, parse_json
+from outdo.untrusted.parse import MAX_PROMPT_CHARS, is_deep, parse_json
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 10_000
@@ -23,7 +23,10 @@ def read_messages(given: Any) -> tuple[Message, ...]:
         refuse("messages", "a list of messages, one at least", given)
     if len(given) > MAX_MESSAGES:
         raise ApiError(f"messages: {len(given):,} of them, and at most {MAX_MESSAGES:,} are read", param="messages")
-    return tuple(_message(message, f"messages[{index}]") for index, message in enumerate(given))
+    messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(given))
+    if (size := sum(len(message["content"]) for message in messages)) > MAX_PROMPT_CHARS:
+        raise ApiError(f"messages: {size:,} characters, and at most {MAX_PROMPT_CHARS:,} are read", param="messages")
+    return messages
 
 
 def _message(message: Any, where: str) -> Message:

@@ -27,7 +27,7 @@ class Call:
     segment: Segment
     finish: Finish
     text: str  # as the agent saw it, without its tool calls
-    prompt_text: str | None = None  # what `prompt_ids` were encoded from; None: the agent gave token ids
+    prompt_text: str | None = None  # of a completion: what `prompt_ids` were encoded from, if it was text
     messages: tuple[Message, ...] = ()  # of a chat
     tools: tuple[Any, ...] = ()
     reply: Message | None = None  # of a chat: the answer as a message
@@ -46,6 +46,7 @@ class Session:
     seed: int | None = None  # of its answers: the same calls get the same answers. None: random
     max_calls: int = MAX_CALLS
     slots: list[Call | None] = field(default_factory=list)
+    closed: bool = False
 
     @property
     def calls(self) -> list[Call]:
@@ -91,7 +92,9 @@ class Recorder:
 
     def close(self, key: str) -> list[Call]:
         """The session's calls. Later ones are refused."""
-        return self._sessions.pop(key).calls
+        session = self._sessions.pop(key)
+        session.closed = True
+        return session.calls
 
 
 def session_trajectory(calls: Sequence[Call]) -> tuple[tuple[int, ...], Trajectory]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outdo.learn.memory import cache_budget
 from outdo.models.load import Policy, load_policy
+from outdo.models.tool_formats import ToolFormat
 from outdo.rollout import ENGINES, SLOW
 from outdo.serve.api import MAX_ANSWER, Api
 from outdo.serve.client import Client
@@ -30,6 +31,7 @@ def open_api(
     rows: int | None = None,
     context: int | None = None,
     max_answer: int = MAX_ANSWER,
+    tool_format: ToolFormat | None = None,
     recorder: Recorder | None = None,
     notify: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
@@ -42,7 +44,16 @@ def open_api(
     rows = rows or (ROWS_GPU if policy.device.type == "cuda" else ROWS_CPU)
     longest = min(context or policy.context, policy.context)
     host = EngineHost(ENGINES[kind](policy, rows, memory, None), longest).start()
-    api = Api(policy.renderer, host, name, context=longest, max_answer=max_answer, recorder=recorder, notify=notify)
+    api = Api(
+        policy.renderer,
+        host,
+        name,
+        context=longest,
+        max_answer=max_answer,
+        tool_format=tool_format,
+        recorder=recorder,
+        notify=notify,
+    )
     try:
         yield api
     finally:
