@@ -10,6 +10,7 @@ Without a chat template, a new message is its content in lines of its own, "\\n"
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from outdo.models.literal_text import LiteralEncoder, Mixed, interleaved
 from outdo.models.message_form import Form, Shown, probe_form, template_messages
 from outdo.models.renderer import TOOLS, Renderer, encode_prompts, takes_tools
 from outdo.models.templates import Conversation, TemplateFails, render_each
-from outdo.models.tool_formats import ToolFormat, choose_format, fit_types
+from outdo.models.tool_formats import NONE, ToolFormat, choose_format, fit_types
 from outdo.models.turn_frame import Disguised, Frame, Shape, Shapes, cut, frame_of
 from outdo.types import Message, Prompt
 
@@ -67,7 +68,8 @@ class _Talk:
 
 
 class Bridge:
-    """Of one model and the schemas of the tools that its environments have."""
+    """Of one model and the schemas of the tools that its environments have. Without tools, no text is read as a call,
+    unless a format is given."""
 
     def __init__(
         self, renderer: Renderer, tools: Sequence[Mapping[str, Any]] = (), tool_format: ToolFormat | None = None
@@ -75,7 +77,7 @@ class Bridge:
         self.renderer, self.tokenizer = renderer, renderer.tokenizer
         self.tools = [dict(tool) for tool in tools] if takes_tools(self.tokenizer) else []
         self.form = probe_form(self.tokenizer)[0] if renderer.has_template else _NO_TEMPLATE
-        self.tool_format = tool_format or choose_format(self.tokenizer)
+        self.tool_format = tool_format or (choose_format(self.tokenizer) if tools else NONE)
         self._parameters = {one["function"]["name"]: one["function"].get("parameters") or {} for one in tools}
         self._encoder = LiteralEncoder(self.tokenizer)
         self._kept = frozenset((THINK, END_THINK, *self.tool_format.special))  # of special tokens, in an answer's text
@@ -83,6 +85,7 @@ class Bridge:
         self._unread = unread | set(renderer.eos_ids)
         template = self.tokenizer.get_chat_template(None, self.tools or None) if renderer.has_template else ""
         self._shapes = Shapes(template, f"q{self._encoder.mark}")
+        self._lock = threading.Lock()
         self._frames: dict[Shape | None, Frame | None] = {}  # None: the template rewrites earlier turns
         self._irregular: set[Shape | None] = set()  # shapes whose conversations have no frame in common
         self._once: set[Shape | None] = set()
@@ -140,7 +143,8 @@ class Bridge:
         if not self.renderer.has_template:
             return self._encode([self._lines(turn) for turn in turns])
         talks = [self._talk(turn) for turn in turns]
-        mixed = self._continuations(talks)
+        with self._lock:
+            mixed = self._continuations(talks)
         appended = iter(self._encode([each for each in mixed if isinstance(each, Mixed)]))
         anew = iter(self._encode_anew([talk for talk, each in zip(talks, mixed, strict=True) if each is None]))
         return [
@@ -220,8 +224,10 @@ class Bridge:
         texts = render_each(self.tokenizer, [self._conversation(talk) for talk in talks])
         cuts: list[Cut] = []
         for (_, answer, new), before, after in zip(pairs, texts[::2], texts[1::2], strict=True):
-            if isinstance(before, TemplateFails) or isinstance(after, TemplateFails):
-                cuts.append(before if isinstance(before, TemplateFails) else after)
+            if isinstance(before, TemplateFails):
+                cuts.append(before)
+            elif isinstance(after, TemplateFails):
+                cuts.append(after)
             else:
                 first = next((one.marks[0] for one in new if one.marks), None)
                 cuts.append(cut(before, after, answer, first, self._ends))
