@@ -90,7 +90,7 @@ def test_following_answers(bytewise: Renderer) -> None:
 
         asks = [lambda watch: ask(0, watch), lambda watch: ask(1, watch)]
         pieces = follow_all(asks, [AnswerText(bytewise), AnswerText(bytewise)])
-        return [(piece.index, piece.text, piece.turn is not None) async for piece in pieces]
+        return [(piece.place, piece.text, piece.turn is not None) async for piece in pieces]
 
     pieces = asyncio.run(collect())
     for index, whole in ((0, "first answer"), (1, "second")):

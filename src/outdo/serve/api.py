@@ -248,9 +248,8 @@ class Api:
         self._report(job, answers)
 
     def _ask(self, job: _Job, choice: _Choice, watch: OnTokens | None = None) -> Any:
-        follows, keep = choice.prompt.follows, job.session is not None
-        more = {"follows": follows, "keep": keep, "watch": watch}
-        return self.backend.ask(choice.prompt.ids, choice.seed, choice.params, **more)
+        prompt, keep = choice.prompt, job.session is not None
+        return self.backend.ask(prompt.ids, choice.seed, choice.params, follows=prompt.follows, keep=keep, watch=watch)
 
     def _text(self, job: _Job, choice: _Choice) -> AnswerText:
         stop, limit = choice.params.stop, choice.params.max_completion_length
@@ -264,15 +263,18 @@ class Api:
             content, calls = job.calls.read(content, most=1 if job.chat.one_call else None)
         answer = Answer(choice.index, choice.prompt.ids, turn, content, calls)
         if job.session:
-            (reply,) = read_messages([answer.message])
-            said = (job.chat.messages, job.chat.tools, reply) if job.chat else ((), (), None)
-            prompt = choice.prompt
-            job.session.slots[choice.place] = Call(
-                prompt.ids, turn.segment, turn.finish, content, prompt.text, *said, turn=turn.id
-            )
-            if job.session.closed:
-                self.backend.drop(turn.id)
+            self._record(job, job.session, choice, answer)
         return answer
+
+    def _record(self, job: _Job, session: Session, choice: _Choice, answer: Answer) -> None:
+        prompt, turn = choice.prompt, answer.turn
+        call = Call(prompt.ids, turn.segment, turn.finish, answer.text, prompt.text, turn=turn.id)
+        if job.chat:
+            (reply,) = read_messages([answer.message])
+            call = replace(call, messages=job.chat.messages, tools=job.chat.tools, reply=reply)
+        session.slots[choice.place] = call
+        if session.closed:
+            self.backend.drop(turn.id)
 
     def _report(self, job: _Job, answers: Sequence[Answer]) -> None:
         if self.notify:

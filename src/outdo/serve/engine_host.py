@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -84,10 +84,12 @@ class _Stream:
 
 class EngineHost:
     """A Backend that owns the engine's thread from `start` to `close`. `context` is the most tokens of a prompt and its
-    answer."""
+    answer. `prepare` is called in that thread first."""
 
-    def __init__(self, engine: Engine, context: int, patience: float = PATIENCE) -> None:
-        self.engine, self.context, self.patience = engine, context, patience
+    def __init__(
+        self, engine: Engine, context: int, patience: float = PATIENCE, prepare: Callable[[], object] | None = None
+    ) -> None:
+        self.engine, self.context, self.patience, self.prepare = engine, context, patience, prepare
         self._waiting: dict[SampleParams, list[_Asked]] = {}  # by parameters, but for max_completion_length
         self._stream: _Stream | None = None
         self._dropped: list[str] = []
@@ -118,8 +120,8 @@ class EngineHost:
                 raise EngineError(STOPPED)
             if sum(map(len, self._waiting.values())) >= MAX_WAITING:
                 raise Busy(f"{MAX_WAITING:,} requests are waiting already: try again later")
-            more = {"limit": limit, "follows": follows, "keep": keep, "watch": watch}
-            request = Request(str(next(self._names)), tuple(prompt_ids), (seed,), params, seed, **more)
+            name, ids = str(next(self._names)), tuple(prompt_ids)
+            request = Request(name, ids, (seed,), params, seed, limit, follows, keep, watch)
             asked = _Asked(request, loop, loop.create_future())
             self._waiting.setdefault(params, []).append(asked)
             self._changed.notify()
@@ -145,6 +147,8 @@ class EngineHost:
         self._thread.join(seconds)
 
     def _run(self) -> None:
+        if self.prepare:
+            self.prepare()
         while (stream := self._next_stream()) is not None:
             error: BaseException = EngineError("the engine ended without an answer: send the request again")
             try:

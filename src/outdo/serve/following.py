@@ -16,9 +16,9 @@ Ask = Callable[[OnTokens], Awaitable[Turn]]
 
 
 class Piece(NamedTuple):
-    """Text that the answer of that index has grown by; with its last one the turn."""
+    """Text that an answer has grown by; with its last one the turn."""
 
-    index: int
+    place: int  # of the answer among the others
     text: str
     turn: Turn | None = None
 
@@ -39,7 +39,7 @@ class _Latest:
         self.changed.set()
 
 
-async def follow(ask: Ask, text: AnswerText, index: int = 0) -> AsyncIterator[Piece]:
+async def follow(ask: Ask, text: AnswerText, place: int = 0) -> AsyncIterator[Piece]:
     """The pieces of one answer. Raises what `ask` does."""
     latest = _Latest()
     turn = asyncio.ensure_future(ask(latest.post))
@@ -51,9 +51,9 @@ async def follow(ask: Ask, text: AnswerText, index: int = 0) -> AsyncIterator[Pi
             if turn.done():
                 break
             if piece := text.grow(latest.ids):
-                yield Piece(index, piece)
+                yield Piece(place, piece)
             await asyncio.wait({turn}, timeout=GAP)
-        yield Piece(index, "", turn.result())
+        yield Piece(place, "", turn.result())
     finally:
         turn.cancel()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from outdo.learn.memory import cache_budget
-from outdo.models.load import Policy, load_policy
+from outdo.models.load import Policy, load_policy, pick_device
 from outdo.models.tool_formats import ToolFormat
 from outdo.rollout import ENGINES, SLOW
 from outdo.serve.api import MAX_ANSWER, Api
@@ -43,7 +44,8 @@ def open_api(
     memory = None if policy.plain else cache_budget(policy, None, learns=False)
     rows = rows or (ROWS_GPU if policy.device.type == "cuda" else ROWS_CPU)
     longest = min(context or policy.context, policy.context)
-    host = EngineHost(ENGINES[kind](policy, rows, memory, None), longest).start()
+    here = partial(pick_device, str(policy.device))  # of several GPUs, each thread chooses its own
+    host = EngineHost(ENGINES[kind](policy, rows, memory, None), longest, prepare=here).start()
     api = Api(
         policy.renderer,
         host,
