@@ -158,6 +158,8 @@ def test_audit(outdo: Outdo, tmp_path: Path) -> None:
     done = outdo("audit", "arithmetic", "-n", "3")
     assert done.returncode == 0 and done.stdout.endswith("fit to train on\n"), done.stderr
     assert "p50" in done.stdout and "p99" in done.stdout
+    done = outdo("audit", "guess", "-n", "2")  # by play
+    assert done.returncode == 0 and done.stdout.endswith("fit to train on\n"), done.stderr
     (tmp_path / "mine.py").write_text("def generous(completions, **columns): return [1.0] * len(completions)\n")
     written(tmp_path / "p.jsonl", *({"prompt": f"{i}?", "answer": str(i)} for i in range(30)))
     done = outdo("audit", "--reward", "mine.py:generous", "--data", "p.jsonl")

@@ -13,6 +13,7 @@ from outdo.errors import GraderError, TaskError
 from outdo.untrusted.terminal import PrintableConsole
 
 _REWARD_ARG = "NAME.ARGUMENT=VALUE, an argument of a reward, as in reward_args."
+MAX_EXAMPLE_CHARS = 200
 _INPUT = "What your function gets as completions: text, messages, or auto (as the prompts are)."
 
 
@@ -106,13 +107,14 @@ def audit(
       outdo audit --reward math
       outdo audit --reward rewards.py:score --data problems.jsonl
     """
+    from outdo.envs.audit import audit_task
     from outdo.recipe.parse import parse_overrides
     from outdo.rewards import command
 
     names = [name.strip() for name in reward.split(",") if name.strip()]
     given = {"args": parse_overrides(reward_arg or []), "input": _input(reward_input)}
     options = command.Options(names, timeout=timeout, **given)
-    raise Exit(command.audit(task or data, options, size, parse_overrides(task_arg or [])))
+    raise Exit(command.audit(task or data, options, size, parse_overrides(task_arg or []), audit_task))
 
 
 @app.command()
@@ -125,13 +127,15 @@ def tasks() -> None:
     for name, task in TASKS.items():
         try:
             example = next(task.prompts("train", 0))
-            shown = f"{example.text}   (answer: {example.answer})"
+            shown = f"{_shortened(example.text)}   (answer: {_shortened(str(example.answer))})"
         except TaskError as error:  # a task that needs a folder
             shown = str(error)
         args = [_format_parameter(p) for p in list(inspect.signature(task.function).parameters.values())[2:]]
         out.print(name, style="bold")
         out.print(f"  example   {shown}")
         out.print(f"  rewards   {', '.join(task.rewards)}")
+        if task.environment:
+            out.print(f"  played in the environment {task.environment}")
         out.print(f"  splits    {', '.join(task.splits)}")
         out.print(f"  task_args {', '.join(args)}")
     try:
@@ -144,6 +148,12 @@ def tasks() -> None:
         "\nAlso: data (a .jsonl file with `prompt` and `answer` on each line, a folder, a hub name), a mixture "
         "(dataset_mixture), or your own function: path/to/file.py:function"
     )
+
+
+def _shortened(text: str) -> str:
+    """On one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_EXAMPLE_CHARS else f"{line[:MAX_EXAMPLE_CHARS]}…"
 
 
 def _format_parameter(parameter: inspect.Parameter) -> str:

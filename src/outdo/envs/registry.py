@@ -6,4 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
+from outdo.envs.grid import Grid
+from outdo.envs.guess import Guess
+from outdo.envs.repair import Repair
+from outdo.envs.shop import Shop
+
+ENVIRONMENTS: dict[str, Callable[..., Any]] = {"guess": Guess, "grid": Grid, "shop": Shop, "repair": Repair}

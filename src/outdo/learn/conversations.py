@@ -12,9 +12,9 @@ from typing import Any
 from outdo.models.bridge import Bridge, TurnEnd
 from outdo.models.load import Policy
 from outdo.models.tool_formats import FORMATS, ToolFormat, choose_format
+from outdo.tasks.task import Shown
 from outdo.types import Message, Prompt
 
-Shown = str | Sequence[Message]
 ToolsOf = Callable[[Prompt], Sequence[Mapping[str, Any]]]  # the schemas of the tools that a prompt is shown with
 _RESULT = re.compile(r"(?<==)[^<>=]*>>")  # of a calculator's mark: what stands between the last = and the end
 

@@ -5,6 +5,9 @@ conversation, found by rendering it with marks in place of words (`turn_frame`).
 earlier turns, as Qwen3's removes earlier thoughts, there is no such difference: the next turn then has a prompt of its
 own, encoded anew. New contents are a stranger's text: special tokens in them are text (`literal_text`).
 
+The result differs from the finished conversation encoded at once in what the model wrote in its own way (a call's white
+space), and where the tokenizer would have merged the end of a prompt with the begin of its answer.
+
 Without a chat template, a new message is its content in lines of its own, "\\n" + content + "\\n".
 """
 
@@ -84,13 +87,13 @@ class Bridge:
         unread = {i for i in self._encoder.special if self._encoder.control.get(i) not in self._kept}
         self._unread = unread | set(renderer.eos_ids)
         template = self.tokenizer.get_chat_template(None, self.tools or None) if renderer.has_template else ""
-        self._shapes = Shapes(template, f"q{self._encoder.mark}")
         self._lock = threading.Lock()
         self._frames: dict[Shape | None, Frame | None] = {}  # None: the template rewrites earlier turns
         self._irregular: set[Shape | None] = set()  # shapes whose conversations have no frame in common
         self._once: set[Shape | None] = set()
         spelled = [self.tokenizer.decode([i], skip_special_tokens=False) for i in renderer.eos_ids]
         self._ends = [text for text in dict.fromkeys(spelled) if text.strip()]
+        self._shapes = Shapes(template, {*self._ends, *self._encoder.special_spellings})
         encoded = self._encoder.encode_all(self._ends, [False] * len(self._ends))
         self._single = {text for text, ids in zip(self._ends, encoded, strict=True) if len(ids) == 1}
 

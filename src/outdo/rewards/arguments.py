@@ -1,8 +1,12 @@
 """What a reward function is called with: which form it has, by its parameters, and the columns that it takes.
 
 A function of lists (`completions`) is called as TRL calls it: one value for each answer in every column; where the data
-is conversational, `completions` are lists of one message and `prompts` lists of messages. A function of one answer
-(`completion`, `response`) is called once for each, with single values, and its prompt and answer are always text.
+is conversational, `completions` are lists of messages (one; after several turns all of them, the environment's too) and
+`prompts` lists of messages. A function of one answer (`completion`, `response`) is called once for each, with single
+values, and its prompt and answer are always text: the last turn.
+
+What was played in an environment comes with `episodes` and, for the user's own objects, `environments`, to functions
+that name them. Such objects cannot leave this process.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from outdo.errors import GraderError
-from outdo.types import Group
+from outdo.types import Group, Trajectory
 
 Form = Literal["many", "one"]  # called with the answers of a group or a step, or with one answer
 Input = Literal["auto", "text", "messages"]  # what `completions` are; auto: as the prompts of the data are
 LIST_NAMES = ("completions", "prompts", "completion_ids", "verdicts", "finish")  # one of these: a function of lists
 COMPLETION_TOOLS = "completion_tools"  # the calls that a server has parsed from each answer
+EPISODES, ENVIRONMENTS, EPISODE = "episodes", "environments", "episode"  # the last for a function of one answer
+PLAYED = (EPISODES, ENVIRONMENTS, EPISODE)  # handed to functions that name them, never as **columns
 ANSWER_NAMES = ("completion", "response", "output", "solution_str")  # the model's answer, in a function of one
 PROMPT_NAMES = ("prompt", "question")
 GOLD_NAMES = ("answer", "ground_truth")
@@ -34,6 +40,7 @@ class Inputs:
     lists: Mapping[str, Sequence[Any]]  # one value for each answer
     shared: Mapping[str, Any]  # the same for all
     count: int
+    played: bool = False  # in an environment: some of the lists are objects of this process (PLAYED)
 
     def take(self, start: int, stop: int) -> Inputs:
         """Those of some of the answers."""
@@ -51,12 +58,17 @@ def join_inputs(inputs: Sequence[Inputs]) -> Inputs:
     """Those of all groups in one call. A column that a group lacks is None there."""
     names = dict.fromkeys(name for one in inputs for name in one.lists)
     lists = {name: [v for one in inputs for v in one.lists.get(name, [None] * one.count)] for name in names}
-    return Inputs(lists, inputs[0].shared, sum(one.count for one in inputs))
+    return Inputs(lists, inputs[0].shared, sum(one.count for one in inputs), any(one.played for one in inputs))
 
 
 def texts(completions: Sequence[Any]) -> list[str]:
-    """The text of each completion, given as text or as messages, of which the last one is the answer."""
-    return [text if isinstance(text, str) else str(text[-1].get("content") or "") for text in completions]
+    """The text of each completion, given as text or as messages, of which the model's last one is the answer."""
+    return [text if isinstance(text, str) else _last_turn(text) for text in completions]
+
+
+def _last_turn(messages: Sequence[Mapping[str, Any]]) -> str:
+    turns = [message for message in messages if message.get("role") == "assistant"]
+    return str(turns[-1].get("content") or "") if turns else ""
 
 
 def group_inputs(
@@ -69,7 +81,7 @@ def group_inputs(
     prompt = [dict(message) for message in group.prompt.messages]
     lists: dict[str, list[Any]] = {key: [value] * n for key, value in group.prompt.meta.items() if key not in NOT_DATA}
     lists |= {
-        "completions": [[{"role": "assistant", "content": text}] for text in answers] if messages else answers,
+        "completions": [_messages(answer) for answer in group.trajectories] if messages else answers,
         "prompts": [prompt if messages else group.prompt.text] * n,
         "messages": [group.prompt.messages] * n,
         "answer": [group.prompt.answer] * n,
@@ -79,9 +91,26 @@ def group_inputs(
         lists["completion_ids"] = [answer.token_ids for answer in group.trajectories]
     if any(answer.tool_calls is not None for answer in group.trajectories):
         lists[COMPLETION_TOOLS] = [answer.tool_calls for answer in group.trajectories]
+    played = any(answer.episode for answer in group.trajectories)
+    if played:
+        lists = {name: values for name, values in lists.items() if name not in PLAYED}
+        lists[EPISODES] = [answer.episode for answer in group.trajectories]
+        lists[ENVIRONMENTS] = [answer.episode and answer.episode.environment for answer in group.trajectories]
     if verdicts is not None:
         lists["verdicts"] = list(verdicts)
-    return Inputs(lists, shared, n)
+    return Inputs(lists, shared, n, played)
+
+
+def _messages(answer: Trajectory) -> list[dict[str, Any]]:
+    """What was said after the prompt, as TRL's completions have it."""
+    if answer.episode:
+        return [dict(message) for message in answer.episode.messages]
+    return [{"role": "assistant", "content": answer.text}]
+
+
+def takes_objects(function: Callable[..., Any]) -> bool:
+    """Whether a function asks for what cannot leave this process."""
+    return not set(PLAYED).isdisjoint(_parameters("", function)[0])
 
 
 def trainer_state(step: int, total: int) -> SimpleNamespace:
@@ -120,9 +149,7 @@ def select_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> In
         raise _mixed(name, next(p for p in (*LIST_NAMES, *named) if p in named), mixed[0])
     if missing:
         raise _missing(name, missing, list(present))
-    if takes_any:
-        return inputs
-    return _only(inputs, named)
+    return _without_objects(inputs, named) if takes_any else _only(inputs, named)
 
 
 def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> Inputs:
@@ -130,6 +157,8 @@ def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> In
     named, takes_any = _parameters(name, function)
     columns = dict(inputs.lists)
     answers, prompts = columns.pop("completions"), columns.pop("prompts")
+    if inputs.played:
+        columns[EPISODE] = columns.pop(EPISODES)
     columns.pop("completion", None)  # a demonstration
     spoken = _answer_name(name, named, columns)
     columns[spoken] = answers
@@ -141,7 +170,7 @@ def single_inputs(name: str, function: Callable[..., Any], inputs: Inputs) -> In
     if missing := [p for p in _required(function) if p not in present]:
         raise _missing(name, missing, list(present))
     renamed = replace(inputs, lists=columns)
-    return renamed if takes_any else _only(renamed, named)
+    return _without_objects(renamed, named) if takes_any else _only(renamed, named)
 
 
 def _answer_name(name: str, named: Sequence[str], columns: Mapping[str, Any]) -> str:
@@ -162,6 +191,11 @@ def _answer_name(name: str, named: Sequence[str], columns: Mapping[str, Any]) ->
 def _only(inputs: Inputs, names: Sequence[str]) -> Inputs:
     lists = {key: value for key, value in inputs.lists.items() if key in names}
     return replace(inputs, lists=lists, shared={key: value for key, value in inputs.shared.items() if key in names})
+
+
+def _without_objects(inputs: Inputs, named: Sequence[str]) -> Inputs:
+    hidden = set(PLAYED) - set(named) if inputs.played else ()
+    return replace(inputs, lists={key: value for key, value in inputs.lists.items() if key not in hidden})
 
 
 def _mixed(name: str, plural: str, singular: str) -> GraderError:

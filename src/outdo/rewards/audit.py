@@ -3,7 +3,7 @@
 An answer that deserves full marks must be paid; garbage, an echo of the prompt, exploits and the answers of other rows
 must not; the same answer must get the same grade, whenever and wherever in its group it is graded; and nearly every
 answer must be judged. A reward is fit only where an answer that deserves full marks is known and was paid. Rewards that
-score form only have to be consistent and work.
+score form only have to be consistent and work. What an environment pays is audited by play (`envs/audit.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ NUM_REORDERED = 3  # prompts whose group is graded in two orders
 MAX_FINAL_CHARS = 80  # of a gold; a longer one is free text, of which a part may be right
 MARGIN = 1e-9
 _CLOSED_FORM = ("gsm8k", "numeric", "exact", "math", "countdown", "label")  # two answers are wrong
+
+GOLD = "an answer that deserves full marks gets them"
+ATTACKS = "empty, garbage, echo and exploits get nothing"
+BY_PLAY = "what an environment pays is judged by play, not by the text of an answer"
 
 Outcome = Literal["passed", "failed", "unknown"]
 
@@ -82,6 +86,8 @@ class _Record:
 def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> Audit:
     """Grades test answers; `short`: fewer. Where judging costs money, fewer, and each once. Raises GraderError where
     all break."""
+    if rewards.judge and rewards.judge.plays:
+        return Audit((Check(GOLD, "unknown", BY_PLAY),), 0, 0.0, 0.0)
     costly = is_costly(rewards)
     bench, record = Bench(rewards, twice=not costly), _Record()
     judge = _grader(rewards)
@@ -101,19 +107,23 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
     bench.raise_if_all_broken()
     limit = SHORT_BROKEN_SHARE if short else BROKEN_SHARE
     attacks = [
-        _attack_check("empty, garbage, echo and exploits get nothing", record.attacks, 0.0),
-        _attack_check("answers of other rows get nothing", record.others, OTHERS_SHARE),
+        attack_check(ATTACKS, record.attacks, 0.0),
+        attack_check("answers of other rows get nothing", record.others, OTHERS_SHARE),
     ]
     form = [Check(check.name, "unknown", "this reward scores form only") for check in attacks[:1]]
     checks = (
         _gold_check(record, form_only),
         *(form if form_only else attacks),
-        _none_of("the same answer gets the same grade", bench.inconsistent),
-        _judged(bench, limit),
-        _speed(bench.seconds),
+        same_check("the same answer gets the same grade", bench.inconsistent),
+        judged_check(bench.broken, bench.num_answers, limit),
+        speed_check(bench.seconds),
     )
-    p99 = sorted(bench.seconds)[int(0.99 * (len(bench.seconds) - 1))]
-    return Audit(checks, len(bench.seconds), statistics.median(bench.seconds), p99, tested, form_only)
+    return timed(checks, bench.seconds, tested, form_only)
+
+
+def timed(checks: Sequence[Check], seconds: Sequence[float], num_prompts: int, form_only: bool = False) -> Audit:
+    p99 = sorted(seconds)[int(0.99 * (len(seconds) - 1))]
+    return Audit(tuple(checks), len(seconds), statistics.median(seconds), p99, num_prompts, form_only)
 
 
 def is_costly(rewards: Rewards) -> bool:
@@ -207,7 +217,7 @@ def _because(grade: Grade) -> str:
 
 
 def _gold_check(record: _Record, form_only: bool) -> Check:
-    name, gold, unpaid = "an answer that deserves full marks gets them", record.gold, record.unpaid
+    name, gold, unpaid = GOLD, record.gold, record.unpaid
     if form_only:
         return Check(name, "unknown", "this reward scores form only")
     if problems := list(filter(None, gold)):
@@ -219,26 +229,26 @@ def _gold_check(record: _Record, form_only: bool) -> Check:
     return Check(name, "passed", f"{len(gold)} tested" + (f", {len(unpaid)} unknown" if unpaid else ""))
 
 
-def _attack_check(name: str, attacks: Sequence[str], share: float) -> Check:
+def attack_check(name: str, attacks: Sequence[str], share: float) -> Check:
     problems = list(filter(None, attacks))
     if problems and len(problems) > share * len(attacks):
         return Check(name, "failed", f"{len(problems)} of {len(attacks)} are rewarded: {problems[0]}")
     return Check(name, "passed" if attacks else "unknown", f"{len(attacks)} tested")
 
 
-def _none_of(name: str, problems: Sequence[str]) -> Check:
+def same_check(name: str, problems: Sequence[str]) -> Check:
     return Check(name, "failed", f"{len(problems)} do not: {problems[0]}") if problems else Check(name, "passed")
 
 
-def _judged(bench: Bench, limit: float) -> Check:
-    name, broken = "every answer can be judged", bench.broken
+def judged_check(broken: Sequence[str], num_answers: int, limit: float) -> Check:
+    name = "every answer can be judged"
     if not broken:
         return Check(name, "passed")
-    detail = f"{len(broken)} of {bench.num_answers} cannot: {broken[0]}"
-    return Check(name, "failed" if len(broken) > limit * bench.num_answers else "unknown", detail)
+    detail = f"{len(broken)} of {num_answers} cannot: {broken[0]}"
+    return Check(name, "failed" if len(broken) > limit * num_answers else "unknown", detail)
 
 
-def _speed(seconds: Sequence[float]) -> Check:
+def speed_check(seconds: Sequence[float]) -> Check:
     median = statistics.median(seconds)
     detail = f"the median answer takes {median:.2f} s: training would wait" if median > SLOW_SECONDS else ""
     return Check("an answer takes under a second", "unknown" if detail else "passed", detail)

@@ -17,8 +17,13 @@ from outdo.tasks.task import Part, Task
 
 Own = Mapping[str, Callable[..., Any]]  # a user's functions by name
 MAX_PROMPTS = 100  # of an endless task, checked for missing columns
-PARTIAL = ("code_fraction", "reasoning_gym_partial", "llm_judge")  # verifiers that score partly right answers
-UNCHECKED = ("tokens", "entry_point")  # columns that training adds, or that only some rows need
+PARTIAL = (
+    "code_fraction",
+    "reasoning_gym_partial",
+    "llm_judge",
+    "environment",
+)  # verifiers that score partly right answers
+UNCHECKED = ("tokens", "entry_point", "environment")  # columns that training adds, or that only some rows need
 
 
 def rewards_of(recipe: Recipe, task: Task, own: Own) -> Rewards:

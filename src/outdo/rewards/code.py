@@ -41,7 +41,7 @@ from outdo.sandbox.jail import Limits
 from outdo.types import Grade
 
 TIMEOUT = 10.0  # seconds for all the cases of one answer
-_MAX_SOURCE_CHARS = 2**18
+MAX_SOURCE_CHARS = 2**18
 _REAL = (int, float, Fraction, Decimal)
 
 
@@ -82,7 +82,7 @@ def _grade(outcome: Outcome, reward: float) -> Grade:
 
 
 @cache
-def _runners() -> ThreadPoolExecutor:
+def runners() -> ThreadPoolExecutor:
     """As many sandboxes in parallel as there are cores, over all calls."""
     return ThreadPoolExecutor(os.cpu_count() or 1, "sandbox")
 
@@ -105,17 +105,16 @@ def _outcomes(
     for text, row in zip(completions, zip(*columns_P, strict=True), strict=True):
         key = tuple(map(id, row))
         if key not in problems:
-            problems[key] = _problem(row, limits)
+            problems[key] = read_problem(*row, limits)
         problem = problems[key]
         if isinstance(problem, Problem) and (text, key) not in running:
-            running[text, key] = _runners().submit(_judge, text, problem)
+            running[text, key] = runners().submit(judge, text, problem)
         outcomes.append(running[text, key] if isinstance(problem, Problem) else problem)
     return [done if isinstance(done, Outcome) else done.result() for done in outcomes]
 
 
-def _problem(row: tuple[Any, ...], limits: Limits) -> Problem | Outcome:
+def read_problem(cases: Any, entry_point: Any, test: Any, prompt: Any, limits: Limits) -> Problem | Outcome:
     """The problem of a row, or an outcome that says why its columns are not valid."""
-    cases, entry_point, test, prompt = row
     try:
         name, python = _name(entry_point), _as_python(str(prompt or ""))
         if isinstance(test, str) and test.strip():
@@ -168,10 +167,11 @@ def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def _judge(text: str, problem: Problem) -> Outcome:
+def judge(text: str, problem: Problem) -> Outcome:
+    """Runs the code of an answer against the tests."""
     total = 1 if problem.test else len(problem.cases)
     blocks = [block for block in code_blocks(text) if block.strip()]
-    if not blocks or sum(map(len, blocks)) > _MAX_SOURCE_CHARS:
+    if not blocks or sum(map(len, blocks)) > MAX_SOURCE_CHARS:
         return Outcome(0, total, "too much code" if blocks else "no code in the answer")
     deadline = time.monotonic() + problem.limits.seconds
     try:
@@ -193,7 +193,7 @@ def _as_python(prompt: str) -> tuple[str, str]:
     for text in (prompt, source_of(prompt)):
         for body in ("", "\n    pass\n"):
             try:
-                if len(text) <= _MAX_SOURCE_CHARS and "def " in text:
+                if len(text) <= MAX_SOURCE_CHARS and "def " in text:
                     ast.parse(text + body)
                     return text, text + body
             except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -202,34 +202,56 @@ def _as_python(prompt: str) -> tuple[str, str]:
 
 
 def _run_function(blocks: list[str], problem: Problem, deadline: float) -> Outcome:
-    """Calls a function once for each case. A case that ends the process gets the next a new one."""
-    passed, reason, pending = 0, "", list(enumerate(problem.cases))
-    while pending:
+    try:
+        results = call_each(blocks, problem.entry_point, problem.cases, problem.limits, deadline, problem.prompt)
+    except ExecutionError as error:
+        if isinstance(error, Forged):
+            raise
+        return Outcome(0, len(problem.cases), str(error))
+    failures = [_failure(case["expected"], value) for case, value in zip(problem.cases, results, strict=True)]
+    reason = next((f"cases[{index}]: {failure}" for index, failure in enumerate(failures) if failure), "")
+    return Outcome(failures.count(""), len(failures), reason)
+
+
+def call_each(
+    blocks: list[str], name: str, cases: Sequence[Mapping[str, Any]], limits: Limits, deadline: float, prompt: str = ""
+) -> list[Any]:
+    """Calls a function in the sandbox once for each case; what it returned, or the ExecutionError that it ended with. A
+    case that ends the process gets the next a new one. Raises ExecutionError where the function cannot be loaded."""
+    results: list[Any] = []
+    while len(results) < len(cases):
+        calls = len(results)
         try:
-            with Sandbox(problem.limits, deadline=deadline) as sandbox:
-                sandbox.load(blocks, problem.entry_point, problem.prompt)
-                while pending:
-                    index, case = pending.pop(0)
-                    failure = _failure(sandbox, case)
-                    passed += not failure
-                    reason = reason or (failure and f"cases[{index}]: {failure}")
+            with Sandbox(limits, deadline=deadline) as sandbox:
+                sandbox.load(blocks, name, prompt)
+                while len(results) < len(cases):
+                    calls += 1
+                    results.append(_called(sandbox, cases[len(results)]))
                 sandbox.request(op="done")  # reveals any forged reply still in the pipe
         except Forged:
             raise
         except ExecutionError as error:
-            started = len(pending) < len(problem.cases)
-            reason = reason or (f"cases[{index}]: {error}" if started else str(error))
-            if not started or time.monotonic() > deadline:
-                break
-    return Outcome(passed, len(problem.cases), reason)
+            if not calls:
+                raise
+            if len(results) < calls:
+                results.append(error)
+            if time.monotonic() > deadline:
+                results += [error] * (len(cases) - len(results))
+    return results
 
 
-def _failure(sandbox: Sandbox, case: Mapping[str, Any]) -> str:
+def _called(sandbox: Sandbox, case: Mapping[str, Any]) -> Any:
     try:
-        value = sandbox.call(case["args"], case["kwargs"])
+        return sandbox.call(case.get("args") or [], case.get("kwargs") or {})
     except Raised as error:
-        return str(error)
-    return "" if same(case["expected"], value) else f"returned {_shown(value)}, not the expected value"
+        return error
+
+
+def _failure(expected: Any, value: Any) -> str:
+    """Why a case is not passed; "" where it is."""
+    if isinstance(value, ExecutionError):
+        return str(value)
+    return "" if same(expected, value) else f"returned {_shown(value)}, not the expected value"
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -23,10 +23,11 @@ from outdo.rewards.compose import Rewards, find_rewards
 from outdo.rewards.lines import Encoder, graded_lines
 from outdo.rewards.registry import GRADERS
 from outdo.runs.outputs import refuse_file
-from outdo.tasks.task import find_task
+from outdo.tasks.task import Task, find_task
 from outdo.types import Prompt
 
 PROGRESS_SECONDS = 2.0  # between two lines of progress
+ByPlay = Callable[[Task, Sequence[Prompt]], Audit]
 PROMPTS, COSTLY_PROMPTS = 20, 3  # of an audit; fewer where each answer costs a call
 
 
@@ -131,8 +132,11 @@ def _sink(out: Path | None) -> Iterator[TextIO]:
         raise GraderError(f"--out {out}: {error.strerror or error}") from None
 
 
-def audit(task: str | None, options: Options, size: int | None, task_args: Mapping[str, Any]) -> int:
-    """Audits rewards and prints the result; the exit status: 0 where they are fit to train on."""
+def audit(
+    task: str | None, options: Options, size: int | None, task_args: Mapping[str, Any], by_play: ByPlay | None = None
+) -> int:
+    """Audits rewards and prints the result; the exit status: 0 where they are fit to train on. `by_play` audits what
+    the task's environment pays."""
     names = [canonical_reward(name) for name in options.names]
     if task is None and not names:
         raise GraderError("name a task or a --reward: `outdo audit arithmetic`, `outdo audit --reward math`")
@@ -147,7 +151,8 @@ def audit(task: str | None, options: Options, size: int | None, task_args: Mappi
     prompts = list(islice(source.prompts("train", 0), size)) if source else [_example(names[0])]
     if costly:
         print(f"each of about {12 * len(prompts)} test answers is a call of the judge; --size sets how many prompts")
-    result = audit_rewards(rewards, prompts)
+    plays = source if rewards.judge and rewards.judge.plays else None
+    result = by_play(plays, prompts) if by_play and plays else audit_rewards(rewards, prompts)
     tested = f"{result.num_prompts} prompts" + (f" of {len(prompts)}" if result.num_prompts < len(prompts) else "")
     print(f"{', '.join(names)}{f' on {task}' if task else ''}: {tested}, {result.gradings} gradings")
     _print(result)

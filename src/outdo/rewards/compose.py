@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, filterfalse
 from typing import Any, Literal
 
 from outdo.errors import BrokenGraders, GraderError
@@ -32,12 +32,13 @@ from outdo.rewards.arguments import (
     refuse_unknown_args,
     select_inputs,
     single_inputs,
+    takes_objects,
     trainer_state,
 )
 from outdo.rewards.blame import Worst, by_weight, is_failure, settled
 from outdo.rewards.calls import Failure, Grades, Judged, Result, Where, call, is_async
 from outdo.rewards.registry import GRADERS, Grader
-from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Verdict
+from outdo.types import PART, Grade, Group, Prompt, RewardFunction, Trajectory, Verdict
 
 MAX_GROUPS_IN_FLIGHT = 4  # groups graded in parallel, while the next are sampled
 MAX_WAITING_GROUPS = 16  # the same, of rewards that wait for a server
@@ -170,7 +171,8 @@ def _short(name: str) -> str:
 
 
 def _load(name: str, weight: float, own: Mapping[str, RewardFunction], args: Mapping[str, Any]) -> Reward:
-    """Built-in rewards run here, a user's named function in a worker process, a user's object in a thread."""
+    """Built-in rewards run here, a user's named function in a worker process, a user's object in a thread, and so does
+    a named function that takes what was played."""
     if name in REWARDS and name not in own:
         refuse_unknown_args(name, REWARDS[name], args)
         return Reward(name, REWARDS[name], weight, args=args)
@@ -185,7 +187,7 @@ def _load(name: str, weight: float, own: Mapping[str, RewardFunction], args: Map
         raise GraderError(f"reward {name} is an async generator: `return` a list of all its rewards")
     short = name if name in own else _short(name)
     refuse_unknown_args(short, function, args)
-    where = "thread" if name in own else plugins.absolute_name(name)
+    where = "thread" if name in own or takes_objects(function) else plugins.absolute_name(name)
     source = "" if name in own else name
     return Reward(short, function, weight, where, source, form_of(short, function), args)
 
@@ -239,6 +241,28 @@ def grade_step(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
 
 
 def _graded_together(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
+    """With their grades. No reward gets to see an answer whose environment broke."""
+    intact = [replace(group, trajectories=tuple(filterfalse(_broke, group.trajectories))) for group in groups]
+    judged = iter(_judged([group for group in intact if group.trajectories], rewards))
+    grades = [next(judged).grades if group.trajectories else () for group in intact]
+    return [_with_broken(group, own, rewards) for group, own in zip(groups, grades, strict=True)]
+
+
+def _broke(answer: Trajectory) -> str:
+    """Why its environment failed, where it did."""
+    return answer.episode.broken if answer.episode else ""
+
+
+def _with_broken(group: Group, grades: Sequence[Grade], rewards: Rewards) -> Group:
+    """The group with the grades of its other answers."""
+    own, parts = iter(grades), dict.fromkeys(part.name for part in rewards.parts)
+    broken = [Grade(None, "broken", parts, reason) if (reason := _broke(one)) else None for one in group.trajectories]
+    return replace(group, grades=tuple(grade or next(own) for grade in broken))
+
+
+def _judged(groups: Sequence[Group], rewards: Rewards) -> list[Group]:
+    if not groups:
+        return []
     paid = _judge(rewards.part(rewards.truth), groups, rewards, [None] * len(groups))
     truth = [[_decided(grade, rewards.pass_threshold) for grade in grades] for grades in paid]
     verdicts = [[grade.verdict if grade else "broken" for grade in grades] for grades in truth]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outdo.rewards import answer, code, form, games, gym, judge, labels, maths, probes, structured
+from outdo.rewards import answer, code, form, games, gym, judge, labels, maths, played, probes, structured
 from outdo.rewards.probes import Columns
 from outdo.types import RewardFunction
 
@@ -19,6 +19,7 @@ class Grader:
     exploits: Callable[[Columns], list[str]] = lambda row: []  # answers that must score nothing
     example: Columns = field(default_factory=dict)  # a row to test it on; its `gold` deserves full marks
     judges: bool = True  # decides right or wrong; the others score form only
+    plays: bool = False  # judges what was played in an environment: there is no text to test it with
 
     @property
     def pays(self) -> str:
@@ -86,6 +87,7 @@ GRADERS: dict[str, Grader] = {
     "reasoning_gym": Grader(gym.reasoning_gym, ("gym",), f"partly right answers; {_GYM}", probes.gold),
     "reasoning_gym_partial": Grader(gym.reasoning_gym_partial, ("gym",), _GYM, probes.gold),
     "llm_judge": Grader(judge.llm_judge, ("[answer]",), _JUDGED),
+    "environment": Grader(played.environment, ("environment",), "answers whose environment gave no reward", plays=True),
     "format": _form(form.format, (), "repeated or misplaced tags, text around them, nothing inside"),
     "tag_count": _form(form.tag_count, (), "repeated or misplaced tags, text at the end, nothing inside"),
     "reasoning_steps": _form(

@@ -64,12 +64,12 @@ class LocalEngine:
     @torch.no_grad()
     def serve(self, stream: RequestStream) -> Iterator[Generation]:
         """Requests that come while others run. Where one follows another, the tokens that they share are read once."""
-        yield from self._run(stream, 1, self.num_aborts)
+        yield from self._run(stream, 1, self.num_aborts, slack=3 * self.poll_every)
 
-    def _run(self, stream: RequestStream, n: int, num_aborts: int) -> Iterator[Generation]:
+    def _run(self, stream: RequestStream, n: int, num_aborts: int, slack: int = 0) -> Iterator[Generation]:
         self.policy.set_training(False)
         self._refresh()
-        yield from BatchScheduler(self, stream, n, num_aborts).run()
+        yield from BatchScheduler(self, stream, n, num_aborts, slack).run()
 
     def _refresh(self) -> None:
         """Fuses the learner's new weights; in place, since captured graphs read them where they are."""

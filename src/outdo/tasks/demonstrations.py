@@ -13,11 +13,11 @@ from outdo.errors import TaskError
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.sources import Source
-from outdo.tasks.task import Task, add_system_prompt, find_task, repeat_epochs
+from outdo.tasks.task import Shown, Task, add_system_prompt, find_task, repeat_epochs
 from outdo.types import Prompt
 
 MAX_FINITE = 200_000  # training prompts after which a task is treated as endless, unless it is marked finite
-Demonstration = tuple[Prompt, str]  # a prompt and the answer to it
+Demonstration = tuple[Prompt, Shown]  # a prompt, and what follows it
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Demonstrations:
     @property
     def fingerprint(self) -> str:
         """A hash of their number and of the first 32."""
-        first = [([dict(m) for m in p.messages], text) for p, text in itertools.islice(self.stream(), 32)]
+        first = [([dict(m) for m in p.messages], shown) for p, shown in itertools.islice(self.stream(), 32)]
         return f"{seed_of(self.num_examples, self.batch_size, json.dumps(first)):016x}"
 
     def examples(self, skip: int = 0) -> Iterator[Demonstration]:
@@ -83,8 +83,8 @@ def demonstrations_of(task: Task, split: str, seed: int, limit: int = 0) -> list
     rng = random.Random(seed_of("teacher", seed))
     rows: list[Demonstration] = []
     for num_seen, prompt in enumerate(task.prompts(split, seed)):
-        if (text := task.teacher(prompt, rng)) is not None:
-            rows.append((prompt, text))
+        if (shown := task.teacher(prompt, rng)) is not None:
+            rows.append((prompt, shown))
         if limit and len(rows) == limit:
             break
         if num_seen >= MAX_FINITE and not task.finite:
@@ -108,6 +108,6 @@ def _demonstrations(
     """Adds the recipe's system prompt, which data from elsewhere does not have."""
 
     def with_system_prompt() -> Iterator[Demonstration]:
-        return ((add_system_prompt(prompt, recipe.system_prompt), text) for prompt, text in stream())
+        return ((add_system_prompt(prompt, recipe.system_prompt), shown) for prompt, shown in stream())
 
     return Demonstrations(source.name, num_examples, recipe.sft_batch_size, with_system_prompt)

@@ -18,7 +18,7 @@ from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import with_easier
 from outdo.tasks.sources import SOURCE_KEYS, Source
-from outdo.tasks.task import Part, Task, endless_prompts, find_task
+from outdo.tasks.task import Part, Shown, Task, endless_prompts, find_task
 from outdo.types import PART, Prompt
 
 
@@ -82,7 +82,7 @@ class _Mixture:
             (name,) = rng.choices(list(streams), weights)
             yield _with_part(next(streams[name]), name)
 
-    def teacher(self, prompt: Prompt, rng: random.Random) -> str | None:
+    def teacher(self, prompt: Prompt, rng: random.Random) -> Shown | None:
         teacher = self.parts[prompt.meta[PART]].task.teacher
         return teacher(prompt, rng) if teacher else None
 

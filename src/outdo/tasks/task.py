@@ -13,22 +13,25 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar
 
 from outdo.errors import TaskError, did_you_mean
 from outdo.recipe import plugins
 from outdo.seeds import seed_of
-from outdo.tasks import arithmetic, countdown, data, gsm8k, gym
+from outdo.tasks import arithmetic, countdown, data, grid, gsm8k, guess, gym, repair, shop
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
-from outdo.types import Prompt
+from outdo.types import Message, Prompt
 from outdo.untrusted.parse import MAX_PROMPT_CHARS
 
 ALL_SPLITS = "all"  # as a split: every split of a finite task, for evaluations
 MAX_PROBED = 20_000  # held-out prompts after which a task is treated as endless, unless it is marked finite
 MAX_UNANSWERED = 100  # first prompts of an endless task without a demonstration, before it is refused
 HOW_TO_MAKE_ONE = "put @outdo.task(rewards=[…]) above the function"
-Teacher = Callable[..., str | None]  # teacher(prompt, rng) -> a demonstration, not always correct; None: none here
+Shown = str | Sequence[Message]  # what follows a prompt: an answer, or the messages of several turns, the model's and
+# those of its tools and environment
+Teacher = Callable[..., Shown | None]  # teacher(prompt, rng) -> a demonstration, not always correct; None: none here
 T = TypeVar("T")
 
 
@@ -56,6 +59,8 @@ class Task:
     parts: tuple[Part, ...] = ()  # of a mixture
     easier: Task | None = None  # that the curriculum starts with
     keep: Callable[[Prompt], bool] | None = None  # prompts for which it is False are skipped
+    environment: str = ""  # that answers are played in, where the recipe names none
+    solution: Callable[[Prompt], Sequence[Message]] | None = None  # the play of one who deserves full marks, for audits
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
         """Prompts of a split; of all splits for `all`, if the task is finite. Raises TaskError if there are none."""
@@ -88,7 +93,7 @@ class Task:
         if empty:
             raise TaskError(f"task {self.name} has no prompts in split {split!r}: nothing to train or test on")
 
-    def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, str]]:
+    def demonstrations(self, seed: int) -> Iterator[tuple[Prompt, Shown]]:
         """Training prompts with the teacher's answers, endlessly. Prompts without an answer are skipped."""
         if self.teacher is None:
             raise TaskError(
@@ -99,13 +104,13 @@ class Task:
         rng = random.Random(seed_of("teacher", seed))
         yield from repeat_epochs(lambda epoch: self._demonstrations(seed_of("demonstrations", seed, epoch), rng))
 
-    def _demonstrations(self, seed: int, rng: random.Random) -> Iterator[tuple[Prompt, str]]:
+    def _demonstrations(self, seed: int, rng: random.Random) -> Iterator[tuple[Prompt, Shown]]:
         assert self.teacher
         empty = True
         for num_seen, prompt in enumerate(self.prompts("train", seed), 1):
-            if (text := self.teacher(prompt, rng)) is not None:
+            if (shown := self.teacher(prompt, rng)) is not None:
                 empty = False
-                yield prompt, text
+                yield prompt, shown
             elif empty and not self.finite and num_seen == MAX_UNANSWERED:
                 break
         if empty:
@@ -154,16 +159,32 @@ def endless_prompts(task: Task, *key: object) -> Iterator[Prompt]:
 
 
 def task(
-    rewards: Sequence[str], teacher: Teacher | None = None, splits: Sequence[str] = ("train", "test"), name: str = ""
+    rewards: Sequence[str],
+    teacher: Teacher | None = None,
+    splits: Sequence[str] = ("train", "test"),
+    name: str = "",
+    environment: str = "",
 ) -> Callable[[Callable[..., Iterator[Prompt]]], Task]:
-    """Decorator that makes a task of a function. `teacher(prompt, rng)` returns a demonstration or None."""
-    return lambda function: Task(name or function.__name__, function, tuple(rewards), teacher, tuple(splits))
+    """Decorator that makes a task of a function. `teacher(prompt, rng)` returns a demonstration or None. With the
+    reward `environment`, answers are played in `environment`, or in the recipe's."""
+    made: Callable[..., Task] = partial(Task, rewards=tuple(rewards), teacher=teacher, splits=tuple(splits))
+    return lambda function: made(name or function.__name__, function, environment=environment)
+
+
+GAMES = {"guess": guess, "grid": grid, "shop": shop, "repair": repair}
+
+
+def _game(name: str, module: Any) -> Task:
+    """A task that is played in the environment of its name."""
+    played = {"environment": name, "solution": module.solution}
+    return Task(name, module.prompts, ("environment",), module.teacher, **played)
 
 
 TASKS: dict[str, Task] = {
     "arithmetic": Task("arithmetic", arithmetic.prompts, ("numeric",), arithmetic.teacher),
     "countdown": Task("countdown", countdown.prompts, ("countdown",), countdown.teacher),
     "gsm8k": Task("gsm8k", gsm8k.prompts, ("gsm8k",), gsm8k.teacher, ("train", "dev", "test"), finite=True),
+    **{name: _game(name, module) for name, module in GAMES.items()},
 }
 
 

@@ -222,4 +222,11 @@ def _demonstrator(recipe: Recipe, task: Task) -> Callable[[Prompt], str | None] 
     if teacher is None:
         raise RecipeError(f"harvest_teacher=true: {task.name} has no demonstrations of its own")
     rng = random.Random(seed_of("teacher", recipe.seed))
-    return lambda prompt: teacher(prompt, rng)
+
+    def demonstrate(prompt: Prompt) -> str | None:
+        shown = teacher(prompt, rng)
+        if shown is None or isinstance(shown, str):
+            return shown
+        raise RecipeError(f"harvest_teacher=true: the demonstrations of {task.name} have several turns")
+
+    return demonstrate

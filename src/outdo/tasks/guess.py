@@ -1,0 +1,148 @@
+"""Number guessing: a secret number of a range, and after each guess whether it is higher or lower.
+
+The rules are here, and a player of them; `envs/guess.py` plays them with a model. The out-of-distribution split has a
+range that is half as large again, and one more guess. Demonstrations halve the range at times, but as often as not they
+repeat the guess that was wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from outdo.errors import TaskError
+from outdo.seeds import seed_of
+from outdo.tasks.splits import belongs
+from outdo.types import Message, Prompt
+
+HINTS = "higher: {low}-{high}", "lower: {low}-{high}"  # they repeat the range that is left
+NO_GUESS = "write one number"
+MAX_MISSES = 10_000  # problems in a row that belong to other splits, before this split is refused as empty
+Strategy = Callable[["Game"], int]
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game in progress."""
+
+    secret: int
+    low: int  # the secret is one of low..high, by the hints so far
+    high: int
+    guesses: int  # that remain
+    hints: tuple[str, str] = HINTS
+    last: int | None = None  # guess
+    solved: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.solved or self.guesses < 1
+
+    @property
+    def middle(self) -> int:
+        return (self.low + self.high) // 2
+
+
+def prompts(
+    split: str,
+    seed: int,
+    size: int = 20,
+    highest: int = 40,
+    max_guesses: int = 5,
+    ask: str = "{low}-{high}",
+    hints: Sequence[str] = HINTS,
+) -> Iterator[Prompt]:
+    """Endless problems: `size` numbers in a row, none above `highest`, and one of them as the secret.
+
+    `ask` is the format of the question, and may contain {guesses}; `hints` are the formats of the two hints, with the
+    range that is left or without.
+    """
+    if size < 2 or highest < size or max_guesses < 1:
+        raise TaskError(
+            f"guess: size={size} must be 2 or more, highest={highest} at least that, and max_guesses={max_guesses} 1 "
+            "or more"
+        )
+    if "{low}" not in ask or "{high}" not in ask:
+        raise TaskError(f"guess: ask={ask!r} must contain {{low}} and {{high}}")
+    if isinstance(hints, str) or len(hints) != 2 or hints[0] == hints[1] or not all(isinstance(h, str) for h in hints):
+        raise TaskError(f"guess: hints={hints!r:.80} must be two texts that differ, the first for `higher`")
+    if split == "ood":
+        size, highest, max_guesses = size * 3 // 2, highest * 3 // 2, max_guesses + 1
+    rng = random.Random(seed_of("guess", split, seed))
+    missed = 0
+    while missed < MAX_MISSES:
+        low = rng.randint(1, highest - size + 1)
+        high, missed = low + size - 1, missed + 1
+        secret = rng.randint(low, high)
+        if belongs((low, high, secret), split):
+            missed = 0
+            text = _filled(ask, low, high).replace("{guesses}", str(max_guesses))
+            meta = {"low": low, "high": high, "max_guesses": max_guesses, "hints": tuple(hints)}
+            yield Prompt(f"{low}-{high}:{secret}", ({"role": "user", "content": text},), str(secret), meta)
+    raise TaskError(f"guess: too few numbers up to {highest}: split {split!r} is empty; raise highest")
+
+
+def start(prompt: Prompt) -> Game:
+    """The game of a prompt. Raises TaskError where it lacks a column."""
+    meta = prompt.meta
+    try:
+        higher, lower = meta.get("hints") or HINTS
+        low, high, guesses = (int(meta[name]) for name in ("low", "high", "max_guesses"))
+        game = Game(int(prompt.answer), low, high, guesses, (str(higher), str(lower)))
+    except (KeyError, TypeError, ValueError):
+        raise TaskError(
+            "guess: a prompt needs the columns low, high and max_guesses, and the secret number as its answer; prompt "
+            f"{prompt.id!r:.60} has {', '.join(meta) or 'none'}, and the answer {prompt.answer!r:.40}"
+        ) from None
+    if not game.low <= game.secret <= game.high:
+        raise TaskError(f"guess: the secret of prompt {prompt.id!r:.60} is not one of {game.low} to {game.high}")
+    return game
+
+
+def after(game: Game, guess: int | None) -> tuple[Game, str]:
+    """The game after a guess, and what the player is shown: nothing once it is over. None is a message without a
+    guess: it costs one."""
+    game = replace(game, guesses=game.guesses - 1, last=guess)
+    if guess is None:
+        shown = NO_GUESS
+    elif guess == game.secret:
+        game, shown = replace(game, solved=True), ""
+    elif guess < game.secret:
+        game, shown = replace(game, low=max(game.low, guess + 1)), game.hints[0]
+    else:
+        game, shown = replace(game, high=min(game.high, guess - 1)), game.hints[1]
+    return game, "" if game.done else _filled(shown, game.low, game.high)
+
+
+def _filled(text: str, low: int, high: int) -> str:
+    return text.replace("{low}", str(low)).replace("{high}", str(high))
+
+
+def played(prompt: Prompt, strategy: Strategy) -> list[Message]:
+    """The conversation of a player."""
+    game, messages = start(prompt), list[Message]()
+    while not game.done:
+        guess = strategy(game)
+        messages.append({"role": "assistant", "content": str(guess)})
+        game, hint = after(game, guess)
+        if hint:
+            messages.append({"role": "user", "content": hint})
+    return messages
+
+
+def solution(prompt: Prompt) -> list[Message]:
+    """Halves the range with every guess."""
+    return played(prompt, lambda game: game.middle)
+
+
+def teacher(prompt: Prompt, rng: random.Random, halves: float = 0.35, repeats: float = 0.5) -> list[Message]:
+    """A demonstration: guesses the middle with probability `halves`, its last guess again with `repeats`, and else one
+    of the two ends of the range."""
+
+    def guess(game: Game) -> int:
+        draw = rng.random()
+        if draw < halves:
+            return game.middle
+        return game.last if draw < halves + repeats and game.last is not None else rng.choice((game.low, game.high))
+
+    return played(prompt, guess)
