@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
+from outdo.errors import ModelError
 from outdo.models.call_syntax import END_THINK, THINK, Call
 from outdo.models.literal_text import LiteralEncoder, Mixed, interleaved
 from outdo.models.message_form import Form, Shown, probe_form, template_messages
@@ -107,6 +108,18 @@ class Bridge:
         return encode_prompts(
             self.tokenizer, [Prompt(one.id, tuple(each), meta=meta) for one, each in zip(prompts, shown, strict=True)]
         )
+
+    def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt of a conversation that others hold, from its start. What came after its first answer is a
+        stranger's text. Raises ModelError and TaskError."""
+        shown = template_messages(messages, self.form, self.tool_format)
+        at = next((i for i, message in enumerate(shown) if message["role"] == "assistant"), len(shown))
+        if at == len(shown) or not self.renderer.has_template:
+            return self.start(messages)
+        (extension,) = self._encode_anew([_Talk(shown[:at], shown[at], shown[at + 1 :], True, None)])
+        if extension.prompt_ids is None:
+            raise ModelError(extension.problem)
+        return extension.prompt_ids
 
     def read(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """The message that the model wrote, for an environment: its content, and its calls where it made any."""
