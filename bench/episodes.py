@@ -32,7 +32,9 @@ def main() -> None:
         args.prompts, args.group, args.prompt_tokens, args.new_tokens, steps=1, shape=args.shape, device=args.device
     )
     print(machine.line(machine.facts()))
-    print(f"{work.shape} on {work.device}: {work.answers} answers of {args.turns} turns, {args.new_tokens} tokens in all")
+    print(
+        f"{work.shape} on {work.device}: {work.answers} answers of {args.turns} turns, {args.new_tokens} tokens in all"
+    )
     policy = policy_of(work)
     print(f"\n{'':34} {'rows':>6} {'seconds':>9} {'tokens/s':>10}")
     for rows in args.rows or [work.answers]:
