@@ -290,6 +290,8 @@ def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None
         "task",
         "reward_funcs",
         "callbacks",
+        "tools",
+        "environment_factory",
         "reporter",
         "resume",
         "force",
