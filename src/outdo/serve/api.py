@@ -157,11 +157,14 @@ class Api:
         return self._bridges[key]
 
     def _render_all(self, prompts: Sequence[str | tuple[int, ...]], earlier: Sequence[Call]) -> list[Rendered]:
-        for ids in prompts:
-            if not isinstance(ids, str) and not all(0 <= token < self.vocab for token in ids):
-                raise ApiError(f"prompt: token ids are from 0 to {self.vocab - 1:,}", param="prompt")
-        texts = [(render_text(self.renderer, one, earlier) if isinstance(one, str) else None) for one in prompts]
-        return [text or render_ids(one, earlier) for text, one in zip(texts, prompts, strict=True)]  # type: ignore[arg-type]
+        return [self._render(prompt, earlier) for prompt in prompts]
+
+    def _render(self, prompt: str | tuple[int, ...], earlier: Sequence[Call]) -> Rendered:
+        if isinstance(prompt, str):
+            return render_text(self.renderer, prompt, earlier)
+        if not all(0 <= token < self.vocab for token in prompt):
+            raise ApiError(f"prompt: token ids are from 0 to {self.vocab - 1:,}", param="prompt")
+        return render_ids(prompt, earlier)
 
     def _check_model(self, model: str | None) -> None:
         if model not in (None, self.model):
