@@ -16,6 +16,7 @@ _NAMES = {
     "outdo.algo.divergence": ("k1_kl", "k2_kl", "k3_kl"),
     "outdo.algo.losses": ("grpo_loss",),
     "outdo.api": ("evaluate", "sft", "train"),
+    "outdo.envs.environment": ("Observation",),
     "outdo.metrics.estimate": ("pass_at_k", "wilson"),
     "outdo.recipe.load": ("load_recipe",),
     "outdo.recipe.schema": ("Recipe",),
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from outdo.api import evaluate as evaluate
     from outdo.api import sft as sft
     from outdo.api import train as train
+    from outdo.envs.environment import Observation as Observation
     from outdo.metrics.estimate import pass_at_k as pass_at_k
     from outdo.metrics.estimate import wilson as wilson
     from outdo.recipe.load import load_recipe as load_recipe

@@ -19,6 +19,7 @@ import pytest
 
 from outdo.dash import serve
 from outdo.errors import RecipeError
+from outdo.web import sockets
 from support.basics import QUICK
 from support.folders import append, make_run
 
@@ -58,12 +59,12 @@ def has_ended(process: psutil.Process) -> bool:
 
 def test_taken_port_and_ctrl_c(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "one", steps=2)
-    with serve.bind(port=0).sock as taken:
+    with sockets.bind(port=0).sock as taken:
         port = taken.getsockname()[1]
         server = start(["dash", "--port", str(port), "--no-open"], tmp_path)
         assert server.stdout
         found = ADDRESS.search(server.stdout.readline())
-    assert found and port < int(found[1]) < port + serve.MAX_PORTS
+    assert found and port < int(found[1]) < port + sockets.MAX_PORTS
     assert [run["id"] for run in asked(int(found[1]))["runs"]] == ["one"]
     loaded = Path(f"/proc/{server.pid}/maps").read_text()
     assert "torch" not in loaded and "matplotlib" not in loaded
@@ -85,9 +86,9 @@ def test_bad_input(outdo: Outdo, tmp_path: Path) -> None:
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "REQUIRED", ("json", "no_such_package"))
+    monkeypatch.setattr(sockets, "REQUIRED", ("json", "no_such_package"))
     with pytest.raises(RecipeError, match=r"needs no_such_package: pip install 'outdo\[dash\]'"):
-        serve.require()
+        sockets.require(*serve.EXTRA)
     said: list[str] = []
     with serve.serve_beside(Path("runs"), said.append):
         pass
@@ -98,7 +99,7 @@ def test_token_of_other_hosts() -> None:
     tokens = set()
     for host in ("0.0.0.0", "0.0.0.0", "::"):
         try:
-            bound = serve.bind(host, 0)
+            bound = sockets.bind(host, 0)
         except RecipeError:  # a machine without IPv6
             continue
         assert bound.token and len(bound.token) >= 32 and bound.address.endswith(f"?token={bound.token}")
@@ -106,10 +107,10 @@ def test_token_of_other_hosts() -> None:
         tokens.add(bound.token)
         bound.sock.close()
     assert len(tokens) >= 2
-    local = serve.bind(port=0)
+    local = sockets.bind(port=0)
     assert local.token is None and local.is_local and local.address == f"http://127.0.0.1:{local.port}/"
     local.sock.close()
-    assert serve.is_loopback("::1") and serve.is_loopback("localhost") and not serve.is_loopback("192.168.0.1")
+    assert sockets.is_loopback("::1") and sockets.is_loopback("localhost") and not sockets.is_loopback("192.168.0.1")
 
 
 @pytest.mark.slow

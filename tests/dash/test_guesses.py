@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from outdo.dash import guesses
-from outdo.dash.serve import bind, inherit
 from outdo.errors import RecipeError
+from outdo.web import guesses
+from outdo.web.sockets import bind, inherit
 from support.folders import make_run
 from support.served import Served, servers
 

@@ -47,7 +47,7 @@ def by_python(expression: str) -> Fraction:
     return eval(source, {"F": Fraction})  # what the test itself has written
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(expressions)
 def test_agrees_with_fractions(expression):
     try:
@@ -63,7 +63,7 @@ def test_agrees_with_fractions(expression):
         assert max(expected.numerator.bit_length(), expected.denominator.bit_length()) > 500
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.fractions(min_value=-(10**6), max_value=10**6, max_denominator=10**7))
 def test_text_is_the_number(value):
     text = number_text(value)
@@ -133,7 +133,7 @@ def test_refused_in_words(expression):
     assert 10 < len(str(caught.value)) < 200
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="0123456789.,+-*/%^()eEx $=√sqrtof<>", max_size=40) | st.text(max_size=40))
 def test_any_text_is_a_value_or_a_refusal(text):
     with suppress(CallError):

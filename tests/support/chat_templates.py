@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 TOOL = {
@@ -141,9 +141,10 @@ _SPECIAL = {
 }
 _CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _ADDED = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
+_WORDS = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # line ends stay together
 _LINES = (
     "What is the weather in Paris? It is sunny, 21 degrees.",
-    '{"name": "weather", "arguments": {"city": "Paris", "days": 2}}\n\n',
+    '{"name": "weather", "arguments": {"city": "Paris", "days": 2}}\n\nsunny.\n21.\n.\n\n',
     "<|im_start|>system\nassistant user tool Functions: description parameters properties type object",
 )
 
@@ -151,7 +152,9 @@ _LINES = (
 def family_tokenizer(family: str, **more: Any) -> PreTrainedTokenizerFast:
     """Byte-level BPE with the family's special tokens; the last of them ends a turn."""
     rust = Tokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    rust.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_only])
     rust.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     rust.train_from_iterator(

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "outdo"
 
 # Lowest first: a package imports from its own layer's left and from the layers below.
 LAYERS = (
-    ("types", "errors", "seeds", "untrusted"),
+    ("types", "errors", "seeds", "untrusted", "web"),
     ("recipe", "parallel"),
     ("runs",),
     ("algo", "sandbox"),

@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 from outdo.dash.app import guarded, make_api
-from outdo.dash.serve import bind
+from outdo.web.sockets import bind
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 SECTIONS = {
     "Train": ("train", "sft", "harvest", "sweep"),
     "Inspect runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
-    "Use a model": ("eval", "chat", "export", "push"),
+    "Use a model": ("eval", "chat", "serve", "export", "push"),
     "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
 }
 
@@ -56,6 +56,7 @@ app = typer.Typer(
   outdo train dataset_name=my.jsonl reward_funcs=rewards.py:score model_name_or_path=./model
   outdo eval runs/NAME
   outdo chat runs/NAME
+  outdo serve runs/NAME
 
 `outdo COMMAND --help` has more examples.
 """,

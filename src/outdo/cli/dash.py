@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import webbrowser
 from pathlib import Path
@@ -13,8 +12,6 @@ from typer import Argument, Option
 
 from outdo.cli.app import app
 from outdo.errors import RecipeError
-
-TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,256}")  # that needs no escape in an address or a cookie
 
 
 @app.command()
@@ -36,12 +33,12 @@ def dash(
       outdo dash runs/NAME
       outdo dash --host 0.0.0.0
     """
-    from outdo.dash.serve import bind, follow_parent, inherit, require, serve
+    from outdo.dash.serve import EXTRA, follow_parent, serve
     from outdo.runs.find import try_find_run
+    from outdo.web.sockets import bind, check_token, inherit, require
 
-    require()
-    if token is not None and not TOKEN.fullmatch(token):
-        raise RecipeError("--token: use at least 8 letters, digits and - . _ ~, or leave it out")
+    require(*EXTRA)
+    check_token(token)
     if parent is not None:
         follow_parent(parent)
     elif (found := try_find_run(runs)) is not None:

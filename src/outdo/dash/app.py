@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from outdo.dash import models, page
 from outdo.dash.answers import Show as AnswerShow
 from outdo.dash.answers import answers_page
-from outdo.dash.guard import LOOPBACK, Guard
 from outdo.dash.live import Live, parse_event_id
 from outdo.dash.places import SWEEP, Places, UnknownId
 from outdo.dash.prompts import improved_prompts, prompt_page
@@ -28,6 +28,8 @@ from outdo.runs.groups import FULL_CHARS, GroupRecord, load_groups, tokens_of
 from outdo.runs.index import Location, read_location
 from outdo.runs.run_reader import RunCache, RunReader
 from outdo.runs.values import MAX_EXACT_INT, Record, as_text
+from outdo.web.guard import Guard, Refusals
+from outdo.web.sockets import own_names
 
 RunId = Annotated[str, Query(max_length=4096, description="a run's id, as /api/runs lists it")]
 RunIds = Annotated[list[str], Query(min_length=1, max_length=16, description="ids of runs; may be repeated")]
@@ -38,6 +40,13 @@ Prompt = Annotated[str, Query(max_length=100_000, description="a prompt's id")]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Detail, "description": "not found"}}
 ABOUT = "Run folders of outdo as JSON, read-only."
 MAX_PROBLEMS = 20
+REFUSALS = Refusals(
+    foreign_host="use the address that outdo dash printed: this host name is not this machine's",
+    no_token="this dashboard requires its token: open the address that outdo dash printed",
+    too_many="too many wrong tokens came from your address: wait a little, then open the address that outdo dash "
+    "printed",
+    body=lambda status, reason: json.dumps({"detail": reason}).encode(),
+)
 
 Sort = Literal["spread", "reward", "length", "prompt", "id"]
 Show = Literal["all", "informative", "all_right", "all_wrong", "broken"]
@@ -82,8 +91,10 @@ def guarded(
     api: FastAPI, token: str | None = None, loopback: bool = True, port: int = 0, host: str = "127.0.0.1"
 ) -> Guard:
     """`loopback`: only requests to this machine's own names are answered, and to the address that it listens on."""
-    own = f"[{host}]" if ":" in host else host
-    return Guard(api, token, LOOPBACK | {own} if loopback else None, port)
+    cookie = f"outdo-dash-{port}"  # cookies are shared by all ports of a host
+    return Guard(
+        api, token, own_names(host) if loopback else None, REFUSALS, cookie=cookie, private=("/api", "/report")
+    )
 
 
 def make_api(root: Path) -> FastAPI:

@@ -164,7 +164,7 @@ def result_text(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False, default=result_text)
         except (ValueError, TypeError, RecursionError) as error:
             raise CallError(f"the tool returned what cannot be written as JSON: {str(error)[:200]}") from None
-    shows_nothing = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    shows_nothing = all(getattr(type(value), name) is getattr(object, name) for name in ("__str__", "__repr__"))
     if shows_nothing or hasattr(value, "__next__"):
         raise CallError(f"the tool returned an object of the class {type(value).__name__}, which is not text")
     return str(value)

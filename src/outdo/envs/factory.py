@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, cast
 
-from outdo.envs.calls import TIMEOUT
+from outdo.envs.calls import TIMEOUT, Direct
 from outdo.envs.environment import Environment, MakeEnvironment, Observation, Tool
 from outdo.envs.registry import ENVIRONMENTS
 from outdo.envs.threads import Lane, Overdue, run
 from outdo.envs.toolbox import CLOSE_SECONDS, ToolEnvironment
 from outdo.envs.tools import refuse_same_names, tool_of
-from outdo.errors import ToolError, did_you_mean
+from outdo.errors import InputError, ToolError, did_you_mean
 from outdo.recipe import plugins
 from outdo.types import Message, Prompt
 
@@ -82,14 +82,15 @@ def _maker(given: Any, args: Any, tools: Sequence[Tool], limits: Mapping[str, An
     if not isinstance(args, Mapping):
         raise ToolError(f"environment_args of {name} must be arguments by name, not {args!r:.80}")
     _refuse_args(name, make, args)
-    sample = make if inspect.isclass(make) else _example(name, make, args)
+    is_own = ENVIRONMENTS.get(name) is make  # whose arguments are checked by its constructor
+    sample = make if inspect.isclass(make) and not is_own else _example(name, make, args)
+    is_inline = is_own and not getattr(sample, "blocking", False)
     if not callable(getattr(sample, "reset", None)):
         raise ToolError(f"environment {name} has no method `reset`, which an answer begins with")
     construct = lambda: make(**args)  # noqa: E731
     if hasattr(sample, "step"):
         if tools:
             raise ToolError(f"environment {name} has a `step`, which answers calls itself: it takes no other tools")
-        is_inline = ENVIRONMENTS.get(name) is make and not getattr(sample, "blocking", False)
         return lambda prompt: PlainEnvironment(name, construct, getattr(sample, "tools", ()), is_inline)
     own = _method_tools(name, sample)
     refuse_same_names([*tools, *own])
@@ -98,7 +99,7 @@ def _maker(given: Any, args: Any, tools: Sequence[Tool], limits: Mapping[str, An
 
     def make_own(prompt: Prompt) -> Environment:
         columns = _columns(name, _bound(sample, "reset"), prompt)
-        return FactoryEnvironment(name, construct, columns, tools, own, **limits)
+        return FactoryEnvironment(name, construct, columns, tools, own, is_inline, **limits)
 
     return make_own
 
@@ -107,6 +108,8 @@ def _example(name: str, make: Callable[..., Any], args: Mapping[str, Any]) -> An
     """An object that a function makes: of its methods alone it is known what it is."""
     try:
         example = make(**args)
+    except InputError:
+        raise
     except Exception as error:
         raise ToolError(f"environment {name} cannot be made: {type(error).__name__}: {error}") from error
     close = getattr(example, "close", None)
@@ -180,18 +183,23 @@ class FactoryEnvironment(ToolEnvironment):
         columns: Mapping[str, Any],
         tools: Sequence[Tool],
         own: Sequence[Tool],
+        is_inline: bool = False,
         **limits: Any,
     ) -> None:
         mine = [Tool(tool.name, tool.schema, self._method(tool.name)) for tool in own]
         super().__init__([*tools, *mine], **limits)
         self._name, self._construct, self._columns = name, construct, columns
         self._own = {tool.name for tool in own}
-        self._thread = Lane()
+        self._thread = None if is_inline else Lane()
         self._reward: float | None = None
         self._is_read = False
 
     def _method(self, name: str) -> Callable[[], Callable[..., Any]]:
-        return lambda: cast(Callable[..., Any], getattr(self.environment, name))
+        def make() -> Callable[..., Any]:
+            method: Callable[..., Any] = getattr(self.environment, name)
+            return method if self._thread else Direct(method)
+
+        return make
 
     def _lane(self, name: str) -> Lane | None:
         return self._thread if name in self._own else None

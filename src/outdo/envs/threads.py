@@ -25,7 +25,7 @@ from typing import IO, Any, TypeVar, cast
 from outdo.rewards.calls import is_async
 from outdo.untrusted.terminal import PrintableStream
 
-MAX_THREADS = 512  # calls of sync functions that run at once, beside those of environments
+MAX_THREADS = 1024  # calls of sync functions that run at once, beside those of environments
 MAX_HANGING = 256  # abandoned calls that still run, after which no more are started
 _GRACE_SECONDS = 1.0  # for the shared event loop to react, after which it counts as blocked
 
@@ -100,7 +100,7 @@ class _Worker:
         def work() -> None:
             outcome = context.run(_outcome, job)
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(outcome))
+                loop.call_soon_threadsafe(_settle, future, outcome)
 
         self._jobs.put(work)
         try:
@@ -126,6 +126,11 @@ class _Worker:
     def _returned(self) -> None:
         with self._lock:
             _Worker.num_hanging -= 1
+
+
+def _settle(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():  # not abandoned
+        future.set_result(outcome)
 
 
 def _outcome(job: Job) -> Outcome:
@@ -159,7 +164,12 @@ class _Threads:
         with self._lock:
             if self._num_busy >= MAX_THREADS:
                 return None
-            worker = self._idle.pop() if self._idle else _Worker()
+            try:
+                worker = self._idle.pop() if self._idle else _Worker()
+            except RuntimeError:  # the system has no more threads: wait for one of these
+                if not self._num_busy:
+                    raise
+                return None
             self._num_busy += 1
             return worker
 

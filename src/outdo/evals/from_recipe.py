@@ -66,7 +66,7 @@ class EvalPlan:
             reward=self.reward,
             reward_options=self.reward_options,
             system_prompt=self.system_prompt,
-            playing=Recipe(**self.playing),
+            playing=Recipe.model_validate(self.playing),
         )
 
 
@@ -116,9 +116,8 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
 
 def _playing(recipe: Recipe, keys: Collection[str] = PLAY_KEYS) -> dict[str, Any]:
     """What differs from the defaults."""
-    default = Recipe()
     values = {key: getattr(recipe, key) for key in PLAY_KEYS if key in keys}
-    return {key: value for key, value in values.items() if value != getattr(default, key)}
+    return {key: value for key, value in values.items() if value != Recipe.model_fields[key].default}
 
 
 def _settings(recipe: Recipe) -> EvalSettings:

@@ -61,7 +61,7 @@ def build_eval_suite(
         options = reward_options or {}
         find_rewards([judge], [], judge, own=functions, **options)  # refuses an unknown name now
         own = functions or {}
-        play = play_of(playing or Recipe(), task.environment)
+        play = play_of(playing or Recipe.model_validate({}), task.environment)
         for split in splits:
             suite.append(EvalSplit(name, split, held_out(task, split, size), judge, own, options, play))
     return suite

@@ -216,11 +216,12 @@ class _Pick(torch.autograd.Function):
         return grad.new_zeros(ctx.shape).index_copy_(0, ctx.saved_tensors[0], grad), None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, bias: Tensor | None) -> Tensor:
-    """Attention of [X, H, N, D] over [X, K, M, D]; `bias` [X or 1, N, M] is added to the scores."""
+def attend(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, bias: Tensor | None, dense: bool = False) -> Tensor:
+    """Attention of [X, H, N, D] over [X, K, M, D]; `bias` [X or 1, N, M] is added to the scores. `dense` computes all
+    scores at once, whatever the device: cuDNN spends 70 ms on every new shape."""
     (rows, heads, n, size), (kv_heads, m) = q.shape, k.shape[1:3]
     rep, on_cpu = heads // kv_heads, q.device.type == "cpu"
-    if spec.softcap is None and not (on_cpu and (n == 1 or m <= MAX_DENSE_KEYS)):
+    if spec.softcap is None and not dense and not (on_cpu and (n == 1 or m <= MAX_DENSE_KEYS)):
         mask = None if bias is None else bias.to(q.dtype)[:, None]
         if not on_cpu:  # the GPU's kernels for shared keys take no mask
             k, v = (x.repeat_interleave(rep, dim=1) if rep > 1 else x for x in (k, v))

@@ -5,23 +5,28 @@ conversation, found by rendering it with marks in place of words (`turn_frame`).
 earlier turns, as Qwen3's removes earlier thoughts, there is no such difference: the next turn then has a prompt of its
 own, encoded anew. New contents are a stranger's text: special tokens in them are text (`literal_text`).
 
+The result differs from the finished conversation encoded at once in what the model wrote in its own way (a call's white
+space), and where the tokenizer would have merged the end of a prompt with the begin of its answer.
+
 Without a chat template, a new message is its content in lines of its own, "\\n" + content + "\\n".
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
+from outdo.errors import ModelError
 from outdo.models.call_syntax import END_THINK, THINK, Call
 from outdo.models.literal_text import LiteralEncoder, Mixed, interleaved
 from outdo.models.message_form import Form, Shown, probe_form, template_messages
 from outdo.models.renderer import TOOLS, Renderer, encode_prompts, takes_tools
 from outdo.models.templates import Conversation, TemplateFails, render_each
-from outdo.models.tool_formats import ToolFormat, choose_format, fit_types
+from outdo.models.tool_formats import NONE, ToolFormat, choose_format, fit_types
 from outdo.models.turn_frame import Disguised, Frame, Shape, Shapes, cut, frame_of
 from outdo.types import Message, Prompt
 
@@ -66,7 +71,8 @@ class _Talk:
 
 
 class Bridge:
-    """Of one model and the schemas of the tools that its environments have."""
+    """Of one model and the schemas of the tools that its environments have. Without tools, no text is read as a call,
+    unless a format is given."""
 
     def __init__(
         self, renderer: Renderer, tools: Sequence[Mapping[str, Any]] = (), tool_format: ToolFormat | None = None
@@ -74,19 +80,20 @@ class Bridge:
         self.renderer, self.tokenizer = renderer, renderer.tokenizer
         self.tools = [dict(tool) for tool in tools] if takes_tools(self.tokenizer) else []
         self.form = probe_form(self.tokenizer)[0] if renderer.has_template else _NO_TEMPLATE
-        self.tool_format = tool_format or choose_format(self.tokenizer)
+        self.tool_format = tool_format or (choose_format(self.tokenizer) if tools else NONE)
         self._parameters = {one["function"]["name"]: one["function"].get("parameters") or {} for one in tools}
         self._encoder = LiteralEncoder(self.tokenizer)
         self._kept = frozenset((THINK, END_THINK, *self.tool_format.special))  # of special tokens, in an answer's text
         unread = {i for i in self._encoder.special if self._encoder.control.get(i) not in self._kept}
         self._unread = unread | set(renderer.eos_ids)
         template = self.tokenizer.get_chat_template(None, self.tools or None) if renderer.has_template else ""
-        self._shapes = Shapes(template, f"q{self._encoder.mark}")
+        self._lock = threading.Lock()
         self._frames: dict[Shape | None, Frame | None] = {}  # None: the template rewrites earlier turns
         self._irregular: set[Shape | None] = set()  # shapes whose conversations have no frame in common
         self._once: set[Shape | None] = set()
         spelled = [self.tokenizer.decode([i], skip_special_tokens=False) for i in renderer.eos_ids]
         self._ends = [text for text in dict.fromkeys(spelled) if text.strip()]
+        self._shapes = Shapes(template, {*self._ends, *self._encoder.special_spellings})
         encoded = self._encoder.encode_all(self._ends, [False] * len(self._ends))
         self._single = {text for text, ids in zip(self._ends, encoded, strict=True) if len(ids) == 1}
 
@@ -101,6 +108,18 @@ class Bridge:
         return encode_prompts(
             self.tokenizer, [Prompt(one.id, tuple(each), meta=meta) for one, each in zip(prompts, shown, strict=True)]
         )
+
+    def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt of a conversation that others hold, from its start. What came after its first answer is a
+        stranger's text. Raises ModelError and TaskError."""
+        shown = template_messages(messages, self.form, self.tool_format)
+        at = next((i for i, message in enumerate(shown) if message["role"] == "assistant"), len(shown))
+        if at == len(shown) or not self.renderer.has_template:
+            return self.start(messages)
+        (extension,) = self._encode_anew([_Talk(shown[:at], shown[at], shown[at + 1 :], True, None)])
+        if extension.prompt_ids is None:
+            raise ModelError(extension.problem)
+        return extension.prompt_ids
 
     def read(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """The message that the model wrote, for an environment: its content, and its calls where it made any."""
@@ -127,7 +146,8 @@ class Bridge:
         if not self.renderer.has_template:
             return self._encode([self._lines(turn) for turn in turns])
         talks = [self._talk(turn) for turn in turns]
-        mixed = self._continuations(talks)
+        with self._lock:
+            mixed = self._continuations(talks)
         appended = iter(self._encode([each for each in mixed if isinstance(each, Mixed)]))
         anew = iter(self._encode_anew([talk for talk, each in zip(talks, mixed, strict=True) if each is None]))
         return [
@@ -207,8 +227,10 @@ class Bridge:
         texts = render_each(self.tokenizer, [self._conversation(talk) for talk in talks])
         cuts: list[Cut] = []
         for (_, answer, new), before, after in zip(pairs, texts[::2], texts[1::2], strict=True):
-            if isinstance(before, TemplateFails) or isinstance(after, TemplateFails):
-                cuts.append(before if isinstance(before, TemplateFails) else after)
+            if isinstance(before, TemplateFails):
+                cuts.append(before)
+            elif isinstance(after, TemplateFails):
+                cuts.append(after)
             else:
                 first = next((one.marks[0] for one in new if one.marks), None)
                 cuts.append(cut(before, after, answer, first, self._ends))

@@ -80,7 +80,7 @@ class SlotCache:
         return Parked(tensors=[x[row, :, :end].clone() for x in (*self.keys, *self.values)])
 
     def resume(self, items: Sequence[Resumed]) -> ExtendedRows:
-        """The layout to prefill rows that were placed with what was parked: it is there already."""
+        """The layout to prefill rows that were placed with what was parked, which is copied into them."""
         for item in items:
             for x, parked in zip((*self.keys, *self.values), item.parked.tensors, strict=True):
                 x[item.row, :, : item.start] = parked[:, : item.start]
@@ -285,8 +285,9 @@ class PagedCache:
             given.append(np.array(self.group_of[item.row], np.int64)[at // PAGE] * PAGE + at % PAGE)
             self.discard(item.parked)
         old, new = (sent(np.concatenate(x), self.device) for x in (taken, given))
+        (old_page, old_slot), (new_page, new_slot) = ((x // PAGE, x % PAGE) for x in (old, new))
         for pages in self.pages:
-            pages[new // PAGE, :, :, new % PAGE] = pages[old // PAGE, :, :, old % PAGE]
+            pages[new_page, :, :, new_slot] = pages[old_page, :, :, old_slot]
         rows = sent([item.row for item in items], self.device)
         self.prompt_B[rows] = sent([item.length for item in items], self.device).int()
         self.own_B[rows] = 0

@@ -46,17 +46,15 @@ class LiteralEncoder:
         self.control = {i: text for i, text in spelled.items() if len(text) > 1 and not text.isspace()}
         self.special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         self._spellings = sorted(set(self.control.values()), key=len, reverse=True)
-        self._special_spellings = [text for text in self._spellings if self._is_special(text)]
+        specials = {text for i, text in self.control.items() if i in self.special}
+        self.special_spellings = [text for text in self._spellings if text in specials]
         self._normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._anchor = self._find_anchor()
         self._pattern = lru_cache(maxsize=2)(self._compile)
         self._controls_of = lru_cache(maxsize=4096)(self._controls)
 
-    def _is_special(self, text: str) -> bool:
-        return any(i in self.special for i, each in self.control.items() if each == text)
-
     def _compile(self, special_only: bool) -> re.Pattern[str] | None:
-        spellings = self._special_spellings if special_only else self._spellings
+        spellings = self.special_spellings if special_only else self._spellings
         return re.compile("|".join(map(re.escape, spellings))) if spellings else None
 
     def guarded(self, text: str, keep: Container[str] | None = None) -> str:

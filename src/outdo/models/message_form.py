@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.models.templates import Conversation, TemplateFails, render_each
@@ -18,7 +18,7 @@ from outdo.types import Message
 if TYPE_CHECKING:
     from outdo.models.tool_formats import ToolFormat
 
-PROBE_CALL = {"name": "lookup_zq7", "arguments": {"city": "Paris 12"}}
+PROBE_CALL: dict[str, Any] = {"name": "lookup_zq7", "arguments": {"city": "Paris 12"}}
 PROBE_TOOL = {
     "type": "function",
     "function": {
@@ -47,6 +47,7 @@ class Form:
     empty: str | None = None  # the content of a message with nothing but calls
     tool_role: bool = True  # it shows messages of role tool; else they become a user's
     counts_calls: bool = False  # it refuses a tool's message without a call
+    one_call: bool = False  # it refuses several calls in a message; then they are written into the content
 
 
 def probe_form(tokenizer: Any) -> tuple[Form, str]:
@@ -64,16 +65,20 @@ def probe_form(tokenizer: Any) -> tuple[Form, str]:
             if PROBE_CALL["name"] in region and "Paris 12" in region:
                 form, shown = each, region
                 break
-    calls = [PROBE_CALL] if form.shows_calls else []
-    called, plain = (_assistant("", each, ["call00000"], form) for each in (calls, []))
-    tool = {"role": "tool", "content": _ANSWER, "name": PROBE_CALL["name"], "tool_call_id": "call00000"}
+    ids = ["call00000", "call00001"]
+    called, several, plain = (_assistant("", [PROBE_CALL] * n * form.shows_calls, ids, form) for n in (1, 2, 0))
+    tools = [{"role": "tool", "content": _ANSWER, "name": PROBE_CALL["name"], "tool_call_id": each} for each in ids]
     done = [{"role": "assistant", "content": "done"}, user]
-    first, second, third = render_each(
-        tokenizer, [_talk([user, called, tool]), _talk([user, called, tool, *done]), _talk([user, plain, tool, *done])]
+    talks = [user, called, tools[0]], [user, called, tools[0], *done], [user, plain, tools[0], *done]
+    texts = render_each(tokenizer, [*map(_talk, talks), _talk([user, several, *tools])])
+    fails = [isinstance(text, TemplateFails) for text in texts]
+    form = replace(
+        form,
+        tool_role=isinstance(texts[0], str) and _ANSWER in texts[0].lower(),
+        counts_calls=fails[1:3] == [False, True],
+        one_call=form.shows_calls and fails[3] and not fails[0],
     )
-    fails = [isinstance(one, TemplateFails) for one in (second, third)]
-    shows_tool = isinstance(first, str) and _ANSWER in first
-    return Form(form.shows_calls, form.text_arguments, form.empty, shows_tool, fails == [False, True]), shown
+    return form, shown
 
 
 def _num_shared(first: str, second: str) -> int:
@@ -87,7 +92,7 @@ def shows_tools(tokenizer: Any) -> bool:
     if not tokenizer.chat_template:
         return False
     (text,) = render_each(tokenizer, [_talk([{"role": "user", "content": "?"}], True)])
-    return isinstance(text, str) and str(PROBE_CALL["name"]) in text
+    return isinstance(text, str) and PROBE_CALL["name"] in text
 
 
 def _talk(messages: Sequence[Message], prompts: bool = False) -> Conversation:
@@ -134,12 +139,12 @@ def _written(
     content: str, calls: Sequence[Any], ids: Sequence[str], form: Form, tool_format: ToolFormat
 ) -> dict[str, Any]:
     if tool_format.inline:
-        return {"content": content}
+        return {"role": "assistant", "content": content}
     plain = [_plain(call) for call in calls]
-    if form.shows_calls:
+    if form.shows_calls and not (form.one_call and len(plain) > 1):
         return _assistant(content, plain, ids, form)
     written = [tool_format.render_call(call["name"], call["arguments"]) for call in plain if "name" in call]
-    return {"content": "\n".join(filter(None, [content, *written]))}
+    return {"role": "assistant", "content": "\n".join(filter(None, [content, *written]))}
 
 
 def _assistant(content: str, calls: Sequence[Mapping[str, Any]], ids: Sequence[str], form: Form) -> Shown:

@@ -16,6 +16,8 @@ from torch import Tensor
 from outdo.models.attention import AttentionSpec, Rectangle, attend, bias_of, sees
 from outdo.models.ops import sent
 
+MAX_DENSE_TOKENS = 64  # new ones of a row, up to which all scores are computed at once
+
 
 @dataclass(eq=False)
 class Parked:
@@ -70,7 +72,8 @@ class ExtendedRows:
         self.cache.write(layer, self.places, k_NKD, v_NKD)
         keys, values = self.cache.read(layer, self.sources, self.longest)
         q_RHTD = self.rectangle.fill(q_NHD).transpose(1, 2)
-        out = attend(q_RHTD, keys, values, spec, self._seen(spec.window))
+        dense = self.rectangle.width <= MAX_DENSE_TOKENS
+        out = attend(q_RHTD, keys, values, spec, self._seen(spec.window), dense)
         return self.rectangle.empty(out.transpose(1, 2))
 
     def _seen(self, window: int | None) -> Tensor:

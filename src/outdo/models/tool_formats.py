@@ -54,6 +54,7 @@ MISTRAL = ToolFormat("mistral", syntax.parse_mistral, syntax.render_mistral, (MI
 _MARK_ENDS = re.compile(r"[0-9.)%]*=")
 MARKS = ToolFormat("marks", syntax.parse_marks, syntax.render_mark, stop_tokens=_MARK_ENDS, inline=True)
 FORMATS = {one.name: one for one in (HERMES, QWEN_XML, LLAMA, MISTRAL, MARKS)}
+NONE = ToolFormat("none", lambda text: (text, []), syntax.render_hermes)  # where there are no tools
 _SIGNS = {"<function=": QWEN_XML, OPEN_TAG: HERMES, MISTRAL_TAG: MISTRAL, PYTHON_TAG: LLAMA}  # of a template's text
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,19 +71,19 @@ class Disguised:
 
 
 class Shapes:
-    """The shapes of conversations under one template. `mark` is a word that occurs nowhere else."""
+    """The shapes of conversations under one template. What spells one of the `tokens` is a word like others."""
 
-    def __init__(self, template: str, mark: str) -> None:
-        found = literals(template)
+    def __init__(self, template: str, tokens: Collection[str]) -> None:
+        found = {text for text in literals(template) if not any(token in text for token in tokens)}
         self.cacheable = len(found) <= MAX_LITERALS
         known = "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
         self._pattern = re.compile(known) if known and self.cacheable else None
         self._pieces = lru_cache(maxsize=8192)(self._split)
-        self._mark = mark
+        self._mark = f"x{secrets.token_hex(8)}n"  # a word that occurs nowhere else
 
     def of(self, before: Sequence[Shown], answer: Shown, new: Sequence[Shown]) -> Shape | None:
         """None: of no other conversation's shape."""
-        if not self.cacheable:
+        if not self.cacheable or any(message["role"] == "assistant" for message in new):
             return None
         earlier = [self._shape(message) for message in before]
         names = tuple(call["function"]["name"] for call in answer.get("tool_calls") or ())
@@ -119,7 +120,7 @@ class Shapes:
         return (*pieces, *_words(text[position:]))
 
     def disguise(self, message: Shown, numbers: Iterator[int]) -> Disguised:
-        """The words of the content, and the arguments of calls, are replaced."""
+        """The words of the content, and the arguments of calls, are replaced. A content of too many pieces stays."""
         marks: list[str] = []
 
         def mark() -> str:
@@ -127,7 +128,7 @@ class Shapes:
             return marks[-1]
 
         content = message["content"]
-        if content is not None:
+        if content is not None and self._pieces(content):
             content = "".join(mark() if piece is None else piece for piece in self._pieces(content))
         disguised = {**message, "content": content}
         if calls := message.get("tool_calls"):
@@ -176,17 +177,18 @@ def cut(before: str, text: str, answer: Disguised, new_mark: str | None, ends: S
     region, content = text[len(before) :], (answer.message["content"] or "").strip()
     if any(mark not in region for mark in answer.marks) or _dense(content) not in _dense(region):
         return None
-    end = max((region.rfind(mark) + len(mark) for mark in answer.marks), default=0)
-    if not answer.message.get("tool_calls"):
-        end = max(end, region.find(content) + len(content))
-    limit = region.find(new_mark, end) if new_mark else len(region)
-    found = [(i, token) for token in ends if 0 <= (i := region.find(token, end)) < limit]
+    stops = [region.rfind(mark) + len(mark) for mark in answer.marks]
+    stops += [at + len(content)] if (at := region.find(content)) >= 0 else []
+    if not stops:
+        return None
+    limit = region.find(new_mark, max(stops)) if new_mark else len(region)
+    found = [(i, token) for token in ends if 0 <= (i := region.find(token, max(stops))) < limit]
     if found:
         position, token = min(found)
         return token, region[position + len(token) :]
     if answer.message.get("tool_calls"):
         return None  # where the call ends cannot be seen
-    return "", region[end:]
+    return "", region[max(stops) :]
 
 
 def _dense(text: str) -> str:

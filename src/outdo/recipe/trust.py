@@ -29,6 +29,7 @@ REWARD_KEYS = ("reward_funcs", "reward_gate", "audit_reward")
 DATA_KEYS = ("dataset_name", "sft_dataset_name", "curriculum_dataset_name")
 # Keys that may name a function, `file.py:function` or `module:function`.
 CODE_KEYS = (*REWARD_KEYS, "callbacks", "tools", "environment_factory", *DATA_KEYS)
+TOOLS_OF_PATHS = ("search",)  # built-in tools that are written with a path, `search:docs/`: that is no code
 JUDGE = "llm_judge"  # a reward that sends answers to a server
 JUDGE_KEYS = ("base_url", "api_key_env", "cache_dir")  # where they are sent, which key goes with them, what is written
 MAX_BYTES = 8 << 20  # of a file that is hashed, and of a record
@@ -74,7 +75,7 @@ def _refs(recipe: Mapping[str, Any]) -> Iterator[CodeRef]:
             yield from (CodeRef(key, name) for name in names if ":" in name or name.endswith(".json") or name == JUDGE)
         elif key in CODE_KEYS:
             names = [value] if key in DATA_KEYS and isinstance(value, str) else names_of(value)
-            yield from (CodeRef(key, name) for name in names if ":" in name)
+            yield from (CodeRef(key, name) for name in names if ":" in name and not _is_path_of_tool(key, name))
         elif key == "reward_args" and isinstance(value, Mapping) and isinstance(value.get(JUDGE), Mapping):
             yield from (CodeRef(f"{key}.{JUDGE}.{k}", str(value[JUDGE][k])) for k in JUDGE_KEYS if k in value[JUDGE])
         elif key.startswith(f"reward_args.{JUDGE}."):
@@ -84,6 +85,10 @@ def _refs(recipe: Mapping[str, Any]) -> Iterator[CodeRef]:
         elif key in ("stages", "dataset_mixture") and isinstance(value, (list, tuple, Mapping)):
             for inner in value.values() if isinstance(value, Mapping) else value:
                 yield from _refs(inner) if isinstance(inner, Mapping) else ()
+
+
+def _is_path_of_tool(key: str, name: str) -> bool:
+    return key == "tools" and name.partition(":")[0] in TOOLS_OF_PATHS
 
 
 def _pairs(recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -202,6 +202,8 @@ class _Table:
                 answer.reward = await self._waited(answer, get_reward())
         except _Broken as error:
             answer.broken = f"the environment failed: {_describe(error.__cause__ or error)}"
+            if answer.turn_ids:
+                self._end_turn(answer)
         await self._close(answer)
 
     async def _turns(self, answer: _Answer) -> None:
@@ -229,13 +231,13 @@ class _Table:
             if context is None:
                 ids, before = (*ids, *turn.segment.token_ids, *added.token_ids), turn.id
                 room -= len(added.token_ids)
-                if added.token_ids:
-                    answer.segments.append(Segment(added.token_ids, trained=False))
             else:
                 queue.drop(turn.id)
                 ids, before, room = context, "", min(room, queue.max_length - len(context))
             if room <= 0:
                 break
+            if added.token_ids:
+                answer.segments.append(Segment(added.token_ids, trained=False))
         answer.finish = "stop" if answer.is_done else "length"
 
     async def _answered(self, answer: _Answer) -> Extension | None:

@@ -20,8 +20,8 @@ from outdo.types import Finish, Generation, Request, RequestStream, SampleParams
 
 
 class HFEngine:
-    """All answers to a request are drawn by `request.seed`. `watch` is called with an answer's tokens as they come; a
-    request must then have one seed."""
+    """All answers to a request are drawn by `request.seed`. `watch`, the engine's or the request's, is called with an
+    answer's tokens as they come; the request must then have one seed."""
 
     capacity = 1  # one request at a time
 
@@ -61,7 +61,7 @@ class HFEngine:
     @torch.no_grad()
     def _generation(self, request: Request) -> Generation:
         params, n = request.params, len(request.seeds)
-        out = self._generate(request.prompt_ids, n, params)
+        out = self._generate(request.prompt_ids, n, params, request.watch or self.watch)
         chosen_BT = out.sequences[:, len(request.prompt_ids) :]
         # Scores are logits after temperature and cuts: what was cut off is -inf. Greedy ones are at temperature 1.
         scores_BTV = torch.stack(out.scores if params.temperature > 0 else out.logits, dim=1).float()
@@ -71,7 +71,7 @@ class HFEngine:
         segments, finishes = zip(*(self._segment(*answer, params) for answer in answers), strict=True)
         return Generation(request, segments, finishes)
 
-    def _generate(self, ids: tuple[int, ...], n: int, params: SampleParams) -> Any:
+    def _generate(self, ids: tuple[int, ...], n: int, params: SampleParams, watch: OnTokens | None) -> Any:
         policy, model = self.policy, self.policy.model
         how: dict[str, Any] = {"do_sample": False}
         if params.temperature > 0:
@@ -92,7 +92,7 @@ class HFEngine:
                 return_dict_in_generate=True,
                 output_scores=True,
                 output_logits=True,
-                streamer=_Streamer(self.watch) if self.watch else None,
+                streamer=_Streamer(watch) if watch else None,
                 **how,
             )
         finally:

@@ -18,6 +18,7 @@ from outdo.rollout.scheduler import BatchScheduler
 from outdo.rollout.turns import Listed
 from outdo.types import Generation, Request, RequestStream, SampleParams, WeightSource
 
+MAX_STATES = 8  # of sets of parameters, with their buffers and graphs
 POLL_EVERY = 4  # decode steps between two polls of the device
 
 
@@ -63,12 +64,12 @@ class LocalEngine:
     @torch.no_grad()
     def serve(self, stream: RequestStream) -> Iterator[Generation]:
         """Requests that come while others run. Where one follows another, the tokens that they share are read once."""
-        yield from self._run(stream, 1, self.num_aborts)
+        yield from self._run(stream, 1, self.num_aborts, slack=3 * self.poll_every)
 
-    def _run(self, stream: RequestStream, n: int, num_aborts: int) -> Iterator[Generation]:
+    def _run(self, stream: RequestStream, n: int, num_aborts: int, slack: int = 0) -> Iterator[Generation]:
         self.policy.set_training(False)
         self._refresh()
-        yield from BatchScheduler(self, stream, n, num_aborts).run()
+        yield from BatchScheduler(self, stream, n, num_aborts, slack).run()
 
     def _refresh(self) -> None:
         """Fuses the learner's new weights; in place, since captured graphs read them where they are."""
@@ -101,6 +102,8 @@ class LocalEngine:
             self._cache = cache = PagedCache(all_rows, rounded, self.policy.device, num_pages)
         cache.reset()
         if params not in self._states or not self._states[params][0].fits(answers, params):
+            while len(self._states) >= MAX_STATES:  # a server's clients may ask for any parameters
+                del self._states[next(iter(self._states))]
             state = DecodeState(self.policy, cache, answers, params)
             self._states[params] = state, Graphs() if self.graphed else None
         state, graphs = self._states[params]

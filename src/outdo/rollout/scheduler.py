@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_PREFILL_TOKENS = 16384  # in one forward
 MAX_RESUMED_TOKENS = 65536  # of the texts that one forward extends, padding included
-MAX_HELD_BACK = 3  # polls that few new requests of a stream wait for others, to be prefilled together
+MAX_HELD_BACK = 12  # polls that few new requests of a stream wait for others, to be prefilled together
 SHRINK_AT = 8  # on the CPU, drop done rows once more than 1 in 8 is done: copying the cache is not free
 
 
@@ -58,6 +59,7 @@ class BatchScheduler:
     stream: RequestStream
     n: int
     num_aborts: int  # of the engine when this call began: more end it
+    slack: int = 0  # tokens that a row may write beyond a request's own limit, before the host stops it
     open: bool = True  # more requests may come
     requests: dict[int, Request] = field(default_factory=dict)  # by number
     waiting: deque[int] = field(default_factory=deque)  # requests
@@ -76,7 +78,8 @@ class BatchScheduler:
 
     def run(self) -> Iterator[Generation]:
         num_answers = self.stream.capacity * self.n
-        self.state, self.graphs = self.engine.allocate(self.stream.max_length, self.n, num_answers, self.params)
+        max_length = self.stream.max_length + self.slack
+        self.state, self.graphs = self.engine.allocate(max_length, self.n, num_answers, self.params)
         self.cache = self.state.cache
         self.parked = ParkedTurns(self.cache)
         self.free_slots = list(range(self.state.answers - 1, -1, -1))
@@ -100,9 +103,8 @@ class BatchScheduler:
             new = range(self.num_requests, self.num_requests + len(requests or ()))
             self.num_requests = new.stop
             self.requests.update(zip(new, requests or (), strict=True))
-            # Prompts of similar length side by side need little padding. What is sampled does not depend on the order.
+            # Prompts of similar length side by side need little padding; turns that have a cache come first.
             for number in sorted(new, key=lambda number: len(self.requests[number].prompt_ids)):
-                # Turns that were begun come first: the others have no cache yet.
                 add = self.waiting.appendleft if self.requests[number].follows else self.waiting.append
                 add(number)
             self.parked.drop(self.stream.dropped())
@@ -189,12 +191,9 @@ class BatchScheduler:
     def _siblings(self, most: int) -> list[int]:
         """The first waiting request and, in a stream, those after it with the same prompt: it is prefilled once."""
         first = self.requests[self.waiting[0]]
-        if self.n > 1 or first.follows:
-            return [self.waiting[0]]
-        found = []
-        for number in self.waiting:
-            request = self.requests[number]
-            if len(found) == most or request.follows or request.prompt_ids != first.prompt_ids:
+        found: list[int] = []
+        for number in islice(self.waiting, 1 if self.n > 1 or first.follows else most):
+            if found and (self.requests[number].follows or self.requests[number].prompt_ids != first.prompt_ids):
                 break
             found.append(number)
         return found
@@ -304,14 +303,15 @@ class BatchScheduler:
             poll.arrived.synchronize()
         ended = poll.ended.tolist()
         done = {answer for row, answer in poll.rows.items() if ended[row]}
-        cut = {answer for answer in poll.full if answer in poll.rows.values() and answer not in done}
-        self.stops.update((answer, self._limit(answer)) for answer in cut if answer in self.slots)
-        done |= cut
         if self.params.stop:
             done |= self._stopped(poll.rows)
+        full = poll.full & self.slots.keys()
+        for answer in full:
+            self.stops[answer] = min(self.stops.get(answer, self._limit(answer)), self._limit(answer))
+        done |= full
         rows = [row for row, answer in self.live.items() if answer in done]
         answers = [self.live[row] for row in rows]
-        if self.params.stop or cut:
+        if self.params.stop or full:
             self.state.pause(rows)  # the device does not know that they have ended
         parked = self._free(rows, park=True)
         for answer in answers:

@@ -57,8 +57,7 @@ class TurnQueue:
             if self._closed:
                 raise RunError("the engine has stopped: no more turns")
             name = str(next(self._names))
-            more = {"limit": limit, "follows": follows, "keep": keep, "watch": watch}
-            self._new.append(Request(name, tuple(prompt_ids), (seed,), self.params, seed, **more))
+            self._new.append(Request(name, tuple(prompt_ids), (seed,), self.params, seed, limit, follows, keep, watch))
             self._asked[name] = loop, future
             self._changed.notify()
         return await future
@@ -88,7 +87,7 @@ class TurnQueue:
             return
         loop, future = asked
         turn = Turn(name, generation.segments[0], generation.finishes[0])
-        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(turn))
+        loop.call_soon_threadsafe(_settle, future, turn)
 
     def close(self, error: BaseException | None = None) -> None:
         """No more requests. Those that wait for a turn get the error, or are cancelled."""
@@ -99,6 +98,11 @@ class TurnQueue:
             self._changed.notify()
         for loop, future in asked:
             loop.call_soon_threadsafe(_end, future, error)
+
+
+def _settle(future: asyncio.Future[Turn], turn: Turn) -> None:
+    if not future.done():
+        future.set_result(turn)
 
 
 def _end(future: asyncio.Future[Turn], error: BaseException | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ MAX_FRAMES = 6  # of a traceback
 _FILE = "/tmp/.printed"
 
 _PROCESS = os.getpid()
-_STDOUT: Any = sys.stdout
 _MODULE = type(sys)("__main__")  # where its names stay
 _sources: dict[str, str] = {}  # of the blocks so far, for tracebacks
 
@@ -28,16 +26,16 @@ def run(code: str, limit: int) -> list[str]:
     """What a block printed, the value of its last expression, and the error that it raised, at most about `limit`
     characters of each."""
     name = f"<call {len(_sources) + 1}>"
-    _sources[name] = code
+    if code:
+        _sources[name] = code
     sys.modules["__main__"] = _MODULE
-    file = _capture()
+    file = _OUTPUT.capture()
     value = error = ""
     try:
         value = _executed(code, name)
     except BaseException as raised:  # SystemExit too: it ends the block only
         error = _traceback(raised)
-    with suppress(OSError, ValueError):  # the file is full, or the code has closed it
-        _STDOUT.flush()
+    _OUTPUT.flush()
     if os.getpid() != _PROCESS:
         os._exit(0)  # a fork that the block has left running
     printed = _printed(file, limit)
@@ -57,15 +55,37 @@ def _executed(code: str, name: str) -> str:
     return "" if value is None else repr(value)
 
 
-def _capture() -> int:
-    """A new file without a name, which standard output and error now are."""
-    file = os.open(_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    os.unlink(_FILE)
-    for descriptor in (1, 2):
-        os.dup2(file, descriptor)
-    sys.stdout, sys.stderr = _STDOUT, sys.__stderr__
-    _STDOUT.reconfigure(line_buffering=True, errors="backslashreplace")
-    return file
+class _Output:
+    """Standard output and error of the blocks, one stream, so that their order is kept."""
+
+    stream: Any = None
+
+    def capture(self) -> int:
+        """A new file without a name, which they now are."""
+        file = os.open(_FILE, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        os.unlink(_FILE)
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        if self.stream is None or self.stream.closed:
+            options: Any = {"encoding": "utf-8", "errors": "backslashreplace", "closefd": False}
+            self.stream = open(1, "w", buffering=1, **options)  # noqa: SIM115 (stays open)
+        sys.stdout = sys.stderr = self.stream
+        return file
+
+    def flush(self) -> None:
+        """Leaves nothing in the buffer that the next block would print."""
+        try:
+            self.stream.flush()
+        except ValueError:  # the code has closed it
+            pass
+        except OSError:  # the file is full
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.close(null)
+            self.stream.flush()
+
+
+_OUTPUT = _Output()
 
 
 def _printed(file: int, limit: int) -> str:

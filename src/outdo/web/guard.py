@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outdo.dash.guesses import Guesses
+from outdo.web.guesses import Guesses
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -21,20 +23,39 @@ HEADERS = {
     b"x-frame-options": b"DENY",
     b"cross-origin-resource-policy": b"same-origin",
 }
-NO_TOKEN = "this dashboard requires its token: open the address that outdo dash printed"
-TOO_MANY = "too many wrong tokens came from your address: wait a little, then open the address that outdo dash printed"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 # A name, an IPv4 address or an IPv6 address in brackets, and a port: nothing that two programs could read differently.
 HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?::([0-9]{1,5}))?")
 
 
+@dataclass(frozen=True)
+class Refusals:
+    """How a server words what it refuses: `body` makes the JSON of a status and a reason."""
+
+    foreign_host: str
+    no_token: str
+    too_many: str
+    body: Callable[[int, str], bytes]
+
+
 class Guard:
     """Checks the token where there is one. On loopback, checks that the request names this machine: a foreign page that
-    points its own name here (DNS rebinding) sends another."""
+    points its own name here (DNS rebinding) sends another.
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: frozenset[str] | None, port: int) -> None:
-        self.app, self.token, self.hosts = app, token, hosts
-        self.cookie = f"outdo-dash-{port}"  # cookies are shared by all ports of a host
+    With a `cookie`, the token may stand in the address, and a browser that had it there gets a cookie instead. Paths
+    that begin with `private` are not to be stored by a browser."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        hosts: frozenset[str] | None,
+        refusals: Refusals,
+        *,
+        cookie: str = "",
+        private: tuple[str, ...] = ("/",),
+    ) -> None:
+        self.app, self.token, self.hosts, self.refusals = app, token, hosts, refusals
+        self.cookie, self.private = cookie, private
         self.session = secrets.token_urlsafe(32)  # the cookie of those who had the token; nobody can guess it
         self.guesses = Guesses()
 
@@ -45,31 +66,42 @@ class Guard:
             return
         host = _host(scope)
         if host is None or not scope["path"].startswith("/") or (self.hosts is not None and host not in self.hosts):
-            await _refuse(send, 403, "use the address that outdo dash printed: this host name is not this machine's")
+            await self._refuse(send, 403, self.refusals.foreign_host)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if self.token is not None and not _same(_cookie(headers, self.cookie), self.session):
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0] if self.cookie else ""
+        if self.token is not None and not self._has_session(headers):
             refused = await self._refusal(scope, [given, _bearer(headers)])
             if refused is not None:
-                status, detail, wait = refused
-                await _refuse(send, status, detail, wait)
+                await self._refuse(send, *refused)
                 return
         cookie = f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict; Path=/" if self.token and given else ""
-        await self.app(scope, receive, _with_headers(send, scope["path"], cookie))
+        cache = b"no-store" if scope["path"].startswith(self.private) else b"no-cache"
+        await self.app(scope, receive, _with_headers(send, cache, cookie))
+
+    def _has_session(self, headers: dict[bytes, str]) -> bool:
+        return bool(self.cookie) and _same(_cookie(headers, self.cookie), self.session)
 
     async def _refusal(self, scope: Scope, candidates: list[str]) -> tuple[int, str, int] | None:
         """Status, reason and seconds to wait; None where one of the candidates is the token."""
         assert self.token is not None
         if not any(candidates):
-            return 401, NO_TOKEN, 0
+            return 401, self.refusals.no_token, 0
         address = (scope.get("client") or ("",))[0]
         if not await self.guesses.take_turn(address):
-            return 429, TOO_MANY, 1
+            return 429, self.refusals.too_many, 1
         if any([_same(each, self.token) for each in candidates]):  # all, always
             return None
         wait = self.guesses.count_wrong(address)
-        return (429, TOO_MANY, wait) if wait else (401, NO_TOKEN, 0)
+        return (429, self.refusals.too_many, wait) if wait else (401, self.refusals.no_token, 0)
+
+    async def _refuse(self, send: Send, status: int, reason: str, wait: int = 0) -> None:
+        body = self.refusals.body(status, reason)
+        sending = _with_headers(send, b"no-store", "")
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(b"retry-after", str(wait).encode())] if wait else []
+        await sending({"type": "http.response.start", "status": status, "headers": headers})
+        await sending({"type": "http.response.body", "body": body})
 
 
 def _host(scope: Scope) -> str | None:
@@ -98,12 +130,11 @@ def _cookie(headers: dict[bytes, str], name: str) -> str:
     return cookie.value if cookie else ""
 
 
-def _with_headers(send: Send, path: str, cookie: str) -> Send:
+def _with_headers(send: Send, cache: bytes, cookie: str) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
             names = {name.lower() for name, _ in headers}
-            cache = b"no-store" if path.startswith(("/api", "/report")) else b"no-cache"
             more = {**HEADERS, b"content-security-policy": POLICY.encode(), b"cache-control": cache}
             headers += [(name, value) for name, value in more.items() if name not in names]
             if cookie:
@@ -112,12 +143,3 @@ def _with_headers(send: Send, path: str, cookie: str) -> Send:
         await send(message)
 
     return sending
-
-
-async def _refuse(send: Send, status: int, detail: str, wait: int = 0) -> None:
-    body = f'{{"detail": "{detail}"}}'.encode()
-    sending = _with_headers(send, "/api", "")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"retry-after", str(wait).encode())] if wait else []
-    await sending({"type": "http.response.start", "status": status, "headers": headers})
-    await sending({"type": "http.response.body", "body": body})

@@ -1,0 +1,128 @@
+"""What each session sampled, token by token: an agent's calls become a trajectory that a learner can train on.
+
+A session is what one agent does for one answer. Its calls name it by a key, in a header or in the address.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outdo.seeds import seed_of
+from outdo.serve.errors import ApiError
+from outdo.types import Finish, Message, Segment, Trajectory
+
+KEY = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+MAX_CALLS = 1000  # of a session
+
+
+@dataclass(frozen=True)
+class Call:
+    """One answer to one prompt, as it was sampled."""
+
+    prompt_ids: tuple[int, ...]
+    segment: Segment
+    finish: Finish
+    text: str  # as the agent saw it, without its tool calls
+    prompt_text: str | None = None  # of a completion: what `prompt_ids` were encoded from, if it was text
+    messages: tuple[Message, ...] = ()  # of a chat
+    tools: tuple[Any, ...] = ()
+    reply: Message | None = None  # of a chat: the answer as a message
+    turn: str = ""  # the engine's name for it
+
+    @property
+    def all_ids(self) -> tuple[int, ...]:
+        return self.prompt_ids + self.segment.token_ids
+
+
+@dataclass
+class Session:
+    """The calls of one agent, in the order in which they were made; None: not answered yet, or failed."""
+
+    key: str
+    seed: int | None = None  # of its answers: the same calls get the same answers. None: random
+    max_calls: int = MAX_CALLS
+    slots: list[Call | None] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def calls(self) -> list[Call]:
+        return [call for call in self.slots if call is not None]
+
+    def begin(self, n: int) -> int:
+        """Reserves places for `n` answers; returns the first."""
+        if len(self.slots) + n > self.max_calls:
+            raise ApiError(f"this session has made {len(self.slots):,} calls: at most {self.max_calls:,}", status=429)
+        self.slots += [None] * n
+        return len(self.slots) - n
+
+    def seed_at(self, place: int, given: int | None) -> int:
+        """For the call there. A seed that the agent gave is one part of it: else all agents that give the same would
+        get the same answers."""
+        if self.seed is None:
+            return secrets.randbits(62) if given is None else given
+        return seed_of(self.seed, place, given)
+
+
+class Recorder:
+    """The sessions that are open. A call that names another is refused."""
+
+    def __init__(self, max_calls: int = MAX_CALLS) -> None:
+        self.max_calls = max_calls
+        self._sessions: dict[str, Session] = {}
+
+    def open(self, key: str | None = None, seed: int | None = None) -> Session:
+        """A new session; without a key it gets one that nobody can guess."""
+        key = secrets.token_urlsafe(24) if key is None else key
+        if not KEY.fullmatch(key):
+            raise ValueError(f"session {key!r:.60}: at most 128 letters, digits and . _ ~ -")
+        if key in self._sessions:
+            raise ValueError(f"session {key} is open already")
+        self._sessions[key] = Session(key, seed, self.max_calls)
+        return self._sessions[key]
+
+    def find(self, key: str) -> Session:
+        """Raises ApiError."""
+        if key not in self._sessions:
+            raise ApiError("no such session is open here", status=404, code="unknown_session")
+        return self._sessions[key]
+
+    def close(self, key: str) -> list[Call]:
+        """The session's calls. Later ones are refused."""
+        session = self._sessions.pop(key)
+        session.closed = True
+        return session.calls
+
+
+def session_trajectory(calls: Sequence[Call]) -> tuple[tuple[int, ...], Trajectory]:
+    """The first call's prompt, and all that was sampled after it.
+
+    A call whose prompt begins with an earlier call's prompt and answer continues that text: what the prompt adds is a
+    segment that is not trained on. Any other call begins a branch, a segment with a prompt of its own. Raises
+    ValueError where there is no call.
+    """
+    if not calls:
+        raise ValueError("the agent made no call: there is nothing to train on")
+    branches: list[list[Segment]] = []
+    ends: list[tuple[int, ...]] = []  # of each branch: all its tokens, from its prompt on
+    for call in calls:
+        ids = call.prompt_ids
+        place = max(
+            (i for i, end in enumerate(ends) if ids[: len(end)] == end), key=lambda i: len(ends[i]), default=None
+        )
+        if place is None:
+            own = replace(call.segment, prompt_ids=ids if branches else None)
+            branches.append([own])
+            ends.append(call.all_ids)
+            continue
+        if added := ids[len(ends[place]) :]:
+            branches[place].append(Segment(added, version=call.segment.version, trained=False))
+        branches[place].append(call.segment)
+        ends[place] = call.all_ids
+    last = calls[-1]
+    segments = tuple(segment for branch in branches for segment in branch)
+    tool_calls = last.reply.get("tool_calls") if last.reply else None
+    return calls[0].prompt_ids, Trajectory(segments, last.text, last.finish, tool_calls)
