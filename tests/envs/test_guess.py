@@ -23,7 +23,7 @@ def some(count: int, split: str = "train", **args: object) -> list[Prompt]:
 
 def test_solution_is_paid_and_demonstrations_are_what_is_played() -> None:
     rng = random.Random(0)
-    for prompt in (*some(200), *some(100, "ood"), *some(50, hints=["up", "down"], size=7, max_guesses=3)):
+    for prompt in (*some(200), *some(100, "ood"), *some(50, hints=["up", "down"], sizes=[5, 7], max_guesses=3)):
         messages = guess.solution(prompt)
         assert play(Guess(), prompt, messages) == (messages, 1.0)
         shown = guess.teacher(prompt, rng)
@@ -35,10 +35,10 @@ def test_room_to_learn() -> None:
     for size, guesses in ((20, 5), (31, 5), (63, 6)):
         games = [Prompt("", (), str(n), {"low": 1, "high": size, "max_guesses": guesses}) for n in range(1, size + 1)]
         assert all(guess.solution(game)[-1]["content"] == game.answer for game in games)
-    careful, repeats, size, guesses = 0.18, 0.7, 20, 5
+    careful, repeats, guesses = 0.17, 0.7, 5
     tried = 1 + (guesses - 1) * (1 - repeats)  # different numbers by a careless player, on average
-    exact = careful + (1 - careful) * tried / size
-    assert exact == pytest.approx(0.2702)
+    exact = sum(careful + (1 - careful) * tried / size for size in range(16, 21)) / 5
+    assert exact == pytest.approx(0.2721, abs=1e-4)
     rng = random.Random(1)
     wins = [guess.teacher(prompt, rng)[-1]["content"] == prompt.answer for prompt in some(6000)]
     assert abs(sum(wins) / len(wins) - exact) < 0.02
@@ -107,10 +107,20 @@ def test_partial_rewards() -> None:
 
 
 def test_splits() -> None:
-    test = {(p.meta["low"], p.answer) for p in held_out(TASKS["guess"], "test", 200)}
-    train = {(p.meta["low"], p.answer) for p in some(20_000)}
-    assert not test & train and len(test) > 30 and len(test) + len(train) == 21 * 20
-    assert all(p.meta["high"] - p.meta["low"] == 29 and p.meta["max_guesses"] == 6 for p in some(20, "ood"))
+    """Ranges are held out, with all of their secrets: none of those is known to be no secret."""
+    test = {(p.meta["low"], p.meta["high"], p.answer) for p in held_out(TASKS["guess"], "test", 400)}
+    ranges = {(low, high) for low, high, _ in test}
+    assert not ranges & {(p.meta["low"], p.meta["high"]) for p in some(20_000)}
+    assert len(ranges) >= 8 and len(test) == sum(high - low + 1 for low, high in ranges)
+    assert all(20 <= p.meta["high"] - p.meta["low"] <= 29 and p.meta["max_guesses"] == 6 for p in some(20, "ood"))
+
+
+def test_one_range_is_too_few() -> None:
+    """It belongs to training or to the test."""
+    task = TASKS["guess"].with_args({"sizes": [20, 20], "highest": 20})
+    with pytest.raises(TaskError, match="is empty; raise highest"):
+        for split in ("train", "test"):
+            next(task.prompts(split, 0))
 
 
 def test_the_question() -> None:
@@ -122,13 +132,15 @@ def test_the_question() -> None:
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        ({"size": 1}, "size=1"),
-        ({"size": 50}, "highest=40"),
+        ({"sizes": [1, 5]}, "sizes="),
+        ({"sizes": 20}, "sizes=20"),
+        ({"sizes": [30, 50]}, "highest=40"),
+        ({"sizes": [9, 8]}, "sizes="),
         ({"max_guesses": 0}, "max_guesses=0"),
         ({"ask": "guess"}, "must contain {low}"),
         ({"hints": ["x", "x"]}, "two texts that differ"),
         ({"hints": "ab"}, "two texts"),
-        ({"sizes": 3}, "size"),
+        ({"size": 3}, "sizes"),
     ],
 )
 def test_bad_arguments(args: dict[str, object], part: str) -> None:

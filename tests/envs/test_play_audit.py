@@ -128,7 +128,7 @@ def test_a_task_without_an_environment() -> None:
 
 
 def test_the_command(capsys: Any) -> None:
-    assert command.audit("guess", command.Options([]), 3, {"size": 8}, audit_task) == 0
+    assert command.audit("guess", command.Options([]), 3, {"max_guesses": 6}, audit_task) == 0
     assert capsys.readouterr().out.endswith("fit to train on\n")
     with pytest.raises(GraderError, match="no example"):
         command.audit(None, command.Options(["environment"]), 3, {}, audit_task)

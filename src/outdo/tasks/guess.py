@@ -1,7 +1,8 @@
 """Number guessing: a secret number of a range, and after each guess whether it is higher or lower.
 
-The rules are here, and a player of them; `envs/guess.py` plays them with a model. The out-of-distribution split has a
-range that is half as large again, and one more guess. Few of the demonstrations halve the range; most search it from
+The rules are here, and a player of them; `envs/guess.py` plays them with a model. Ranges are held out, not secrets: a
+model could learn which numbers of a range are never the secret in training. The out-of-distribution split has ranges
+that are up to half as large again, and one more guess. Few of the demonstrations halve the range; most search it from
 one of its ends, and repeat guesses that were wrong.
 """
 
@@ -46,35 +47,39 @@ class Game:
 def prompts(
     split: str,
     seed: int,
-    size: int = 20,
+    sizes: Sequence[int] = (16, 20),
     highest: int = 40,
     max_guesses: int = 5,
     ask: str = "{low}-{high}",
     hints: Sequence[str] = HINTS,
 ) -> Iterator[Prompt]:
-    """Endless problems: `size` numbers in a row, none above `highest`, and one of them as the secret.
+    """Endless problems: as many numbers in a row as `sizes` has between its two, none above `highest`, and one of them
+    as the secret.
 
     `ask` is the format of the question, and may contain {guesses}; `hints` are the formats of the two hints, with the
     range that is left or without.
     """
-    if size < 2 or highest < size or max_guesses < 1:
+    is_pair = isinstance(sizes, Sequence) and len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
+    if not is_pair or not 2 <= sizes[0] <= sizes[1] <= highest or max_guesses < 1:
         raise TaskError(
-            f"guess: size={size} must be 2 or more, highest={highest} at least that, and max_guesses={max_guesses} 1 "
-            "or more"
+            f"guess: sizes={sizes!r:.40} must be two numbers of 2 or more, such as [16, 20], highest={highest} not "
+            f"less than they are, and max_guesses={max_guesses} 1 or more"
         )
     if "{low}" not in ask or "{high}" not in ask:
         raise TaskError(f"guess: ask={ask!r} must contain {{low}} and {{high}}")
     if isinstance(hints, str) or len(hints) != 2 or hints[0] == hints[1] or not all(isinstance(h, str) for h in hints):
         raise TaskError(f"guess: hints={hints!r:.80} must be two texts that differ, the first for `higher`")
+    smallest, largest = sizes
     if split == "ood":
-        size, highest, max_guesses = size * 3 // 2, highest * 3 // 2, max_guesses + 1
+        smallest, largest, highest, max_guesses = largest + 1, largest * 3 // 2, highest * 3 // 2, max_guesses + 1
     rng = random.Random(seed_of("guess", split, seed))
     missed = 0
     while missed < MAX_MISSES:
+        size, missed = rng.randint(smallest, largest), missed + 1
         low = rng.randint(1, highest - size + 1)
-        high, missed = low + size - 1, missed + 1
+        high = low + size - 1
         secret = rng.randint(low, high)
-        if belongs((low, high, secret), split):
+        if belongs((low, high), split):
             missed = 0
             text = _filled(ask, low, high).replace("{guesses}", str(max_guesses))
             meta = {"low": low, "high": high, "max_guesses": max_guesses, "hints": tuple(hints)}
@@ -135,7 +140,7 @@ def solution(prompt: Prompt) -> list[Message]:
     return played(prompt, lambda game: game.middle)
 
 
-def teacher(prompt: Prompt, rng: random.Random, careful: float = 0.18, repeats: float = 0.7) -> list[Message]:
+def teacher(prompt: Prompt, rng: random.Random, careful: float = 0.17, repeats: float = 0.7) -> list[Message]:
     """A demonstration: with probability `careful` the range is halved with every guess. Else it is searched from one of
     its ends, and with probability `repeats` the last guess is made again."""
     if rng.random() < careful:
