@@ -91,6 +91,8 @@ _POSSESSIVE = re.compile(r"([a-z]s)['’]$")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _PERCENT = re.compile(r"[%％]|per\s?cent|percent|prozent|pourcent|porcent|procent|proz", re.IGNORECASE)
 _COUNTED_UNITS = frozenset(COUNTED.values())
+_MULTIPLYING = {"pair", "pairs", "times"}  # nouns that count only where the question asks how many of them
+_ASKED = re.compile(r"\b(?:how many|number of)\s(?:[a-z-]+\s)?(pairs?|times)\b|\bhow (often)\b", re.IGNORECASE)
 _MAX_QUESTION_CHARS = 100_000
 
 
@@ -244,7 +246,8 @@ def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     words, lower = words[first : len(lower)], lower[first:]
     unit = canonical_unit(" ".join(words))
     if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
-        return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, frozenset())
+        times = frozenset({"times"} if "times" in lower else ())
+        return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, times)
     if unit is not None and unit not in _COUNTED_UNITS:  # `$5 kg`
         return None
     if unit is None and "of" in lower[1:]:  # `square meters of land`
@@ -281,9 +284,16 @@ def same_kind(unit: str, expected: str) -> bool:
 
 def justified(reading: Reading, gold: Reading, question: str) -> bool:
     """Whether the question or the gold has the words that are not listed, and the percent sign."""
-    if "%" in reading.unit and "%" not in gold.unit and question and not _PERCENT.search(question):
+    if "%" in reading.unit and "%" not in gold.unit and not _PERCENT.search(question):
         return False
-    return all(noun in gold.nouns or _forms(noun) & _words(question) for noun in reading.nouns)
+    return all(noun in gold.nouns or _in_question(noun, question) for noun in reading.nouns)
+
+
+def _in_question(noun: str, question: str) -> bool:
+    if noun not in _MULTIPLYING:
+        return bool(_forms(noun) & _words(question))
+    asked = {("times" if often else word.lower())[:4] for word, often in _ASKED.findall(question[:_MAX_QUESTION_CHARS])}
+    return noun[:4] in asked
 
 
 def _forms(noun: str) -> set[str]:
