@@ -76,7 +76,8 @@ _MIN_STEP_CHARS = 3  # letters or digits
 def format(completions: list[str], **columns: object) -> list[float]:
     """1 for `<think>…</think><answer>…</answer>`, each tag once, with nothing before, between or after; else 0.
 
-    Both parts must have content: a letter, a digit or a symbol, not only punctuation and invisible characters.
+    Both parts must have content: a letter, a digit or a symbol, not only punctuation, invisible characters and
+    markup that shows nothing, such as `<br>` and `&nbsp;`.
     """
     return [float(_well_formed(text)) for text in completions]
 
