@@ -180,6 +180,32 @@ def test_nouns_that_multiply_need_to_be_asked_for(noun, asked):
     assert verdict(f"#### 42 {noun}", f"42 {noun}", "How much?") == "right"
 
 
+@pytest.mark.parametrize(
+    ("question", "right", "wrong"),
+    [
+        (
+            "He has $5. How many dollars has he left?",
+            "$42 | 42 USD | 42 dollars left | $42 a week",
+            "42 cents | £42 | 42 h",
+        ),
+        ("How many more minutes does it take?", "42 min | 42 minutes", "42 hours | 42 s | $42 | 42 cm"),
+        ("How many miles per hour is it?", "42 mph | 42 miles per hour | 42 miles", "42 km/h | 42 hours"),
+        ("How many square feet is it?", "42 sq ft | 42 ft²", "42 feet | 42 cubic feet | 42 m^2"),
+        ("How many degrees is it?", "42° | 42°C | 42 degrees Fahrenheit", "42 km"),
+        ("How many pounds did it cost?", "£42 | 42 pounds | 42 lb", "42 kg"),
+        ("How many grams of salt per cup?", "42 g | 42 g per cup | 42 grams of salt", "42 kg | 42 mg"),
+        ("How many grapes does he need?", "42 grapes | 42 kg", ""),
+        ("He runs how many miles? What does he pay?", "$42 | 42 miles", ""),
+        ("How many hours does it take and how much does it cost?", "$42 | 42 hours", ""),
+    ],
+)
+def test_the_unit_that_is_asked_for(question, right, wrong):
+    assert [text for text in listed(right, "|") if verdict(f"#### {text}", "42", question) != "right"] == []
+    assert [
+        text for text in filter(None, listed(wrong, "|")) if verdict(f"#### {text}", "42", question) != "wrong"
+    ] == []
+
+
 def test_percent_and_units_of_the_gold():
     assert verdict("#### 42%", "42", "How many percent?") == "right"
     assert verdict("#### 42%", "42", "") == "wrong"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from outdo.rewards.quantity import MAX_ANSWER_CHARS, justified, read, same_kind
+from outdo.rewards.quantity import MAX_ANSWER_CHARS, asked_for, justified, read, same_kind
 from outdo.rewards.quantity import number as number
 from outdo.rewards.quantity import without_emphasis as without_emphasis
 from outdo.rewards.quantity import without_zeros as without_zeros
@@ -161,8 +161,11 @@ def _grade_number(text: str, gold: str, messages: object) -> Grade:
             return reading and reading.value
         if not same_kind(reading.unit, expected.unit):
             return None
-        asks = reading.nouns or "%" in reading.unit
-        return reading.value if not asks or justified(reading, expected, question_of(messages)) else None
+        question = question_of(messages)
+        fits = (reading.unit == expected.unit or asked_for(reading, question)) and justified(
+            reading, expected, question
+        )
+        return reading.value if fits else None
 
     return _compare(text, gold, expected and expected.value, value)
 

@@ -90,10 +90,17 @@ _DIVIDED_BY_NAME = re.compile(r"\s*(?:/|per\b)\s*[A-Zgml](?![A-Za-z])")  # `42/N
 _POSSESSIVE = re.compile(r"([a-z]s)['’]$")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _PERCENT = re.compile(r"[%％]|per\s?cent|percent|prozent|pourcent|porcent|procent|proz", re.IGNORECASE)
+_DEGREES = {"degree", "°C", "°F"}
+_MAX_LAST_CHARS = 1000
 _COUNTED_UNITS = frozenset(COUNTED.values())
 _MULTIPLYING = {"pair", "pairs", "times"}  # nouns that count only where the question asks how many of them
 _ASKED = re.compile(r"\b(?:how many|number of)\s(?:[a-z-]+\s)?(pairs?|times)\b|\bhow (often)\b", re.IGNORECASE)
 _MAX_QUESTION_CHARS = 100_000
+_LAST_QUESTION = re.compile(r"[^.?!\n]*\?[^?]*$")
+_HOW_MANY = re.compile(
+    r"\bhow many (?:more |total |additional )?((?:square |cubic )?[a-z]+(?: per [a-z]+)?)\b", re.IGNORECASE
+)
+_OTHER_QUESTIONS = re.compile(r"\b(?:how much|how (?!many\b)[a-z]+|what|which|when)\b", re.IGNORECASE)
 
 
 class Reading(NamedTuple):
@@ -275,6 +282,27 @@ def _noun_phrase(words: list[str], lower: list[str]) -> frozenset[str] | None:
         if neighbour not in _JOINS or word in NEVER_NOUNS or not is_unit:
             others.add(word)
     return frozenset(others) if _are_nouns(others) else None
+
+
+def asked_for(reading: Reading, question: str) -> bool:
+    """Whether an answer's unit may be the one that the question asks for: no cents for `how many dollars?`.
+
+    Only the last question is read, and only where it asks nothing but how many of a unit.
+    """
+    if not reading.unit or reading.unit in _COUNTED_UNITS:
+        return True
+    asked = _asked_unit(question)
+    ours = reading.unit.partition("/")[0]
+    return "" in (asked, ours) or ours == asked or {ours, asked} <= _DEGREES or (ours, asked) == ("£", "lb")
+
+
+@lru_cache(maxsize=256)
+def _asked_unit(question: str) -> str:
+    """The unit that the last question asks how many of; empty where that is a noun, or it asks something else, too."""
+    last = _LAST_QUESTION.search(question[-_MAX_LAST_CHARS:])
+    found = _HOW_MANY.findall(last[0]) if last and not _OTHER_QUESTIONS.search(last[0]) else []
+    units = {(canonical_unit(phrase) or "").partition("/")[0] for phrase in found}
+    return units.pop() if len(units) == 1 and not units & _COUNTED_UNITS else ""
 
 
 def same_kind(unit: str, expected: str) -> bool:

@@ -8,6 +8,7 @@ from outdo.rewards.maths.notation import NotMathsError, is_number
 from outdo.rewards.maths.tree import Node, negated, number
 
 _MAX_DEPTH = 40  # of brackets
+_OF_SEVERAL = ("gcd", "lcm", "max", "min")
 REVERSED = {"]": "\\open]", "[": "\\close["}  # brackets of open ends: `]2,7[`
 _CLOSING = {"(": (")", "]"), "[": ("]", ")", REVERSED["["]), REVERSED["]"]: ("]", REVERSED["["])}
 FUNCTIONS = {
@@ -340,7 +341,8 @@ class Atoms:
             else:
                 exponent = self.argument(whole=True)
         if self.take("("):
-            node = Node("fn", (self._bracket("("), *under), name)
+            inside = self._bracket("(")
+            node = Node("fn", inside.args if name in _OF_SEVERAL and inside.op == "tuple" else (inside, *under), name)
         else:
             node = Node("fn", (self._operand(), *under), name)
         if exponent is None:

@@ -208,7 +208,8 @@ def _times(self: Comparison, gold: Node, node: Node) -> bool | None:
             for g, n in zip(gold.args, node.args, strict=True)
         )
     ratio, other = (gold, node) if gold.op == "ratio" else (node, gold)
-    if len(ratio.args) != 2 or is_time(ratio):
+    asked = self.question.mentions_ratio or not self.question.text
+    if len(ratio.args) != 2 or is_time(ratio) or (ratio is node and not asked):
         return False
     quotient = Node("div", ratio.args)
     return self.same(quotient, other) if ratio is gold else self.same(other, quotient)

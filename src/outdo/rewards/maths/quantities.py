@@ -28,7 +28,9 @@ def quantities(self: Comparison, gold: Node, node: Node) -> bool | None:
     if gold.op == "percent" and canonical_unit(node.name) != "%":
         return False
     (x, unit), (y, answered) = (_unit(side) for side in (gold, node))
-    if "degree" in (unit, answered) and "" in (unit, answered) and _of_pi(x if answered else y):
+    if (unit == "degree" and answered in ("", "rad") and _of_pi(y)) or (
+        answered == "degree" and unit in ("", "rad") and _of_pi(x)
+    ):
         return _same_angle(self, (x, unit), (y, answered))
     if "%" in (unit, answered):
         return self.same(*(_with_percent(*pair) for pair in ((x, unit), (y, answered))))
@@ -47,7 +49,7 @@ def _same_angle(self: Comparison, gold: tuple[Node, str], node: tuple[Node, str]
 
 def _turns(value: Node, unit: str) -> Fraction | None:
     """The multiple of pi, worked out: 1/4 for both."""
-    if unit:
+    if unit == "degree":
         degrees = rational(value) if is_evaluated(value) else None
         return degrees and degrees / 180
     if arithmetic_left(value) or num_unreduced(value):
