@@ -105,7 +105,10 @@ def _well_formed(text: str) -> bool:
 def _has_content(text: str, start: int, end: int) -> bool:
     """Whether a text has a letter, a digit or a sign such as ∞: not only spaces, punctuation, markup that shows
     nothing (`<br>`, `&nbsp;`, `\\n` written out)."""
-    for match in _CONTENT_OR_MARKUP.finditer(text, start, end):
+    first = _CONTENT.search(text, start, end)
+    if first and not _MARKUP.search(text, start, first.start()):
+        return True
+    for match in _CONTENT_OR_MARKUP.finditer(text, start, end) if first else ():
         shown = match[1] or _decoded(match)
         if _CONTENT.search(shown) or _has_sign(shown):
             return True

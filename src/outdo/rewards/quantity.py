@@ -96,7 +96,6 @@ _COUNTED_UNITS = frozenset(COUNTED.values())
 _MULTIPLYING = {"pair", "pairs", "times"}  # nouns that count only where the question asks how many of them
 _ASKED = re.compile(r"\b(?:how many|number of)\s(?:[a-z-]+\s)?(pairs?|times)\b|\bhow (often)\b", re.IGNORECASE)
 _MAX_QUESTION_CHARS = 100_000
-_LAST_QUESTION = re.compile(r"[^.?!\n]*\?[^?]*$")
 _HOW_MANY = re.compile(
     r"\bhow many (?:more |total |additional )?((?:square |cubic )?[a-z]+(?: per [a-z]+)?)\b", re.IGNORECASE
 )
@@ -291,16 +290,18 @@ def asked_for(reading: Reading, question: str) -> bool:
     """
     if not reading.unit or reading.unit in _COUNTED_UNITS:
         return True
-    asked = _asked_unit(question)
+    asked = _asked_unit(question[-_MAX_LAST_CHARS:])
     ours = reading.unit.partition("/")[0]
     return "" in (asked, ours) or ours == asked or {ours, asked} <= _DEGREES or (ours, asked) == ("£", "lb")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _asked_unit(question: str) -> str:
     """The unit that the last question asks how many of; empty where that is a noun, or it asks something else, too."""
-    last = _LAST_QUESTION.search(question[-_MAX_LAST_CHARS:])
-    found = _HOW_MANY.findall(last[0]) if last and not _OTHER_QUESTIONS.search(last[0]) else []
+    end = question.rfind("?")
+    start = max(question.rfind(sign, 0, end) for sign in ".?!\n") if end >= 0 else len(question)
+    last = question[start + 1 :]
+    found = _HOW_MANY.findall(last) if not _OTHER_QUESTIONS.search(last) else []
     units = {(canonical_unit(phrase) or "").partition("/")[0] for phrase in found}
     return units.pop() if len(units) == 1 and not units & _COUNTED_UNITS else ""
 
