@@ -457,3 +457,12 @@ def test_zeros_at_the_ends_of_a_number():
         assert number(text) != 18 and number(text) != 1500, text[:10]
     assert number(f"18.{zeros}1") > 18
     assert [g.verdict for g in gsm8k([f"#### 18.{zeros}", f"#### 18.{zeros}1"], ["18", "18"])] == ["right", "wrong"]
+
+
+@pytest.mark.parametrize("empty", ["\\boxed{}", "\\boxed{ }", "\\boxed{...}", "\\boxed{…}", "\\boxed{___}"])
+def test_an_empty_box_only_mentions_the_form(empty):
+    for text in (f"I put it in {empty}: \\boxed{{42}}", f"#### 42\nAs {empty}", f"<answer>42</answer> {empty}"):
+        assert verdict(text, "42") == "right"
+        assert verdict(text, "41") == "wrong"
+    for text in (empty, f"{empty} 42", f"{empty} \\boxed{{41}} \\boxed{{42}}", f"{empty} \\boxed{{-}} \\boxed{{42}}"):
+        assert verdict(text, "42") == "wrong"

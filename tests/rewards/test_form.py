@@ -77,6 +77,92 @@ def test_bad_form(text):
     assert form([text]) == [0.0]
 
 
+NOTHING = [
+    *(
+        "&nbsp;",
+        "&nbsp;&nbsp",
+        "&#160;",
+        "&#xA0;",
+        "&ZeroWidthSpace;",
+        "&shy;",
+        "&#8203;",
+        "&amp;",
+        "<br>",
+        "<BR/>\n<br />",
+    ),
+    *(
+        "<p><br></p>",
+        "<div> </div>",
+        "<!-- -->",
+        "<!-- later -->",
+        "**<br>**",
+        "\\n",
+        "\\r\\n\\t",
+        "\\\\n",
+        "\\u200b",
+        "\\x20",
+    ),
+    *(
+        "\\quad",
+        "\\text{}",
+        "\\boxed{\\text{ }}",
+        "\\hspace{1em}",
+        "\\vspace*{2cm}",
+        "\\phantom{5}",
+        "\\newline",
+        "~\\,\\ ",
+    ),
+    "\\begin{center}\\end{center}",
+]
+SOMETHING = [
+    *(
+        "5",
+        "&pi;",
+        "&infin;",
+        "&#65;",
+        "&eacute;",
+        "&x",
+        "R&D",
+        "&lt;5",
+        "a<br>b",
+        "<b>5</b>",
+        "<img src=a.png>",
+        "x<y",
+    ),
+    *(
+        "\\pi",
+        "\\nu",
+        "\\theta",
+        "\\rho",
+        "\\frac{1}{2}",
+        "\\boxed{7}",
+        "\\text{a}",
+        "\\infty",
+        "\\n5",
+        "\\u0041",
+        "\\x41",
+        "√",
+        "€",
+    ),
+]
+
+
+@pytest.mark.parametrize(("texts", "shown"), [(NOTHING, False), (SOMETHING, True)], ids=["nothing", "something"])
+def test_markup_that_shows_nothing(texts, shown):
+    for text in texts:
+        assert (
+            form([f"<think>{text}</think><answer>4</answer>", f"<think>a</think><answer>{text}</answer>"])
+            == [shown] * 2
+        )
+        assert tag_count([f"<think>a</think><answer>{text}</answer>", f"<answer>{text}</answer>"]) == (
+            [1.0, 0.5] if shown else [0.5, 0.0]
+        ), text
+    if not shown:
+        steps = [f"Step 1: {text}\nStep 2: {3 * text}\nStep 3: {text} {text}" for text in texts]
+        assert reasoning_steps(steps) == [0.0] * len(steps)
+    assert reasoning_steps(["1. &nbsp;Add 2\n2. <br>Double it\n3. \\nSubtract one"]) == [1.0]
+
+
 def test_one_value_for_each_answer_in_order():
     assert form([GOOD, "4", GOOD], answer=["4"] * 3) == [1.0, 0.0, 1.0]
 

@@ -15,6 +15,7 @@ from outdo.rewards.units import COUNTED, canonical_unit
 from outdo.rewards.vocabulary import NEVER_NOUNS, words_value
 
 QUESTION = "Tom packs widgets in blue crates. How many blue widgets, of every grand kind in lakh lots, does he pack?"
+ASKED = f"{QUESTION} How many percent? How many times?"
 
 
 def listed(text, separator=None):
@@ -143,7 +144,7 @@ def verdict(text, gold, question=QUESTION, grader=numeric):
 
 
 def test_listed_spellings_are_right():
-    refused = [text for text, gold in RIGHT if verdict(f"#### {text}", gold, f"{QUESTION} In percent?") != "right"]
+    refused = [text for text, gold in RIGHT if verdict(f"#### {text}", gold, ASKED) != "right"]
     assert not refused and len(RIGHT) > 350
     assert not [text for text, gold in RIGHT if verdict(f"#### {text}", f"{gold}1") != "wrong"]
 
@@ -170,9 +171,44 @@ def test_nouns_of_the_question():
     assert number("42 widgets") is None and read("42 widgets").nouns == {"widgets"}
 
 
+@pytest.mark.parametrize(("noun", "asked"), [("pairs", "How many pairs?"), ("times", "How often?")])
+def test_nouns_that_multiply_need_to_be_asked_for(noun, asked):
+    for question in (asked, f"What is the number of {noun} that he needs?", f"How many more {noun} is that?"):
+        assert verdict(f"#### 42 {noun}", "42", question) == "right"
+    for question in ("", "How much?", f"He has 21 {noun}. How many does he need?", f"How many shoes are in 21 {noun}?"):
+        assert verdict(f"#### 42 {noun}", "42", question) == "wrong"
+    assert verdict(f"#### 42 {noun}", f"42 {noun}", "How much?") == "right"
+
+
+@pytest.mark.parametrize(
+    ("question", "right", "wrong"),
+    [
+        (
+            "He has $5. How many dollars has he left?",
+            "$42 | 42 USD | 42 dollars left | $42 a week",
+            "42 cents | £42 | 42 h",
+        ),
+        ("How many more minutes does it take?", "42 min | 42 minutes", "42 hours | 42 s | $42 | 42 cm"),
+        ("How many miles per hour is it?", "42 mph | 42 miles per hour | 42 miles", "42 km/h | 42 hours"),
+        ("How many square feet is it?", "42 sq ft | 42 ft²", "42 feet | 42 cubic feet | 42 m^2"),
+        ("How many degrees is it?", "42° | 42°C | 42 degrees Fahrenheit", "42 km"),
+        ("How many pounds did it cost?", "£42 | 42 pounds | 42 lb", "42 kg"),
+        ("How many grams of salt per cup?", "42 g | 42 g per cup | 42 grams of salt", "42 kg | 42 mg"),
+        ("How many grapes does he need?", "42 grapes | 42 kg", ""),
+        ("He runs how many miles? What does he pay?", "$42 | 42 miles", ""),
+        ("How many hours does it take and how much does it cost?", "$42 | 42 hours", ""),
+    ],
+)
+def test_the_unit_that_is_asked_for(question, right, wrong):
+    assert [text for text in listed(right, "|") if verdict(f"#### {text}", "42", question) != "right"] == []
+    assert [
+        text for text in filter(None, listed(wrong, "|")) if verdict(f"#### {text}", "42", question) != "wrong"
+    ] == []
+
+
 def test_percent_and_units_of_the_gold():
     assert verdict("#### 42%", "42", "How many percent?") == "right"
-    assert verdict("#### 42%", "42", "") == "right"
+    assert verdict("#### 42%", "42", "") == "wrong"
     assert verdict("#### 42%", "42%", "How many?") == "right"
     assert verdict("#### 42%", "42", "How many?") == "wrong"
     for unit in ("12 kg", "12 cm^2", "12 m", "$12"):
@@ -222,7 +258,7 @@ def test_a_wrong_number_is_never_right(gold, other, before, after):
 )
 def test_any_listed_spelling_is_right(gold, unit, form):
     text = form.format(f"{gold:,} {unit}".strip())
-    assert verdict(f"<answer>{text}</answer>", str(gold), f"{QUESTION} %") == "right"
+    assert verdict(f"<answer>{text}</answer>", str(gold), ASKED) == "right"
 
 
 @settings(max_examples=300, deadline=None)

@@ -268,6 +268,31 @@ def test_python_graders_obey_the_timeout():
     assert time.monotonic() - start < 15
 
 
+def test_a_hanging_pattern_costs_the_timeout_once():
+    source = (
+        "import re\ndef grade(sample, item):\n    return float(not re.fullmatch('(a+)+b', sample['output_text']))\n"
+    )
+    start = time.monotonic()
+    bad, good = rft({"type": "python", "source": source}, "a" * 60, "c", reward_timeout=8.0)
+    assert (bad.verdict, good.verdict) == ("wrong", "right")
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (f"```json\n{ANN}\n```\n[1, 2]", "wrong"),
+        (f"```json\n{ANN}\n```\nNo:\n[\n1\n]\n", "wrong"),
+        (f"<answer>{ANN}</answer>\n[]", "wrong"),
+        (f"[1, 2]\n```json\n{ANN}\n```", "right"),  # what it works with
+        (f"```json\n{ANN}\n```\nThe list [1, 2] has two items [1].\n- [ ] check", "right"),
+    ],
+    ids=range(5),
+)
+def test_a_list_beside_an_object(text, verdict):
+    assert json_schema([text], schema=[{"type": "object"}])[0].verdict == verdict
+
+
 def test_a_negative_weight_takes_the_highest():
     spec, _ = read_spec(NAME)
     prompt = Prompt("p", ({"role": "user", "content": "?"},), None, {"gold": "Ann"})

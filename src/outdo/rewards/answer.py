@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from outdo.rewards.quantity import MAX_ANSWER_CHARS, justified, read, same_kind
+from outdo.rewards.quantity import MAX_ANSWER_CHARS, asked_for, justified, read, same_kind
 from outdo.rewards.quantity import number as number
 from outdo.rewards.quantity import without_emphasis as without_emphasis
 from outdo.rewards.quantity import without_zeros as without_zeros
@@ -37,6 +37,7 @@ _NAMED_HEADING = re.compile(
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"[^\W\d_][^\W\d_]{2}(?:[^\W\d_]|[ '’,:;&()?!/-])*")
+_NOTHING = " \t\n.…_"  # `\\boxed{}` and `\\boxed{...}` mention the form, and answer nothing
 _ANSWER_WORDS = {  # a line with one of these is an answer, not a title
     *("no", "not", "none", "nothing", "yes", "true", "false", "or"),
     *("pi", "infinity", "infinite", "undefined", "unsure"),
@@ -83,11 +84,12 @@ def _marked(text: str) -> list[tuple[str, str]]:
 
 
 def _without_headings(marked: list[tuple[str, str]]) -> list[str]:
-    """The answers without Markdown headings, which start with `####` too.
+    """The answers without Markdown headings, which start with `####` too, and without empty boxes.
 
     The choice does not depend on the gold: writing an answer as a heading gains nothing. A lone heading is an answer. A
     title in free words is a heading only beside an answer with a digit: beside `Paris`, `Rome` is another answer.
     """
+    marked = [(answer, mark) for answer, mark in marked if mark != "\\boxed" or answer.strip(_NOTHING)] or marked
     lines = {answer for answer, mark in marked if mark == "####"} if len(marked) > 1 else set()
     headings, titles = set(filter(_is_heading, lines)), set(filter(_is_title, lines))
     answers = [answer for answer, mark in marked if mark != "####" or answer not in headings | titles]
@@ -161,8 +163,11 @@ def _grade_number(text: str, gold: str, messages: object) -> Grade:
             return reading and reading.value
         if not same_kind(reading.unit, expected.unit):
             return None
-        asks = reading.nouns or "%" in reading.unit
-        return reading.value if not asks or justified(reading, expected, question_of(messages)) else None
+        question = question_of(messages)
+        fits = (reading.unit == expected.unit or asked_for(reading, question)) and justified(
+            reading, expected, question
+        )
+        return reading.value if fits else None
 
     return _compare(text, gold, expected and expected.value, value)
 

@@ -6,6 +6,7 @@ which is one prompt's group. All run in time linear in the text.
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections import Counter
@@ -28,6 +29,17 @@ _STEP = re.compile(
 _MAX_BLANK = 1000  # characters beside a tag: content after more does not count
 _BLANKS = "\u115f\u1160\u2800\u3164\uffa0\ufffd"  # letters and symbols that show nothing
 _CONTENT = re.compile(rf"[^\W_{_BLANKS}]")
+_EMPTY_TAGS = "br wbr hr p div span b i u s em strong small sub sup center pre code ul ol li table tr td th h[1-6]"
+_BLANK = (  # markup that shows nothing: bare tags and comments of HTML, escapes of white space, spaces of LaTeX
+    rf"</?(?:{_EMPTY_TAGS.replace(' ', '|')})[ \t]*/?>|<!--[^<>]{{0,200}}-->|&nbsp;|&#160;|\\[nrtfv](?![a-z])"
+    r"|\\(?:q?quad|newline|par|hfill|null|relax)(?![a-z])|\\(?:begin|end)\{[a-z*]{1,20}\}"
+    r"|\\(?:[hv]space|[hv]?phantom|mspace|hskip)\*?\{[^{}]{0,100}\}"
+    r"|\\[a-z]{1,20}\*?[ \t]*(?=\{)"  # of `\text{…}` only the content counts
+)
+_CODED = r"&#?[A-Za-z0-9]{1,31};?|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})"  # a character by its name or number
+_BLANK_OR_CODED = re.compile(rf"(?:{_BLANK})+|({_CODED})", re.IGNORECASE)
+_CONTENT_OR_MARKUP = re.compile(rf"([^\W_{_BLANKS}])|(?:{_BLANK})+|({_CODED})", re.IGNORECASE)
+_MARKUP = re.compile(r"[<>&;\\{}]")
 _ANSWER = re.compile(r"\s*<answer>")
 _SIGNS = ("Sm", "So", "Sc")  # categories of Unicode
 _NOT_ALPHANUMERIC = re.compile(rf"[\W_{_BLANKS}]+")
@@ -64,7 +76,8 @@ _MIN_STEP_CHARS = 3  # letters or digits
 def format(completions: list[str], **columns: object) -> list[float]:
     """1 for `<think>…</think><answer>…</answer>`, each tag once, with nothing before, between or after; else 0.
 
-    Both parts must have content: a letter, a digit or a symbol, not only punctuation and invisible characters.
+    Both parts must have content: a letter, a digit or a symbol, not only punctuation, invisible characters and
+    markup that shows nothing, such as `<br>` and `&nbsp;`.
     """
     return [float(_well_formed(text)) for text in completions]
 
@@ -90,10 +103,25 @@ def _well_formed(text: str) -> bool:
 
 
 def _has_content(text: str, start: int, end: int) -> bool:
-    """Whether a text has a letter, a digit or a sign such as ∞: not only spaces, punctuation, invisible characters."""
-    if _CONTENT.search(text, start, end):
+    """Whether a text has a letter, a digit or a sign such as ∞: not only spaces, punctuation, markup that shows
+    nothing (`<br>`, `&nbsp;`, `\\n` written out)."""
+    first = _CONTENT.search(text, start, end)
+    if first and not _MARKUP.search(text, start, first.start()):
         return True
-    signs = text[start : min(end, start + _MAX_BLANK)]
+    for match in _CONTENT_OR_MARKUP.finditer(text, start, end) if first else ():
+        shown = match[1] or _decoded(match)
+        if _CONTENT.search(shown) or _has_sign(shown):
+            return True
+    return _has_sign(text[start : min(end, start + _MAX_BLANK)])
+
+
+def _decoded(match: re.Match[str]) -> str:
+    """What the markup of a match shows: the character that an entity of HTML or an escape names, else nothing."""
+    code = match[match.re.groups] or ""
+    return chr(int(code[2:], 16)) if code.startswith("\\") else html.unescape(code)
+
+
+def _has_sign(signs: str) -> bool:
     return not signs.isascii() and any(category(c) in _SIGNS and c not in _BLANKS for c in signs if c > "~")
 
 
@@ -127,8 +155,8 @@ def _tag_count(text: str) -> float:
 def _is_filled(text: str, tag: str, at: int) -> bool:
     """Whether a tag has content inside: up to the next tag, or from the previous one."""
     if tag.startswith("</"):
-        tail = text[max(0, at - 4) : at]
-        if ">" not in tail and _CONTENT.search(tail):  # not a letter of another tag
+        tail = text[max(0, at - 12) : at]
+        if not _MARKUP.search(tail) and _CONTENT.search(tail):  # not a letter of another tag or of markup
             return True
         first = max(0, at - _MAX_BLANK)
         before = [(text.rfind(other, first, at), other) for other in _TAGS]
@@ -167,7 +195,10 @@ def _num_steps(text: str) -> int:
     marker, start = "", -1
     for match in [*_STEP.finditer(text), None]:
         if start >= 0 and marker not in markers:
-            step = text[start : match.start() if match else len(text)].strip()[:_STEP_PREFIX].casefold()
+            step = text[start : match.start() if match else len(text)]
+            if _MARKUP.search(step):
+                step = _BLANK_OR_CODED.sub(lambda blank: f" {_decoded(blank)} ", step)
+            step = step.strip()[:_STEP_PREFIX].casefold()
             for tag in _TAGS if "<" in step else ():
                 step = step.replace(tag, " ")
             content = _NOT_ALPHANUMERIC.sub("", step)

@@ -69,8 +69,8 @@ def answer_value(text: str, read: Read = read_json) -> Any:
     """The one JSON value of a model's text. Raises ValueError where there is none, or several that differ.
 
     Beside a fenced value, an object that differs is another answer, wherever it stands; after it, so is a value of the
-    same type. Before `<answer>` tags the text may reason with values; after them it may not give another. The same
-    value may be given twice.
+    same type, or a list on lines of its own. Before `<answer>` tags the text may reason with values; after them it may
+    not give another. The same value may be given twice.
     """
     if "<" not in text and "```" not in text and "~~~" not in text:
         return read(text.strip())
@@ -155,20 +155,28 @@ def without(text: str, removed: list[Fence], offset: int = 0) -> str:
 
 
 def refuse_others(value: Any, text: str, kinds: tuple[type, ...] = ()) -> None:
-    """Raises ValueError where a text gives another value than this: an object or, by default, what has its type."""
+    """Raises ValueError where a text gives another value than this: an object or, by default, what has its type, or
+    any list on lines of its own."""
     if not text.strip():
         return
     if len(text) > MAX_AROUND:
         raise ValueError(f"more than {MAX_AROUND} characters beside the answer")
     expected = canonical(value)
-    for found in values_in(text):
-        others = [found] if isinstance(found, kinds or (dict, type(value))) else _objects(found)
+    for found, start, end in _located(text):
+        is_answer = isinstance(found, kinds or (dict, type(value))) or (not kinds and _stands_alone(text, start, end))
+        others = [found] if is_answer else _objects(found)
         if any(canonical(other) != expected for other in others):
             raise ValueError("a second JSON value that differs")
     pattern = None if kinds else _SCALARS.get(type(value))
     for number, match in enumerate(pattern.finditer(text) if pattern else ()):
         if number >= MAX_SCALARS or _differs(match[0], value):
             raise ValueError("a second JSON value that differs")
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Whether nothing else is on the lines of a part."""
+    before, after = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+    return not text[before:start].strip() and not text[end : after if after >= 0 else len(text)].strip()
 
 
 def _objects(value: Any) -> list[Any]:
@@ -197,6 +205,11 @@ class Malformed(dict[str, Any]):
 def values_in(text: str) -> Iterator[Any]:
     """The outermost objects and lists in a text, also objects that are almost JSON, as Malformed. Raises ValueError
     where finding them takes too long."""
+    return (value for value, _, _ in _located(text))
+
+
+def _located(text: str) -> Iterator[tuple[Any, int, int]]:
+    """Each of `values_in` with its place."""
     at = scanned = openings = 0
     while (match := _OPENING.search(text, at)) is not None:
         start, openings = match.start(), openings + 1
@@ -204,7 +217,7 @@ def values_in(text: str) -> Iterator[Any]:
             raise ValueError("too much text that looks like JSON")
         try:
             _, end = _DECODER.raw_decode(text, start)
-            yield read_json(text[start:end])
+            yield read_json(text[start:end]), start, end
             at = end
             scanned += end - start
             continue
@@ -214,9 +227,9 @@ def values_in(text: str) -> Iterator[Any]:
         except RecursionError:
             raise ValueError("JSON nested too deep") from None
         except ValueError:  # JSON, but outside the bounds, or with a key twice
-            yield Malformed(text[start : start + MAX_MALFORMED])
+            yield Malformed(text[start : start + MAX_MALFORMED]), start, end
             at, scanned = end, scanned + end - start
             continue
         if _OBJECT_SHAPED.match(text, start):
-            yield Malformed(text[start : start + MAX_MALFORMED])
+            yield Malformed(text[start : start + MAX_MALFORMED]), start, start + 1
         at = start + 1

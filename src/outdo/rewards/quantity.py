@@ -90,8 +90,16 @@ _DIVIDED_BY_NAME = re.compile(r"\s*(?:/|per\b)\s*[A-Zgml](?![A-Za-z])")  # `42/N
 _POSSESSIVE = re.compile(r"([a-z]s)['’]$")
 _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _PERCENT = re.compile(r"[%％]|per\s?cent|percent|prozent|pourcent|porcent|procent|proz", re.IGNORECASE)
+_DEGREES = {"degree", "°C", "°F"}
+_MAX_LAST_CHARS = 1000
 _COUNTED_UNITS = frozenset(COUNTED.values())
+_MULTIPLYING = {"pair", "pairs", "times"}  # nouns that count only where the question asks how many of them
+_ASKED = re.compile(r"\b(?:how many|number of)\s(?:[a-z-]+\s)?(pairs?|times)\b|\bhow (often)\b", re.IGNORECASE)
 _MAX_QUESTION_CHARS = 100_000
+_HOW_MANY = re.compile(
+    r"\bhow many (?:more |total |additional )?((?:square |cubic )?[a-z]+(?: per [a-z]+)?)\b", re.IGNORECASE
+)
+_OTHER_QUESTIONS = re.compile(r"\b(?:how much|how (?!many\b)[a-z]+|what|which|when)\b", re.IGNORECASE)
 
 
 class Reading(NamedTuple):
@@ -244,7 +252,8 @@ def _beside(text: str, currency: str) -> tuple[str, frozenset[str]] | None:
     words, lower = words[first : len(lower)], lower[first:]
     unit = canonical_unit(" ".join(words))
     if unit is not None and (not currency or unit in ("", currency) or unit.startswith("/")):
-        return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, frozenset())
+        times = frozenset({"times"} if "times" in lower else ())
+        return None if _DIVIDED_BY_NAME.match(text) else (unit or currency, times)
     if unit is not None and unit not in _COUNTED_UNITS:  # `$5 kg`
         return None
     if unit is None and "of" in lower[1:]:  # `square meters of land`
@@ -274,6 +283,29 @@ def _noun_phrase(words: list[str], lower: list[str]) -> frozenset[str] | None:
     return frozenset(others) if _are_nouns(others) else None
 
 
+def asked_for(reading: Reading, question: str) -> bool:
+    """Whether an answer's unit may be the one that the question asks for: no cents for `how many dollars?`.
+
+    Only the last question is read, and only where it asks nothing but how many of a unit.
+    """
+    if not reading.unit or reading.unit in _COUNTED_UNITS:
+        return True
+    asked = _asked_unit(question[-_MAX_LAST_CHARS:])
+    ours = reading.unit.partition("/")[0]
+    return "" in (asked, ours) or ours == asked or {ours, asked} <= _DEGREES or (ours, asked) == ("£", "lb")
+
+
+@lru_cache(maxsize=4096)
+def _asked_unit(question: str) -> str:
+    """The unit that the last question asks how many of; empty where that is a noun, or it asks something else, too."""
+    end = question.rfind("?")
+    start = max(question.rfind(sign, 0, end) for sign in ".?!\n") if end >= 0 else len(question)
+    last = question[start + 1 :]
+    found = _HOW_MANY.findall(last) if not _OTHER_QUESTIONS.search(last) else []
+    units = {(canonical_unit(phrase) or "").partition("/")[0] for phrase in found}
+    return units.pop() if len(units) == 1 and not units & _COUNTED_UNITS else ""
+
+
 def same_kind(unit: str, expected: str) -> bool:
     """Whether an answer may have this unit where the gold has that one; nouns are not compared."""
     return unit == expected or not unit or not expected or bool(_COUNTED_UNITS.intersection((unit, expected)))
@@ -281,9 +313,16 @@ def same_kind(unit: str, expected: str) -> bool:
 
 def justified(reading: Reading, gold: Reading, question: str) -> bool:
     """Whether the question or the gold has the words that are not listed, and the percent sign."""
-    if "%" in reading.unit and "%" not in gold.unit and question and not _PERCENT.search(question):
+    if "%" in reading.unit and "%" not in gold.unit and not _PERCENT.search(question):
         return False
-    return all(noun in gold.nouns or _forms(noun) & _words(question) for noun in reading.nouns)
+    return all(noun in gold.nouns or _in_question(noun, question) for noun in reading.nouns)
+
+
+def _in_question(noun: str, question: str) -> bool:
+    if noun not in _MULTIPLYING:
+        return bool(_forms(noun) & _words(question))
+    asked = {("times" if often else word.lower())[:4] for word, often in _ASKED.findall(question[:_MAX_QUESTION_CHARS])}
+    return noun[:4] in asked
 
 
 def _forms(noun: str) -> set[str]:

@@ -43,6 +43,10 @@ class Raised(ExecutionError):
         super().__init__(f"the code raised {self.kind}: {message}".strip(": "))
 
 
+class TimedOut(ExecutionError):
+    """The code hung."""
+
+
 class Forged(ExecutionError):
     """The code wrote to the channel itself. Nothing it sends counts any more."""
 
@@ -283,7 +287,7 @@ class Sandbox:
         """Seconds until the deadline. Raises ExecutionError after it."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
-            raise ExecutionError(f"timed out after {self.limits.seconds:g} s")
+            raise TimedOut(f"timed out after {self.limits.seconds:g} s")
         return seconds
 
     def write(self, view: memoryview) -> int:
@@ -323,7 +327,7 @@ def run_program(
         try:
             status = sandbox.process.wait(timeout=sandbox.remaining())
         except subprocess.TimeoutExpired:
-            raise ExecutionError(f"timed out after {limits.seconds:g} s") from None
+            raise TimedOut(f"timed out after {limits.seconds:g} s") from None
         if sandbox.killed_for:
             raise ExecutionError(f"killed, because it {sandbox.killed_for}")
         stdout, stderr = (data.decode("utf-8", "replace") for data in printed)

@@ -8,7 +8,9 @@ from outdo.rewards.maths.notation import NotMathsError, is_number
 from outdo.rewards.maths.tree import Node, negated, number
 
 _MAX_DEPTH = 40  # of brackets
-_CLOSING = {"(": (")", "]"), "[": ("]", ")")}
+_OF_SEVERAL = ("gcd", "lcm", "max", "min")
+REVERSED = {"]": "\\open]", "[": "\\close["}  # brackets of open ends: `]2,7[`
+_CLOSING = {"(": (")", "]"), "[": ("]", ")", REVERSED["["]), REVERSED["]"]: ("]", REVERSED["["])}
 FUNCTIONS = {
     *("sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh"),
     *(
@@ -146,7 +148,7 @@ class Atoms:
             return Node("const", name=_CONSTANTS[token])
         if token.isalpha() and token.isascii():
             return self._letter(token)
-        if token in ("(", "[", "\\langle"):
+        if token in ("(", "[", "\\langle", REVERSED["]"]):
             return self._bracket(token)
         if token == "\\{":
             return self._set()
@@ -222,7 +224,7 @@ class Atoms:
             if any(part.name == "inf" for part in inside.walk()):
                 raise NotMathsError("a vector with an infinite part")
         else:
-            kind = opening + self.expect(*_CLOSING[opening])
+            kind = opening[-1] + self.expect(*_CLOSING[opening])[-1]
         if inside.op == "list" and inside.name == ",":
             return Node("tuple", inside.args, kind)
         if kind == "()" or (kind == "[]" and inside.op == "matrix"):
@@ -339,7 +341,8 @@ class Atoms:
             else:
                 exponent = self.argument(whole=True)
         if self.take("("):
-            node = Node("fn", (self._bracket("("), *under), name)
+            inside = self._bracket("(")
+            node = Node("fn", inside.args if name in _OF_SEVERAL and inside.op == "tuple" else (inside, *under), name)
         else:
             node = Node("fn", (self._operand(), *under), name)
         if exponent is None:

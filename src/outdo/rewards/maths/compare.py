@@ -5,18 +5,16 @@ Values are compared by a function that may be unable to decide without algebra; 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outdo.rewards.answer import NUMBER_WORDS
 from outdo.rewards.maths.forms import arithmetic_left, has_form_of, is_evaluated, is_expanded, num_unreduced, numbers_of
+from outdo.rewards.maths.quantities import percents, quantities
 from outdo.rewards.maths.question import Question
 from outdo.rewards.maths.regions import Region, mirrored, region, zero_form
 from outdo.rewards.maths.solutions import Solutions, by_name, in_order, is_name, is_point, solutions
 from outdo.rewards.maths.times import is_time, same_time
 from outdo.rewards.maths.tree import Node, is_plain, joined, mentions, negated, rational
-from outdo.rewards.units import canonical_unit
 
 _EXPRESSIONS = {
     *("num", "sym", "const", "sub", "accent", "add", "mul", "div", "neg", "pow", "root", "mixed", "fn", "big"),
@@ -210,7 +208,8 @@ def _times(self: Comparison, gold: Node, node: Node) -> bool | None:
             for g, n in zip(gold.args, node.args, strict=True)
         )
     ratio, other = (gold, node) if gold.op == "ratio" else (node, gold)
-    if len(ratio.args) != 2 or is_time(ratio):
+    asked = self.question.mentions_ratio or not self.question.text
+    if len(ratio.args) != 2 or is_time(ratio) or (ratio is node and not asked):
         return False
     quotient = Node("div", ratio.args)
     return self.same(quotient, other) if ratio is gold else self.same(other, quotient)
@@ -220,6 +219,8 @@ def _same_regions(self: Comparison, gold: Node, node: Node) -> bool | None:
     one, other = region(gold), region(node)
     if one is None or other is None or (one.plain and other.plain):
         return None
+    if one.plain and self.question.asks_for_point:
+        return False
     given = node.op == "rel" and {node.key, mirrored(node).key} & self.question.keys
     if given or (one.solved and not other.solved):
         return False
@@ -314,69 +315,6 @@ def _shape(node: Node) -> str | None:
     return None if node.op != "matrix" else "column" if node.name.endswith(" 1") and len(node.args) > 1 else node.name
 
 
-def _quantities(self: Comparison, gold: Node, node: Node) -> bool | None:
-    if "qty" not in (gold.op, node.op) and not _is_aside(node):
-        return None
-    if _is_aside(node):
-        spoken = NUMBER_WORDS.get(node.args[-1].name.lower())
-        return spoken is not None and rational(node.args[0]) == spoken and self.same(gold, node.args[0])
-    if gold.op == "qty" and node.op == "percent":
-        return canonical_unit(gold.name) == "%" and self.same(gold.args[0], node.args[0])
-    if gold.op == "percent" and canonical_unit(node.name) != "%":
-        return False
-    (x, unit), (y, answered) = (_unit(side) for side in (gold, node))
-    if "%" in (unit, answered):
-        return self.same(*(_with_percent(*pair) for pair in ((x, unit), (y, answered))))
-    return _allowed(self.question, unit, answered) and self.same(x, y)
-
-
-def _is_aside(node: Node) -> bool:
-    return node.op == "mul" and len(node.args) == 2 and node.args[1].op == "text"
-
-
-def _unit(node: Node) -> tuple[Node, str]:
-    if node.op != "qty":
-        return node, ""
-    unit = canonical_unit(node.name)
-    known = unit is not None and not unit.startswith("/")
-    return node.args[0], unit if known and unit else f"? {node.name.lower()}"
-
-
-def _with_percent(node: Node, unit: str) -> Node:
-    return Node("percent", (node,)) if unit == "%" else Node("qty", (node,), unit) if unit else node
-
-
-def _allowed(question: Question, unit: str, answered: str) -> bool:
-    """An answer may omit the unit. Where the gold has none, any in the list will do, unless the question names one."""
-    if not answered or unit == answered:
-        return True
-    if unit:
-        return False
-    if answered.startswith("?"):
-        words = re.findall(r"[a-z]+", answered)
-        return bool(words) and all(word in question.nouns and word not in NUMBER_WORDS for word in words)
-    return not question.units or answered in question.units
-
-
-def _percents(self: Comparison, gold: Node, node: Node) -> bool | None:
-    """`5\\%` is 0.05; where the question speaks of percent, or is not known, it may stand for a gold of 5."""
-    golds, nodes = gold.op == "percent", node.op == "percent"
-    if not golds and not nodes:
-        return None
-    if golds and nodes:
-        return self.same(gold.args[0], node.args[0])
-    known, percent = bool(self.question.text), self.question.mentions_percent
-    if nodes:
-        value = rational(gold)
-        bare = value is not None and abs(value) >= 1 and (percent or not known)
-        return self.same(gold, node.args[0]) if bare else None
-    if percent or not known:
-        if self.same(gold.args[0], node):
-            return True
-        return None if not known else False
-    return None
-
-
 def _words(self: Comparison, gold: Node, node: Node) -> bool | None:
     if "text" not in (gold.op, node.op):
         return None
@@ -393,7 +331,7 @@ _RULES: tuple[Callable[[Comparison, Node, Node], bool | None], ...] = (
     _inequalities,
     _several,
     _tuples,
-    _quantities,
-    _percents,
+    quantities,
+    percents,
     _words,
 )

@@ -23,7 +23,8 @@ _FUNCTIONS: dict[str, Any] = {
     **{"arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "arccot": sympy.acot, "exp": sympy.exp},
     **{"ln": sympy.log, "lg": lambda x: sympy.log(x, 10), "log": lambda x, base=10: sympy.log(x, base)},
     **{"abs": sympy.Abs, "floor": sympy.floor, "ceil": sympy.ceiling, "factorial": sympy.factorial},
-    **{"binom": sympy.binomial, "gcd": sympy.gcd, "lcm": sympy.lcm, "max": sympy.Max, "min": sympy.Min},
+    **{"gcd": lambda *parts: sympy.gcd(parts), "lcm": lambda *parts: sympy.lcm(parts)},
+    **{"binom": sympy.binomial, "max": sympy.Max, "min": sympy.Min},
     **{"Re": sympy.re, "Im": sympy.im, "arg": sympy.arg},
 }
 _CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "inf": sympy.oo}

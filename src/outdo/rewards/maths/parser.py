@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from outdo.rewards.maths.atoms import Atoms, decimal
+from outdo.rewards.maths.atoms import REVERSED, Atoms, decimal
 from outdo.rewards.maths.notation import MAX_CHARS, NotMathsError, is_number, tokens
 from outdo.rewards.maths.tree import Node, joined, negated, number
 from outdo.rewards.units import canonical_unit
@@ -18,7 +18,12 @@ RELATIONS = {
 _SETS = {"\\cup": "union", "\\cap": "inter", "\\setminus": "minus"}
 _JOINTS = {",": ",", ";": ",", "\\text{or}": "or", "\\lor": "or", "\\text{and}": "and", "\\land": "and"}
 _OPERATORS = {"+", "-", "\\pm", "\\mp"}
+_COMMAS, _OPENING, _CLOSING = (",", ";"), ("(", "{", "\\{"), (")", "}", "\\}")
+_BEFORE_INTERVAL = {*_SETS, *_JOINTS, "=", ":", "(", "{", "\\in"}
+_AFTER_INTERVAL = {*_SETS, *_JOINTS, ")", "}"}
+_MAX_INTERVAL = 200  # tokens
 _STOPS = {",", ";", ")", "]", "}", "\\}", "\\rangle", "\\\\", "&", ":", "\\rfloor", "\\rceil", "\\mid", "\\rVert"}
+_STOPS |= {REVERSED["["]}
 _CURRENCIES = ("\\$", "€", "£", "¥", "₹", "¢", "₩", "₽", "₺", "₪")
 
 
@@ -35,12 +40,40 @@ def parse(latex: str, grouped: bool = True, units: bool = True, letter: str = ""
         raise NotMathsError("too long")
     if time := _TIME.fullmatch(latex):
         return Node("time", tuple(number(int(part)) for part in time.groups()[:3] if part), (time[4] or "").lower())
-    found = tokens(latex, grouped)
+    found = _with_reversed(tokens(latex, grouped))
     reader = _Reader(_with_units(found, letter) if units else found)
     node = reader.answers()
     if reader.peek():
         raise NotMathsError(f"unexpected {reader.peek()!r}")
     return node
+
+
+def _with_reversed(found: list[str]) -> list[str]:
+    """The outward brackets of open ends, `]2,7[` and `[2,7[`, as tokens of their own."""
+    out = list(found)
+    for start, token in enumerate(found):
+        before = found[start - 1] if start else ""
+        if token not in ("[", "]") or (before and before not in _BEFORE_INTERVAL):
+            continue
+        end = _end_of_interval(found, start)
+        if end and (token == "]" or found[end] == "["):
+            out[start] = REVERSED["]"] if token == "]" else token
+            out[end] = REVERSED["["] if found[end] == "[" else found[end]
+    return out
+
+
+def _end_of_interval(found: list[str], start: int) -> int:
+    """The first square bracket behind two ends; 0 where there is none, or more follows it than another set."""
+    depth, commas = 0, 0
+    for place in range(start + 1, min(len(found), start + _MAX_INTERVAL)):
+        token = found[place]
+        if token in ("[", "]") and not depth:
+            after = found[place + 1 : place + 2]
+            is_end = not after or after[0] in _AFTER_INTERVAL
+            return place if commas == 1 and found[place - 1] not in _COMMAS and is_end else 0
+        depth += (token in _OPENING) - (token in _CLOSING)
+        commas += not depth and token in _COMMAS
+    return 0
 
 
 def _with_units(found: list[str], letter: str) -> list[str]:

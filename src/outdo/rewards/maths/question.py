@@ -27,6 +27,14 @@ _SIMPLIFY = re.compile(r"\bsimplif|\bsimplest|\blowest terms|\brationali[sz]|\br
 _CONVERT = re.compile(r"\b(?:convert|express|rewrite|write|as an? |in (?:the )?\w+ (?:form|notation))", re.IGNORECASE)
 _INTERVAL = re.compile(r"\binterval|\binequalit|\bdomain\b|\brange\b|[<>≤≥]|\\(?:le|ge|leq|geq|lt|gt)\b", re.IGNORECASE)
 _POINT = re.compile(r"\bpoint|\bcoordinate|\bpairs?\b|\bordered\b|\btriple|\bvector|\bsystem\b", re.IGNORECASE)
+_ONE_POINT = re.compile(r"\bcoordinates\b|\bordered pair\b|\bthe point\b", re.IGNORECASE)
+_ANGLE_UNIT = re.compile(r"\bdegrees?\b|\bradians?\b|[\u00b0\u00ba]|\\circ\b|\\degree\b", re.IGNORECASE)
+_ANGLE = re.compile(
+    r"\bangle|\bargument\b|\brotat|\binclination\b|\\(?:theta|phi|angle|arg|arc(?:sin|cos|tan))\b|θ|φ|∠", re.IGNORECASE
+)
+_SIZE = re.compile(
+    r"\b(?:areas?|lengths?|volumes?|perimeters?|circumferences?|distances?|radius|radii)\b", re.IGNORECASE
+)
 _ASKED_UNIT = re.compile(
     r"\b(?:how many|in|number of)\s+((?:square |cubic )?[A-Za-z]+(?:\s+per\s+[A-Za-z]+)?)", re.IGNORECASE
 )
@@ -73,6 +81,15 @@ class Question:
     @cached_property
     def asks_for_interval(self) -> bool:
         return bool(_INTERVAL.search(self.text)) and not _POINT.search(self.text)
+
+    @cached_property
+    def asks_for_point(self) -> bool:
+        return bool(_ONE_POINT.search(self.text)) and not _INTERVAL.search(self.text)
+
+    @cached_property
+    def asks_for_angle(self) -> bool:
+        """In any unit: it names neither degrees nor radians."""
+        return bool(_ANGLE.search(self.text)) and not (_SIZE.search(self.text) or _ANGLE_UNIT.search(self.text))
 
     @cached_property
     def mentions_percent(self) -> bool:

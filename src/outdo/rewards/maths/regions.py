@@ -123,7 +123,8 @@ def _of_tuple(node: Node) -> Region | None:
         return None
     low, high = node.args
     infinite = INFINITY.key in (low.key, high.key) or low.key == negated(INFINITY).key
-    return Region((Piece(low, high, node.name[0] == "[", node.name[1] == "]"),), plain=not infinite)
+    outward = node.name[0] == "]" or node.name[1] == "["
+    return Region((Piece(low, high, node.name[0] == "[", node.name[1] == "]"),), plain=not (infinite or outward))
 
 
 def _of_union(node: Node) -> Region | None:

@@ -205,13 +205,13 @@ def _text_similarity(spec: TextSimilarity, case: _Case) -> tuple[float, str]:
 
 
 def _python(spec: Python, case: _Case) -> tuple[float, str]:
-    from outdo.sandbox.execute import ExecutionError, call_function
+    from outdo.sandbox.execute import ExecutionError, TimedOut, call_function
 
     sample = {"output_text": "", "output_json": None, **case.sample}
     try:
         result = call_function(spec.source, "grade", [sample, dict(case.item)], case.seconds)
     except ExecutionError as error:
-        raise PythonFailure(f"grade(sample, item) failed: {error}") from None
+        raise PythonFailure(f"grade(sample, item) failed: {error}", isinstance(error, TimedOut)) from None
     if not isinstance(result, (int, float)) or not is_finite(result):
         short = isinstance(result, (bool, float, type(None)))
         value = repr(result) if short else f"a value of type {type(result).__name__}"

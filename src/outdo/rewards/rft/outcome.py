@@ -1,7 +1,8 @@
 """The scores of one grader for the answers of a group, and whose fault it is where there is none.
 
 An answer that lacks a value is to blame at once. Where a python grader or a judge fails on an answer, it is to blame if
-the grader scores another one, a sibling or a control, and fails on it again; otherwise the grader is broken.
+the grader scores another one, a sibling or a control, and fails on it again; otherwise the grader is broken. An answer
+on which it hung is not tried again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ Fault = Literal["", "answer", "unknown", "other"]
 
 
 class PythonFailure(ValueError):
-    """`grade` raised, hung, or returned no number. The answer may be the cause."""
+    """`grade` raised, hung (`timed_out`), or returned no number. The answer may be the cause."""
+
+    def __init__(self, message: str, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Outcome:
     reason: str
     fault: Fault = ""
     failed: bool = False  # the grader raised or replied nonsense; else the answer lacks a value
+    timed_out: bool = False  # a second try would cost as much
 
 
 def outcome(grade: Callable[[], tuple[float, str]]) -> Outcome:
@@ -43,7 +49,9 @@ def outcome(grade: Callable[[], tuple[float, str]]) -> Outcome:
         return Outcome(*grade())
     except MissingSample as error:
         return Outcome(None, str(error), "answer")
-    except (Unreadable, PythonFailure) as error:
+    except PythonFailure as error:
+        return Outcome(None, str(error), "unknown", timed_out=error.timed_out)
+    except Unreadable as error:
         return Outcome(None, str(error), "unknown")
     except (MissingItem, JudgeFailure) as error:
         return Outcome(None, str(error), "other")
@@ -71,7 +79,7 @@ def settled(
     out = list(first)
     known = {text for text, one in zip(texts, first, strict=True) if one.score is not None}
     for place in unknown:
-        if works and texts[place] not in known:
+        if works and texts[place] not in known and not out[place].timed_out:
             out[place] = again(place, None)
         if out[place].fault == "unknown":
             blamed = works and texts[place] not in known
