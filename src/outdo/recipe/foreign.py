@@ -147,7 +147,6 @@ ONLY: dict[str, tuple[Any, str]] = {
     "lora_target_parameters": (None, "use lora_target_modules, which names layers"),
     "lora_task_type": ("CAUSAL_LM", "only causal language models are trained"),
     "max_completion_len": (None, "`overlong` counts tokens up to max_completion_length"),
-    "max_tool_calling_iterations": (None, "an answer is a single turn"),
     "model_init_kwargs": ({}, "use the keys dtype and device"),
     "model_revision": ("main", "download that revision, and give its folder as model_name_or_path"),
     "multi_objective_aggregation": ("sum_then_normalize", "rewards are summed, then normalized within their group"),
