@@ -100,8 +100,9 @@ def _encode(policy: Policy, talks: Sequence[_Talk]) -> None:
     while active := [talk for talk in talks if talk.at < len(talk.messages) and not talk.is_cut]:
         for talk in active:
             for text, own in _pieces(talk):
-                rows: Sequence[Sequence[int]] = policy.renderer.encode_texts([text])
-                talk.add(*(rows if own else talk.bridge.insert_all([text])), own)
+                rows: Sequence[Sequence[int]]
+                rows = policy.renderer.encode_texts([text]) if own else talk.bridge.insert_all([text])
+                talk.add(rows[0], own)
             talk.add([policy.eos_ids[0]], own=True)
             talk.at += 1
         for bridge, part in _by_bridge([talk for talk in active if talk.at < len(talk.messages)]):
