@@ -141,3 +141,48 @@ def test_rollouts_are_stored_with_their_segments(tmp_path: Path) -> None:
     write_rounds(tmp_path / "rollouts.jsonl", [[TURNS]])
     ((group,),) = read_rounds(tmp_path / "rollouts.jsonl")
     assert group.trajectories == TURNS.trajectories
+
+
+def branched() -> tuple[Group, Group]:
+    """An answer whose second turn has a prompt of its own, and the same two texts as two answers of two prompts."""
+    again = replace(wrote(16, 17), prompt_ids=(5, 6, 7, 14, 20))
+    split = group_of((wrote(8, 9),), (wrote(14), told(15), again))
+    return split, replace(split, trajectories=(split.trajectories[0], Trajectory((wrote(14), told(15)), "", "stop")))
+
+
+def test_a_branch_is_trained_on_with_its_own_prompt(policy: Policy) -> None:
+    split, first_only = branched()
+    batch = batch_of(split)
+    assert batch.prompt_ids == (PROMPT, (5, 6, 7, 14, 20)) and batch.group_of == (0, 0)
+    assert [(one.prompt, one.token_ids, one.num_trained) for one in batch.samples] == [
+        (0, (8, 9), 2),
+        (0, (14, 15), 1),
+        (1, (16, 17), 2),
+    ]
+    assert batch.samples[1].advantage == batch.samples[2].advantage > 0 > batch.samples[0].advantage
+    learner = LocalLearner(policy, Recipe())
+    rows = learner.logprobs([split])[0]
+    alone = learner.logprobs(
+        [group_of((wrote(8, 9),), (wrote(14),)), replace(group_of((wrote(16, 17),)), prompt_ids=(5, 6, 7, 14, 20))]
+    )
+    assert rows[1] == pytest.approx([*alone[0][1], *alone[1][0]], abs=1e-5)
+    assert learner.logprobs([first_only])[0][1] == pytest.approx(rows[1][:1], abs=1e-5)
+
+
+def test_branches_of_a_group_stay_in_its_update(policy: Policy) -> None:
+    split, _ = branched()
+    groups = [split, replace(TURNS, prompt=prompt_of("b"))] * 2
+    batch = prepare(with_advantages(groups))
+    assert batch.num_groups == 4
+    learner = LocalLearner(policy, Recipe(generation_batch_size=8, per_device_train_batch_size=2, num_generations=2))
+    for samples in learner._updates(batch, seed=3):
+        assert len({batch.group_of[sample.prompt] for sample in samples}) == 1
+
+
+def test_an_answer_without_a_token_is_left_out(policy: Policy) -> None:
+    empty = Trajectory((Segment((), ()),), "", "stop")
+    group = replace(
+        TURNS, trajectories=(TURNS.trajectories[0], empty), grades=(Grade(1.0, "right"), Grade(None, "broken"))
+    )
+    assert len(prepare(with_advantages([group])).samples) == 1
+    assert LocalLearner(policy, Recipe()).logprobs([group])[0][1] == []

@@ -233,6 +233,10 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
     for answer, trajectory in zip(answers, group.trajectories, strict=True):
         if len(trajectory.segments) > 1:
             answer["segments"] = [[segment.trained, len(segment.token_ids)] for segment in trajectory.segments]
+        if episode := trajectory.episode:
+            answer["turns"] = [dict(message) for message in episode.messages]
+            counts = episode.num_calls, episode.num_failed_calls
+            answer["calls"], answer["failed_calls"], answer["env_reward"] = *counts, episode.reward
     for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
         answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
     return {
