@@ -58,7 +58,7 @@ def _highest_gold(rewards: Rewards, prompts: Iterable[Prompt]) -> float | None:
     for prompt in islice(prompts, MAX_GOLD):
         own = rewards.of(prompt)
         texts = list(dict.fromkeys(_gold_texts(own, prompt)))
-        if not texts or getattr(own.part(own.truth).function, "costly", False):
+        if not texts or own.needs_play or getattr(own.part(own.truth).function, "costly", False):
             continue
         trajectories = tuple(Trajectory.single((), (), text, "stop", 0) for text in texts)
         grades = grade(Group(prompt, (), trajectories), rewards).grades

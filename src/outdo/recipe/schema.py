@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -231,6 +232,11 @@ class Recipe(BaseModel):
     @classmethod
     def _yaml_no(cls, value: Any) -> Any:
         return "no" if value is False else value  # YAML reads a bare `no` as false
+
+    @field_validator("output_dir", "model_name_or_path", "dataset_name", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @field_validator("scale_rewards", mode="before")
     @classmethod

@@ -111,6 +111,11 @@ class Rewards:
         return MAX_WAITING_GROUPS if waits else MAX_GROUPS_IN_FLIGHT
 
     @property
+    def needs_play(self) -> bool:
+        """Whether an answer can be graded only together with the environment that it was played in."""
+        return any(takes_objects(part.function) for part in self.parts)
+
+    @property
     def judge(self) -> Grader | None:
         """The built-in grader that decides success; None where a user's function does."""
         return self.part(self.truth).grader

@@ -83,8 +83,8 @@ class GraderDrift(Callback):
 
 
 def may_change(rewards: Rewards) -> bool:
-    """Whether a user's function pays or decides, and none asks a model or needs all answers of a step."""
-    if rewards.batch == "step":
+    """Whether a user's function pays or decides, and none asks a model, an environment or needs all of a step."""
+    if rewards.batch == "step" or rewards.needs_play:
         return False
     used = [part for part in rewards.parts if part.weight or part.name == rewards.truth]
     return any(part.where != "here" for part in used) and not any(
