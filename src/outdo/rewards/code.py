@@ -105,8 +105,8 @@ def _outcomes(
     for text, row in zip(completions, zip(*columns_P, strict=True), strict=True):
         key = tuple(map(id, row))
         if key not in problems:
-            gold, name, tests, prompt = row
-            problems[key] = read_problem(gold, name, tests, prompt, limits=limits)
+            expected, name, check, prompt = row
+            problems[key] = read_problem(expected, name, check, prompt, limits)
         problem = problems[key]
         if isinstance(problem, Problem) and (text, key) not in running:
             running[text, key] = runners().submit(judge, text, problem)

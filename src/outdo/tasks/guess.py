@@ -140,7 +140,7 @@ def solution(prompt: Prompt) -> list[Message]:
     return played(prompt, lambda game: game.middle)
 
 
-def teacher(prompt: Prompt, rng: random.Random, careful: float = 0.17, repeats: float = 0.7) -> list[Message]:
+def teacher(prompt: Prompt, rng: random.Random, careful: float = 0.22, repeats: float = 0.95) -> list[Message]:
     """A demonstration: with probability `careful` the range is halved with every guess. Else it is searched from one of
     its ends, and with probability `repeats` the last guess is made again."""
     if rng.random() < careful:
