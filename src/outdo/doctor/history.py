@@ -24,7 +24,11 @@ EVAL_SIZE = 200  # problems of an evaluation that does not give their number
 class Held:
     step: int
     success: float
-    n: int = EVAL_SIZE
+    n: int | None = None  # problems, where they were logged
+
+    @property
+    def size(self) -> int:
+        return self.n or EVAL_SIZE
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _printed_evals(step: int, values: Mapping[str, float]) -> Iterator[tuple[str
     for name, value in values.items():
         key, _, split = name.partition("/")
         if key == HELD_OUT:
-            yield split, Held(step, value, max(1, int(values.get("eval_n", EVAL_SIZE))))
+            yield split, Held(step, value, _problems(values.get("eval_n")))
 
 
 def _ordered(splits: Mapping[str, list[Held]]) -> dict[str, tuple[Held, ...]]:
@@ -212,5 +216,8 @@ def _held(row: Mapping[str, Any]) -> Held | None:
     success = finite_number(row.get("success_rate")) if sampled is None else sampled
     if success is None or not 0 <= success <= 1:
         return None
-    n = max(1, int(finite_number(row.get("n")) or EVAL_SIZE))
-    return Held(int(finite_number(row.get("step")) or 0), success, n)
+    return Held(int(finite_number(row.get("step")) or 0), success, _problems(finite_number(row.get("n")) or None))
+
+
+def _problems(n: float | None) -> int | None:
+    return None if n is None else max(1, int(n))

@@ -8,8 +8,8 @@ import numpy as np
 
 from outdo.doctor.changes import larger_groups, scale_key, set_key
 from outdo.doctor.finding import Change, Evidence, Expect, Finding, Severity
-from outdo.doctor.held_out import levels_of
 from outdo.doctor.history import History
+from outdo.doctor.levels import levels_of
 from outdo.doctor.policy import goal_of, movement, movements
 from outdo.doctor.signals import Curve, Shift, departure, early, edge_size, finite, late_mean, onset, shift
 from outdo.metrics import limits as at

@@ -120,8 +120,8 @@ def first_updates(history: History) -> tuple[int, Evidence] | None:
 def _levels_before(history: History, rows: Curve) -> Iterator[tuple[float, float]]:
     """Success of the model before training, with its error: of an evaluation, and of these first rows."""
     point = history.held[0] if history.held and history.held[0].step <= history.step_at(0) else None
-    if point and point.n >= at.LEVEL_STEPS and goal_of(history) == "success_rate":
-        yield point.success, float(np.sqrt(max(point.success * (1 - point.success), 0.01) / point.n))
+    if point and point.size >= at.LEVEL_STEPS and goal_of(history) == "success_rate":
+        yield point.success, float(np.sqrt(max(point.success * (1 - point.success), 0.01) / point.size))
     if len(rows):
         level = float(rows.mean())
         yield level, float(np.sqrt(max(level * (1 - level), 0.01) / (16 * len(rows))))  # of 16 answers a step, or more

@@ -54,7 +54,7 @@ def _rose(low: Held, high: Held, origin: str, split: str) -> Check:
 
 def held_out_shift(first: Held, last: Held) -> Shift:
     """With the error of a difference of two shares, which is not 0 where a share is 0 or 1."""
-    shares = [((point.success * point.n + 1) / (point.n + 2), point.n) for point in (first, last)]
+    shares = [((point.success * point.size + 1) / (point.size + 2), point.size) for point in (first, last)]
     error = math.sqrt(sum(share * (1 - share) / n for share, n in shares))
     return Shift(first.success, last.success, error)
 

@@ -171,7 +171,7 @@ def _held(failing: History, treated: History) -> Shift:
     if not failing.held or not treated.held:
         return UNKNOWN
     first, last = failing.held[-1], treated.held[-1]
-    return Shift(first.success, last.success, float(np.sqrt(0.25 / first.n + 0.25 / last.n)))
+    return Shift(first.success, last.success, float(np.sqrt(0.25 / first.size + 0.25 / last.size)))
 
 
 def _between(failing: History, treated: History, signal: str) -> Shift:
