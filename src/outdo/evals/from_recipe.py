@@ -109,12 +109,12 @@ def _plan(recipe: Recipe, tasks: Sequence[Mapping[str, Any]], splits: Sequence[s
         reward=_own_judge(first["dataset_name"], first["reward_funcs"]) if alone else None,
         reward_options=_reward_options(recipe),
         system_prompt=first["system_prompt"] or recipe.system_prompt,
-        playing=_playing(recipe),
+        playing=playing_keys(recipe),
         settings=_settings(recipe),
     )
 
 
-def _playing(recipe: Recipe, keys: Collection[str] = PLAY_KEYS) -> dict[str, Any]:
+def playing_keys(recipe: Recipe, keys: Collection[str] = PLAY_KEYS) -> dict[str, Any]:
     """What differs from the defaults."""
     values = {key: getattr(recipe, key) for key in PLAY_KEYS if key in keys}
     return {key: value for key, value in values.items() if value != Recipe.model_fields[key].default}
@@ -211,7 +211,7 @@ def override_plan(plan: EvalPlan, recipe: Recipe, keys: Collection[str]) -> Eval
         reward=_judge(recipe.reward_funcs) if "reward_funcs" in keys else plan.reward,
         reward_options={**plan.reward_options, **reward_options},
         system_prompt=recipe.system_prompt if "system_prompt" in keys else plan.system_prompt,
-        playing={**plan.playing, **_playing(recipe, keys)},
+        playing={**plan.playing, **playing_keys(recipe, keys)},
         settings=replace(plan.settings, **settings),
     )
 

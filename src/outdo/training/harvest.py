@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import BrokenGraders, RecipeError
+from outdo.evals.from_recipe import playing_keys
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, graded
 from outdo.rollout import make_sampler
@@ -105,7 +106,7 @@ def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
         more = f"solved {tally.solved / tally.prompts:.2f}  kept {tally.kept}"
         reporter.progress("prompt", tally.prompts - 1, len(prompts), more)
 
-    settings = {"split": split, **{key: getattr(recipe, key) for key in DECIDING_KEYS}}
+    settings = {"split": split, **{key: getattr(recipe, key) for key in DECIDING_KEYS}, **playing_keys(recipe)}
     counts = {"samples": recipe.harvest_samples, "keep": recipe.harvest_keep, "seed": seed_of("harvest", recipe.seed)}
     params = sample_params(recipe)
     with interrupts.listen():
