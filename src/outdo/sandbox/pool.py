@@ -29,6 +29,7 @@ from outdo.sandbox.worker import FORK, LOADED, LOADING, framed, read_exactly
 
 SLICE_SECONDS = 0.08  # of running, while other jobs wait for a slot
 MIN_SECONDS = 0.15  # of running before a job can time out, however many others there are
+MAX_STARTS = 4  # of the fork server for one worker, where something kills it
 MAX_WORKERS = 96  # of one call, paused ones included
 CORES = os.cpu_count() or 1
 Job = tuple[str, tuple[Any, ...]]  # "package.module:function" and its arguments
@@ -191,7 +192,7 @@ class Pool:
 
     def _fork(self) -> _Worker:
         """A new worker; starts the fork server where it is not running. Needs the lock."""
-        for _ in range(2):
+        for _ in range(MAX_STARTS):
             ours, theirs = socket.socketpair()
             try:
                 control = self._control if self._server and self._server.poll() is None else self._start_server()
