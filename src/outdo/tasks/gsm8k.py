@@ -1,7 +1,7 @@
 """GSM8K, grade-school word problems, from a folder with `train.jsonl` and `test.jsonl` as published, or from the hub.
 
 One training problem in twenty, by its hash, is in the split `dev` instead of `train`, to choose settings without using
-`test`. Demonstrations are the published solutions without their calculator annotations.
+`test`. Demonstrations are the published solutions, without their calculator's marks (<<48/2=24>>) unless `marks` is set.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from outdo.types import Prompt
 HUB = "openai/gsm8k"
 COLUMNS = {"prompt": "question", "answer": "answer"}  # with any others, the hub data set is treated as plain data
 DEV_EVERY = 20  # one training problem in so many
-_ANNOTATIONS = re.compile(r"<<[^<>]*>>")
+_MARKS = re.compile(r"<<[^<>]*>>")
 
 
-def prompts(split: str, seed: int, data_dir: str = "") -> Iterator[Prompt]:
-    """The split's problems once, in an order that the seed decides."""
+def prompts(split: str, seed: int, data_dir: str = "", marks: bool = False) -> Iterator[Prompt]:
+    """The split's problems once, in an order that the seed decides. `marks` keeps the calculator's marks in the
+    solutions, for `tools: [calculator]` with `tool_format: marks`."""
     if not data_dir:
         raise TaskError(
             "gsm8k: set task_args.data_dir to a folder with train.jsonl and test.jsonl, "
             f"or dataset_name={HUB} to download them from the hub"
         )
-    return _select(_read(Path(data_dir).expanduser() / f"{_published_split(split)}.jsonl"), split, seed)
+    return _select(_read(Path(data_dir).expanduser() / f"{_published_split(split)}.jsonl", marks), split, seed)
 
 
-def from_rows(splits: Splits) -> Callable[[str, int], Iterator[Prompt]]:
+def from_rows(splits: Splits) -> Callable[..., Iterator[Prompt]]:
     """The task's function for rows that were read elsewhere."""
-    prompts = {
-        name: [_prompt(line.row, f"{name}.jsonl-{number}", line.where) for number, line in enumerate(splits[name], 1)]
-        for name in ("train", "test")
-    }
-    return lambda split, seed: _select(prompts[_published_split(split)], split, seed)
+
+    def prompts(split: str, seed: int, marks: bool = False) -> Iterator[Prompt]:
+        name = _published_split(split)
+        lines = enumerate(splits[name], 1)
+        return _select([_prompt(x.row, f"{name}.jsonl-{i}", x.where, marks) for i, x in lines], split, seed)
+
+    return prompts
 
 
 def teacher(prompt: Prompt, rng: random.Random) -> str:
@@ -58,7 +61,7 @@ def _select(prompts: Iterable[Prompt], split: str, seed: int) -> Iterator[Prompt
     yield from kept
 
 
-def _read(path: Path) -> Iterator[Prompt]:
+def _read(path: Path, marks: bool) -> Iterator[Prompt]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -68,13 +71,13 @@ def _read(path: Path) -> Iterator[Prompt]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _prompt(parse_json(line, where), f"{path.name}-{number}", where)
+            yield _prompt(parse_json(line, where), f"{path.name}-{number}", where, marks)
 
 
-def _prompt(row: Any, key: str, where: str) -> Prompt:
+def _prompt(row: Any, key: str, where: str, marks: bool) -> Prompt:
     question, solution = (row.get("question"), row.get("answer")) if isinstance(row, dict) else (None, None)
     if not isinstance(question, str) or not isinstance(solution, str) or "####" not in solution:
         raise TaskError(f"{where}: a row must have `question` and `answer`, and the answer end in `#### N`")
     gold = solution.rpartition("####")[2].strip()
-    meta = {"solution": _ANNOTATIONS.sub("", solution)}
+    meta = {"solution": solution if marks else _MARKS.sub("", solution)}
     return Prompt(key, ({"role": "user", "content": question},), gold, meta)
