@@ -21,7 +21,7 @@ LAYERS = (
     ("metrics", "tasks"),
     ("rewards", "learn", "envs"),
     ("rollout",),
-    ("doctor", "evals", "serve"),
+    ("serve", "doctor", "evals"),
     ("report",),
     ("training",),
     ("api",),

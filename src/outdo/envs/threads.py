@@ -187,9 +187,11 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(_awaited(function), loop)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             await self._abandon_if_blocked(loop)
-            raise Overdue(f"timed out after {seconds:g} s") from None
+            if isinstance(error, TimeoutError):
+                raise Overdue(f"timed out after {seconds:g} s") from None
+            raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

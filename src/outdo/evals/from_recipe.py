@@ -32,7 +32,7 @@ SETTINGS = {  # recipe key -> field of EvalSettings
 # Those that decide how answers of several turns are played.
 PLAY_KEYS = (
     *("tools", "environment_factory", "environment_args", "max_turns", "max_tool_calling_iterations", "tool_timeout"),
-    "tool_format",
+    *("tool_format", "agent", "max_prompt_length"),
 )
 # The keys of a recipe that decide an evaluation.
 KEYS = (
@@ -258,6 +258,7 @@ def code_names(recipe: Recipe, without: Collection[str] = ()) -> list[str]:
         "reward_funcs": [*recipe.reward_funcs, *(name for entry in entries for name in entry.reward_funcs)],
         "tools": names_of(recipe.tools),
         "environment_factory": names_of(recipe.environment_factory),
+        "agent": names_of(recipe.agent),
     }
     names["reward_funcs"] = [canonical_reward(name) for name in names["reward_funcs"]]
     listed = [name for key, each in names.items() if key not in without for name in each]

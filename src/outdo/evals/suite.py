@@ -15,6 +15,7 @@ from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout import make_sampler
 from outdo.rollout.play import Play, play_of
+from outdo.serve.agents import agent_of
 from outdo.tasks.task import Task, find_task, held_out
 from outdo.types import Prompt, RewardFunction
 
@@ -61,7 +62,8 @@ def build_eval_suite(
         options = reward_options or {}
         find_rewards([judge], [], judge, own=functions, **options)  # refuses an unknown name now
         own = functions or {}
-        play = play_of(playing or Recipe.model_validate({}), task.environment)
+        keys = playing or Recipe.model_validate({})
+        play = agent_of(keys) or play_of(keys, task.environment)
         for split in splits:
             suite.append(EvalSplit(name, split, held_out(task, split, size), judge, own, options, play))
     return suite

@@ -11,7 +11,7 @@ from typing import Any
 
 from outdo.models.bridge import Bridge, TurnEnd
 from outdo.models.load import Policy
-from outdo.models.tool_formats import FORMATS, ToolFormat, choose_format
+from outdo.models.tool_formats import ToolFormat, format_of
 from outdo.tasks.task import Shown
 from outdo.types import Message, Prompt
 
@@ -29,8 +29,7 @@ class Dialect:
 
     @classmethod
     def named(cls, tools_of: ToolsOf, tool_format: str, policy: Policy) -> Dialect:
-        auto = tool_format == "auto"
-        return cls(tools_of, choose_format(policy.renderer.tokenizer) if auto else FORMATS[tool_format])
+        return cls(tools_of, format_of(tool_format, policy.renderer.tokenizer))
 
     def bridge(self, policy: Policy, prompt: Prompt) -> Bridge:
         tools = self.tools_of(prompt)

@@ -80,6 +80,11 @@ def choose_format(tokenizer: PreTrainedTokenizerBase) -> ToolFormat:
     return next((one for sign, one in _SIGNS.items() if sign in template), HERMES)
 
 
+def format_of(name: str, tokenizer: PreTrainedTokenizerBase) -> ToolFormat:
+    """The format of that name; `auto`: the one of the chat template."""
+    return choose_format(tokenizer) if name == "auto" else FORMATS[name]
+
+
 def refuse_without_tools(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str], tool_format: ToolFormat | None = None
 ) -> None:

@@ -69,6 +69,7 @@ class Recipe(BaseModel):
     tools: list[Any] = []  # functions that the model may call: calculator, python, search:FOLDER, file.py:function
     environment_factory: str | dict[str, str] | None = None  # file.py:Class or a name; several, by a column environment
     environment_args: dict[str, Any] = {}  # arguments of that class; of several, by their names
+    agent: str | None = None  # file.py:function that plays an answer through OpenAI's client (docs/agents.md)
     max_turns: int = Field(16, ge=1)  # of the model in one answer; tokens of all turns count in max_completion_length
     max_tool_calling_iterations: int | None = Field(None, ge=1)  # turns with calls of tools; default: no limit
     tool_timeout: float = Field(10.0, gt=0)  # seconds for one call of a tool

@@ -28,7 +28,7 @@ from outdo.untrusted.parse import parse_json, read_bounded
 REWARD_KEYS = ("reward_funcs", "reward_gate", "audit_reward")
 DATA_KEYS = ("dataset_name", "sft_dataset_name", "curriculum_dataset_name")
 # Keys that may name a function, `file.py:function` or `module:function`.
-CODE_KEYS = (*REWARD_KEYS, "callbacks", "tools", "environment_factory", *DATA_KEYS)
+CODE_KEYS = (*REWARD_KEYS, "callbacks", "tools", "environment_factory", "agent", *DATA_KEYS)
 TOOLS_OF_PATHS = ("search",)  # built-in tools that are written with a path, `search:docs/`: that is no code
 JUDGE = "llm_judge"  # a reward that sends answers to a server
 JUDGE_KEYS = ("base_url", "api_key_env", "cache_dir")  # where they are sent, which key goes with them, what is written

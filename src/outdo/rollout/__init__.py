@@ -45,7 +45,6 @@ def make_sampler(
     (`learns`), memory is reserved for that. With `play`, answers have several turns."""
     from outdo.learn.memory import cache_budget
     from outdo.rollout.groups import Sampler
-    from outdo.rollout.play import make_player
 
     name = recipe.sampler if recipe else "local"
     if policy.plain and name != "hf":
@@ -57,4 +56,4 @@ def make_sampler(
     unbounded = name == "hf" or (recipe is None and rows is not None)  # a few rows need no budget
     memory = None if unbounded else cache_budget(policy, recipe, learns)
     engine = ENGINES[name](policy, rows, memory, watch)
-    return make_player(play, engine, policy.renderer) if play else Sampler(engine, policy.renderer)
+    return play.sampler(engine, policy.renderer) if play else Sampler(engine, policy.renderer)

@@ -10,21 +10,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outdo.envs.environment import Environment, MakeEnvironment, Observation
 from outdo.errors import OutdoError, TaskError
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
-from outdo.rollout.turns import TurnQueue
+from outdo.rollout.turns import CLOSE_SECONDS, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.types import (
     Engine,
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     from outdo.models.tool_formats import ToolFormat
 
 T = TypeVar("T")
-CLOSE_SECONDS = 15.0  # for all environments of a call together, before it goes on without them
 END_OF_MARK = ">>"  # after the result of a call that is part of the model's text
 GATHER_SECONDS = 0.002  # that conversations wait for others, so that they are rendered together
 
@@ -67,20 +63,12 @@ class EpisodeSampler:
         stop_ids = (*params.stop_ids, *self.tool_format.stop_ids(self.renderer.tokenizer))
         table = _Table(self, prompts, n, replace(params, stop_ids=stop_ids), seed)
         try:
-            queue = _run(table.open()).result()
-            playing = _run(table.play())
-            for generation in self.engine.serve(queue):
-                queue.deliver(generation)
-                yield from table.ready()
-            playing.result()
-            yield from table.ready()
-        except BaseException as error:
-            if table.queue:
-                table.queue.close(error if isinstance(error, Exception) else None)
-            raise
-        finally:
+            queue = in_loop(table.open()).result()
+        except BaseException:
             with suppress(TimeoutError):
-                _run(table.close()).result(CLOSE_SECONDS)
+                in_loop(table.close()).result(CLOSE_SECONDS)
+            raise
+        yield from serve_groups(self.engine, queue, in_loop(table.play()), table.done, table.close)
 
     def update(self, source: WeightSource, version: int) -> None:
         self.engine.update(source, version)
@@ -132,10 +120,6 @@ class _Table:
         self.queue: TurnQueue | None = None
         self.task: asyncio.Task[None] | None = None
         self.extend = _Gathered(_extend_all)
-
-    def ready(self) -> Iterator[Group]:
-        while self.done:
-            yield self.done.popleft()
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
@@ -370,15 +354,3 @@ def _trajectory(answer: _Answer, prompt_ids: tuple[int, ...], version: int) -> T
 
 def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}"
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of environments, in a thread that ends with the process."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="environments", daemon=True).start()
-    return loop
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop())

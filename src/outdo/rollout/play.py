@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from outdo.envs.environment import MakeEnvironment
 from outdo.envs.factory import find_environment
@@ -17,14 +17,27 @@ from outdo.types import Prompt
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
     from outdo.rollout.episodes import EpisodeSampler
-    from outdo.types import Engine
+    from outdo.types import Engine, Sampler
 
 Factory = str | Callable[..., Any] | Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Play:
+class Play(Protocol):
     """How the answers of a run are played."""
+
+    @property
+    def tool_format(self) -> str: ...
+
+    def tools_of(self, prompt: Prompt) -> Sequence[Mapping[str, Any]]:
+        """The schemas of the tools that answers to it are shown."""
+
+    def sampler(self, engine: Engine, renderer: Renderer) -> Sampler:
+        """The sampler that plays so. Raises ModelError where the model's chat template cannot show tools."""
+
+
+@dataclass(frozen=True)
+class EnvironmentPlay:
+    """With tools, or in an environment."""
 
     make: MakeEnvironment
     tools: tuple[str, ...]  # names of those that every answer has: the chat template must show them
@@ -32,14 +45,21 @@ class Play:
     tool_format: str = "auto"
 
     def tools_of(self, prompt: Prompt) -> Sequence[Mapping[str, Any]]:
-        """The schemas of the tools that answers to it are shown."""
         return self.make(prompt).tools or prompt.meta.get(TOOLS) or ()
+
+    def sampler(self, engine: Engine, renderer: Renderer) -> EpisodeSampler:
+        from outdo.models.tool_formats import format_of, refuse_without_tools
+        from outdo.rollout.episodes import EpisodeSampler
+
+        tool_format = format_of(self.tool_format, renderer.tokenizer)
+        refuse_without_tools(renderer.tokenizer, self.tools, tool_format)
+        return EpisodeSampler(engine, renderer, tool_format, self.make, self.max_turns)
 
 
 def play_of(
     recipe: Recipe, environment: str = "", tools: Sequence[Any] | None = None, factory: Factory | None = None
-) -> Play | None:
-    """By the recipe's keys, or by objects in their place; None where answers have one turn. `environment` is the
+) -> EnvironmentPlay | None:
+    """By the recipe's keys, or by objects in their place; None where it names neither. `environment` is the
     task's own. Raises ToolError, before anything is loaded."""
     found = find_tools(recipe.tools if tools is None else tools)
     given = factory or recipe.environment_factory or environment
@@ -51,15 +71,4 @@ def play_of(
         make = with_tools(found, **limits)
     else:
         return None
-    return Play(make, tuple(tool.name for tool in found), recipe.max_turns, recipe.tool_format)
-
-
-def make_player(play: Play, engine: Engine, renderer: Renderer) -> EpisodeSampler:
-    """The sampler that plays so. Raises ModelError where the model's chat template cannot show tools."""
-    from outdo.models.tool_formats import FORMATS, choose_format, refuse_without_tools
-    from outdo.rollout.episodes import EpisodeSampler
-
-    auto = play.tool_format == "auto"
-    tool_format = choose_format(renderer.tokenizer) if auto else FORMATS[play.tool_format]
-    refuse_without_tools(renderer.tokenizer, play.tools, tool_format)
-    return EpisodeSampler(engine, renderer, tool_format, play.make, play.max_turns)
+    return EnvironmentPlay(make, tuple(tool.name for tool in found), recipe.max_turns, recipe.tool_format)

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from outdo.errors import RunError
-from outdo.types import Finish, Generation, Request, SampleParams, Segment
+from outdo.types import Engine, Finish, Generation, Group, Request, SampleParams, Segment
+
+T = TypeVar("T")
+CLOSE_SECONDS = 15.0  # for all environments or agents of a call together, before it continues without them
 
 
 class Turn(NamedTuple):
@@ -37,6 +44,7 @@ class TurnQueue:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _names: count[int] = field(default_factory=count)
     _unwanted: list[str] = field(default_factory=list)
+    _num_running: int = 0
     _closed: bool = False
 
     async def ask(
@@ -66,7 +74,9 @@ class TurnQueue:
         with self._changed:
             if wait and not self._new and not self._closed:
                 self._changed.wait(0.1)  # no longer, so that an interrupt is noticed
-            taken, self._new = self._new, []
+            room = max(self.capacity - self._num_running, 0)
+            taken, self._new = self._new[:room], self._new[room:]
+            self._num_running += len(taken)
             return None if self._closed and not taken else taken
 
     def drop(self, name: str) -> None:
@@ -82,6 +92,7 @@ class TurnQueue:
     def deliver(self, generation: Generation) -> None:
         name = generation.request.id
         with self._changed:
+            self._num_running -= 1
             asked = self._asked.pop(name, None)
         if asked is None:  # closed meanwhile
             return
@@ -108,6 +119,44 @@ def _settle(future: asyncio.Future[Turn], turn: Turn) -> None:
 def _end(future: asyncio.Future[Turn], error: BaseException | None) -> None:
     if not future.done():
         future.set_exception(error) if error else future.cancel()
+
+
+def serve_groups(
+    engine: Engine,
+    queue: TurnQueue,
+    playing: Future[None],
+    done: deque[Group],
+    close: Callable[[], Coroutine[Any, Any, None]],
+) -> Iterator[Group]:
+    """Serves the queue with the engine, in this thread, while `playing` asks it for turns; yields the groups that it
+    appends to `done`. `close` ends what is still played, whatever happens."""
+    try:
+        for generation in engine.serve(queue):
+            queue.deliver(generation)
+            while done:
+                yield done.popleft()
+        playing.result()
+        while done:
+            yield done.popleft()
+    except BaseException as error:
+        queue.close(error if isinstance(error, Exception) else None)
+        raise
+    finally:
+        with suppress(TimeoutError):
+            in_loop(close()).result(CLOSE_SECONDS)
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of environments and agents, in a thread that ends with the process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="environments", daemon=True).start()
+    return loop
+
+
+def in_loop(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Runs it in the event loop of environments and agents."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from outdo.serve.calls import CallReader
 from outdo.serve.continuing import Rendered, render_chat, render_ids, render_text
 from outdo.serve.engine_host import Busy
 from outdo.serve.errors import ApiError
-from outdo.serve.following import follow_all, gather_turns
+from outdo.serve.following import Piece, follow_all, gather_turns
 from outdo.serve.messages import read_messages
 from outdo.serve.recording import Call, Recorder, Session
 from outdo.serve.replies import Answer, Reply
@@ -81,6 +81,7 @@ class Api:
     ) -> None:
         self.renderer, self.backend, self.model, self.recorder = renderer, backend, model, recorder
         self.context, self.max_answer = min(context or renderer.context, renderer.context), max_answer
+        self.longer = ""  # how more context is had
         self.notify, self.created = notify, int(time.time())
         self.tool_format, self._bridges = tool_format, dict[str, Bridge]()
         self.vocab = len(renderer.tokenizer)
@@ -97,28 +98,26 @@ class Api:
 
     async def chat(self, body: Any, session: str | None = None) -> dict[str, Any] | Chunks:
         """The reply, or its chunks where `stream` is asked for. Raises ApiError."""
-        started = time.monotonic()
-        with _refusals():
+        started, found = time.monotonic(), self._session(session)
+        with _refusals(), _answering(found):
             request = read_chat(body)
             self._check_model(request.model)
-            found = self._session(session)
             bridge = await self.in_thread(self._bridge, request.tools)
             earlier = found.calls if found else ()
             prompt = await self.in_thread(render_chat, bridge, request.messages, request.tools, earlier)
             job = self._job([prompt], request.sampling, found, started)
             calls = CallReader.of(bridge) if request.tools else None
-        return await self._answer(replace(job, chat=request, calls=calls, reply=replace(job.reply, chat=True)))
+            return await self._answer(replace(job, chat=request, calls=calls, reply=replace(job.reply, chat=True)))
 
     async def complete(self, body: Any, session: str | None = None) -> dict[str, Any] | Chunks:
         """As `chat`, of /v1/completions."""
-        started = time.monotonic()
-        with _refusals():
+        started, found = time.monotonic(), self._session(session)
+        with _refusals(), _answering(found):
             request = read_completion(body)
             self._check_model(request.model)
-            found = self._session(session)
             prompts = await self.in_thread(self._render_all, request.prompts, found.calls if found else ())
             job = self._job(prompts, request.sampling, found, started)
-        return await self._answer(job)
+            return await self._answer(job)
 
     def close_session(self, key: str) -> list[Call]:
         """What it sampled. The engine forgets what it has kept of it."""
@@ -190,6 +189,8 @@ class Api:
         started: float,
     ) -> _Job:
         limits = [self._limit(len(prompt.ids), sampling) for prompt in prompts]
+        if session:
+            limits = [session.room(prompt.ids, limit) for prompt, limit in zip(prompts, limits, strict=True)]
         place = session.begin(len(prompts) * sampling.n) if session else 0
         seed = session.seed_at(place, sampling.seed) if session else sampling.seed
         seed = secrets.randbits(62) if seed is None else seed
@@ -213,7 +214,7 @@ class Api:
         asked = f", and max_tokens asks for {wanted:,}" if wanted else ""
         raise ApiError(
             f"the prompt has {length:,} tokens{asked}: at most {self.context:,} fit in the context; shorten the prompt"
-            + (", or lower max_tokens" if wanted and room > 0 else ""),
+            + (", or lower max_tokens" if wanted and room > 0 else self.longer),
             param="max_tokens" if wanted and room > 0 else "messages",
             code="context_length_exceeded",
         )
@@ -221,8 +222,7 @@ class Api:
     async def _answer(self, job: _Job) -> dict[str, Any] | Chunks:
         if job.reply.sampling.stream:
             return self._stream(job)
-        with _refusals():
-            turns = await gather_turns([self._ask(job, choice) for choice in job.choices])
+        turns = await gather_turns([self._ask(job, choice) for choice in job.choices])
         pairs = zip(job.choices, turns, strict=True)
         answers = [self._finished(job, choice, self._text(job, choice), turn) for choice, turn in pairs]
         self._report(job, answers)
@@ -236,7 +236,7 @@ class Api:
             for choice in job.choices:
                 yield reply.first(choice.index)
         with _refusals():
-            async for index, piece, turn in follow_all(asks, texts):
+            async for index, piece, turn in _awaited(follow_all(asks, texts), job.session):
                 if turn is None:
                     yield reply.piece(index, piece)
                     continue
@@ -263,7 +263,8 @@ class Api:
     def _finished(self, job: _Job, choice: _Choice, text: AnswerText, turn: Turn) -> Answer:
         content, calls = text.whole(turn.segment.token_ids), list[dict[str, Any]]()
         if job.chat and job.calls:
-            content, calls = job.calls.read(content, most=1 if job.chat.one_call else None)
+            ids = partial(seed_of, choice.seed, len(choice.prompt.ids))
+            content, calls = job.calls.read(content, ids, most=1 if job.chat.one_call else None)
         answer = Answer(choice.index, choice.prompt.ids, turn, content, calls)
         if job.session:
             self._record(job, job.session, choice, answer)
@@ -276,6 +277,9 @@ class Api:
             (reply,) = read_messages([answer.message])
             call = replace(call, messages=job.chat.messages, tools=job.chat.tools, reply=reply)
         session.slots[choice.place] = call
+        wanted = job.reply.sampling.max_tokens
+        if turn.finish == "length" and (wanted is None or wanted > choice.params.max_completion_length):
+            session.exhausted = True
         if session.closed:
             self.backend.drop(turn.id)
 
@@ -286,6 +290,20 @@ class Api:
             seconds = time.monotonic() - job.started
             tokens = f"{usage['prompt_tokens']:,} + {usage['completion_tokens']:,} tokens"
             self.notify(f"{kind}: {tokens}, {ends}, {seconds:.2f} s")
+
+
+async def _awaited(pieces: AsyncIterator[Piece], session: Session | None) -> AsyncIterator[Piece]:
+    """The same pieces. Between two of them the agent works."""
+    while True:
+        with _answering(session):
+            piece = await anext(pieces, None)
+        if piece is None:
+            return
+        yield piece
+
+
+def _answering(session: Session | None) -> AbstractContextManager[None]:
+    return session.answering() if session else nullcontext()
 
 
 @contextmanager

@@ -35,13 +35,13 @@ class Backend(Protocol):
         """Does not wait: whoever waits for a turn gets an EngineError, and so does whoever asks from now on."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class QueueBackend:
-    """A training run's stream. Its parameters are the run's: what is trained on must be sampled as the learner counts
-    it, so an agent's temperature, top_p, top_k and min_p are ignored. Raises ApiError for a `stop` of an agent's own,
-    which the stream does not end at."""
+    """A training run's stream: the one of the step in hand. Its parameters are the run's: what is trained on must be
+    sampled as the learner counts it, so an agent's temperature, top_p, top_k and min_p are ignored. Raises ApiError
+    for a `stop` of an agent's own, which the stream does not end at."""
 
-    queue: TurnQueue
+    queue: TurnQueue | None = None  # None: no step has begun
 
     async def ask(
         self,
@@ -53,6 +53,8 @@ class QueueBackend:
         keep: bool = False,
         watch: OnTokens | None = None,
     ) -> Turn:
+        if self.queue is None:
+            raise EngineError(STOPPED)
         own = self.queue.params
         if set(params.stop) - set(own.stop):
             raise ApiError("stop: in training, the recipe's `stop` ends an answer; leave it out", param="stop")
@@ -60,7 +62,9 @@ class QueueBackend:
         return await self.queue.ask(prompt_ids, seed, limit=limit, follows=follows, keep=keep, watch=watch)
 
     def drop(self, turn: str) -> None:
-        self.queue.drop(turn)
+        if self.queue:
+            self.queue.drop(turn)
 
     def close(self) -> None:
-        self.queue.close(EngineError(STOPPED))
+        if self.queue:
+            self.queue.close(EngineError(STOPPED))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +51,14 @@ class CallReader:
         """What must not be shown before the answer is done; None: nothing may be."""
         return marks_of(self.bridge.tool_format)
 
-    def read(self, text: str, most: int | None = None) -> tuple[str, list[dict[str, Any]]]:
-        """The content and OpenAI's `tool_calls` of an answer. A call that cannot be read stays in the content."""
+    def read(
+        self, text: str, number: Callable[[int], int], most: int | None = None
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """The content and OpenAI's `tool_calls` of an answer, with ids by `number`: some templates show them to the
+        model, so that they must be the same when the answer is. A call that cannot be read stays in the content."""
         message = self.bridge.read_text(text)
-        calls = [_openai(call) for call in message.get("tool_calls", ()) if "name" in call][:most]
+        named = [call for call in message.get("tool_calls", ()) if "name" in call][:most]
+        calls = [_openai(call, f"call_{number(i):016x}") for i, call in enumerate(named)]
         return (message["content"], calls) if calls else (text, [])
 
 
@@ -63,7 +66,7 @@ def marks_of(tool_format: ToolFormat) -> tuple[str, ...] | None:
     return MARKS.get(tool_format.name)
 
 
-def _openai(call: Mapping[str, Any]) -> dict[str, Any]:
+def _openai(call: Mapping[str, Any], identity: str) -> dict[str, Any]:
     arguments = clean(json.dumps(call["arguments"], ensure_ascii=False))
     function = {"name": clean(call["name"]), "arguments": arguments}
-    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+    return {"id": identity, "type": "function", "function": function}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,6 +47,11 @@ class Session:
     key: str
     seed: int | None = None  # of its answers: the same calls get the same answers. None: random
     max_calls: int = MAX_CALLS
+    max_tokens: int | None = None  # of its trajectory after the prompt; calls that run side by side may exceed it
+    exhausted: bool = False  # a call was refused, or its answer cut off, because a limit was reached
+    num_open: int = 0  # calls that are being answered
+    waited: float = 0.0  # seconds that the agent waited for them
+    since: float = field(default_factory=time.monotonic)  # when it began or ended to wait
     slots: list[Call | None] = field(default_factory=list)
     closed: bool = False
 
@@ -52,12 +59,45 @@ class Session:
     def calls(self) -> list[Call]:
         return [call for call in self.slots if call is not None]
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """The agent waits for the model."""
+        if not self.num_open:
+            self.since = time.monotonic()
+        self.num_open += 1
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+            if not self.num_open:
+                now = time.monotonic()
+                self.waited, self.since = self.waited + now - self.since, now
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long the agent has not waited for the model; 0 while it does."""
+        return 0.0 if self.num_open else time.monotonic() - self.since
+
     def begin(self, n: int) -> int:
         """Reserves places for `n` answers; returns the first."""
         if len(self.slots) + n > self.max_calls:
-            raise ApiError(f"this session has made {len(self.slots):,} calls: at most {self.max_calls:,}", status=429)
+            self.exhausted = True
+            reason = f"this session has made {len(self.slots):,} calls: at most {self.max_calls:,}"
+            raise ApiError(reason, status=429, code="session_limit")
         self.slots += [None] * n
         return len(self.slots) - n
+
+    def room(self, prompt_ids: tuple[int, ...], limit: int) -> int:
+        """How many tokens the answer to this prompt may have of those `limit`. Raises ApiError where none remain."""
+        if self.max_tokens is None:
+            return limit
+        unanswered = Call(prompt_ids, Segment((), ()), "stop", "")
+        used = len(session_trajectory([*self.calls, unanswered])[1].token_ids)
+        if used >= self.max_tokens:
+            self.exhausted = True
+            reason = f"this session has {used:,} tokens: at most {self.max_tokens:,}"
+            raise ApiError(reason, status=429, code="session_limit")
+        return min(limit, self.max_tokens - used)
 
     def seed_at(self, place: int, given: int | None) -> int:
         """For the call there. A seed that the agent gave is one part of it: else all agents that give the same would
@@ -70,8 +110,8 @@ class Session:
 class Recorder:
     """The sessions that are open. A call that names another is refused."""
 
-    def __init__(self, max_calls: int = MAX_CALLS) -> None:
-        self.max_calls = max_calls
+    def __init__(self, max_calls: int = MAX_CALLS, max_tokens: int | None = None) -> None:
+        self.max_calls, self.max_tokens = max_calls, max_tokens
         self._sessions: dict[str, Session] = {}
 
     def open(self, key: str | None = None, seed: int | None = None) -> Session:
@@ -81,7 +121,7 @@ class Recorder:
             raise ValueError(f"session {key!r:.60}: at most 128 letters, digits and . _ ~ -")
         if key in self._sessions:
             raise ValueError(f"session {key} is open already")
-        self._sessions[key] = Session(key, seed, self.max_calls)
+        self._sessions[key] = Session(key, seed, self.max_calls, self.max_tokens)
         return self._sessions[key]
 
     def find(self, key: str) -> Session:

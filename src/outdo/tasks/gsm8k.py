@@ -1,7 +1,7 @@
 """GSM8K, grade-school word problems, from a folder with `train.jsonl` and `test.jsonl` as published, or from the hub.
 
 One training problem in twenty, by its hash, is in the split `dev` instead of `train`, to choose settings without using
-`test`. Demonstrations are the published solutions, without their calculator's marks (<<48/2=24>>) unless `marks` is set.
+`test`. Demonstrations are the published solutions, without the calculator's marks (<<48/2=24>>) unless `marks` is set.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from outdo.rewards.choose import rewards_of
 from outdo.rewards.compose import Rewards
 from outdo.rollout.play import Play, play_of
 from outdo.runs.manifest import Manifest, read_manifest
+from outdo.serve.agents import agent_of
 from outdo.tasks.lengths import epochs_to_steps, steps_per_epoch
 from outdo.tasks.mixture import task_of
 from outdo.tasks.task import Task, refuse_no_task
@@ -87,11 +88,13 @@ class RunContext:
     reward_objects: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     tools: Sequence[Any] | None = None  # given as objects
     environment: Any = None  # a class, or several by name, given as objects
+    agent: Callable[..., Any] | None = None  # given as an object
 
     @cached_property
     def play(self) -> Play | None:
         """How answers of several turns are played; None where they have one."""
-        return play_of(self.recipe, self.task.environment, self.tools, self.environment)
+        agent = agent_of(self.recipe, self.agent)
+        return agent or play_of(self.recipe, self.task.environment, self.tools, self.environment)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
         """A new run of one stage."""
@@ -121,6 +124,7 @@ def make_context(
     callbacks: Callback | str | Sequence[Callback | str] | None = None,
     tools: Any = None,
     environment_factory: Any = None,
+    agent: str | Callable[..., Any] | None = None,
     reporter: Reporter | None = None,
     resume: str | Path | None = None,
     force: bool = False,
@@ -152,6 +156,7 @@ def make_context(
         keys = {**keys, "callbacks": names}
     keys, tool_objects = names_or_objects(keys, "tools", tools)
     keys, environment = names_or_objects(keys, "environment_factory", environment_factory)
+    keys, agent_object = ({**keys, "agent": agent}, None) if isinstance(agent, str) else (keys, agent)
     manifest = None
     if resume is not None:
         manifest = read_manifest(Path(resume))
@@ -192,6 +197,7 @@ def make_context(
         reward_objects=objects,
         tools=tool_objects,
         environment=environment,
+        agent=agent_object,
     )
     context.play  # noqa: B018  # what is wrong with tools and environments is refused now
     return context

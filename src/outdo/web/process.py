@@ -1,7 +1,8 @@
-"""Runs an application on a socket until it is interrupted."""
+"""Runs an application on a socket: until it is interrupted, or in a thread of this process."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -19,7 +20,22 @@ def run(app: Any, bound: Bound, on_exit: Callable[[], None]) -> None:
             on_exit()
             super().handle_exit(number, frame)
 
-    config = uvicorn.Config(
+    with suppress(KeyboardInterrupt):
+        Server(_config(app)).run(sockets=[bound.sock])
+
+
+def run_in_thread(app: Any, bound: Bound) -> None:
+    """Returns at once; the socket listens already. Ends with the process."""
+    import uvicorn
+
+    server = uvicorn.Server(_config(app))
+    threading.Thread(target=server.run, args=([bound.sock],), name="http", daemon=True).start()
+
+
+def _config(app: Any) -> Any:
+    import uvicorn
+
+    return uvicorn.Config(
         app,
         http="h11",  # which hands on a request's target as it was sent
         log_level="error",
@@ -31,5 +47,3 @@ def run(app: Any, bound: Bound, on_exit: Callable[[], None]) -> None:
         timeout_graceful_shutdown=2,
         timeout_keep_alive=30,
     )
-    with suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[bound.sock])
