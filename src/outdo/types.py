@@ -278,6 +278,10 @@ class RequestStream(Protocol):
         """The requests that have come since the last call; with `wait`, one at least unless it takes long. None: no
         more will come."""
 
+    def settle(self) -> None:
+        """Waits until nobody is about to send a request. An engine whose numbers depend on which answers run side by
+        side calls it before `take`, so that the same run gives the same numbers."""
+
     def dropped(self) -> Sequence[str]:
         """The ids of requests that were asked to be kept, and that nobody will follow, since the last call."""
 

@@ -13,7 +13,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 END_OF_MARK = ">>"  # after the result of a call that is part of the model's text
+SLOW_SECONDS = 0.01  # that an environment takes before the engine may continue without its answer
 GATHER_SECONDS = 0.002  # that conversations wait for others, so that they are rendered together
 
 
@@ -141,6 +142,7 @@ class _Table:
                     )
         longest = max(len(answer.start) for answer in self.answers) + room
         self.queue = TurnQueue(self.params, longest, capacity=len(self.answers))
+        self.queue.enter(len(self.answers))
         return self.queue
 
     async def play(self) -> None:
@@ -177,6 +179,13 @@ class _Table:
             answer.broken = f"the environment failed in reset: {_describe(error.__cause__ or error)}"
 
     async def _play(self, answer: _Answer) -> None:
+        assert self.queue
+        try:
+            await self._play_out(answer)
+        finally:
+            self.queue.leave()
+
+    async def _play_out(self, answer: _Answer) -> None:
         if answer.broken:
             return
         try:
@@ -198,7 +207,7 @@ class _Table:
         context: tuple[int, ...] | None = None  # of the next segment, where it is not what precedes
         while True:
             seed = seed_of(answer.seed, number) if number else answer.seed
-            turn = await queue.ask(ids, seed, limit=room, follows=before, keep=True)
+            turn = await queue.ask(ids, seed, limit=room, follows=before, keep=True, busy=True)
             number += 1
             answer.segments.append(replace(turn.segment, prompt_ids=context))
             answer.turn_ids += turn.segment.token_ids
@@ -268,13 +277,33 @@ class _Table:
         """The environment's result. What it raises makes the answer broken."""
         start = time.monotonic()
         try:
-            return await result if inspect.isawaitable(result) else result
+            with self._not_awaited():
+                return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
             raise
         except Exception as error:
             raise _Broken from error
         finally:
             answer.wait_seconds += time.monotonic() - start
+
+    @contextmanager
+    def _not_awaited(self) -> Iterator[None]:
+        """An answer whose environment takes longer is not about to ask: the engine continues without it."""
+        queue, has_left = self.queue, False
+
+        def leave() -> None:
+            nonlocal has_left
+            if queue:
+                has_left = True
+                queue.leave()
+
+        timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, leave)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if queue and has_left:
+                queue.enter()
 
     async def _close(self, answer: _Answer) -> None:
         if answer.environment is None or not answer.is_open:

@@ -27,6 +27,7 @@ from outdo.models.resume import Parked, Resumed
 from outdo.rollout.decode import size_for
 from outdo.rollout.parked import ParkedTurns
 from outdo.rollout.sampling import stop_at
+from outdo.rollout.turns import by_length
 from outdo.types import Finish, Generation, Request, RequestStream, Segment
 
 if TYPE_CHECKING:
@@ -98,13 +99,15 @@ class BatchScheduler:
         """Takes the requests that have come; waits for one where nothing runs. False where nothing is left to do."""
         while self.open:
             idle = not (self.waiting or self.live)
+            if not self.graphs:
+                self.stream.settle()
             requests = self.stream.take(wait=idle)
             self.open = requests is not None
             new = range(self.num_requests, self.num_requests + len(requests or ()))
             self.num_requests = new.stop
             self.requests.update(zip(new, requests or (), strict=True))
-            # Prompts of similar length side by side need little padding; turns that have a cache come first.
-            for number in sorted(new, key=lambda number: len(self.requests[number].prompt_ids)):
+            # Turns that have a cache come first.
+            for number in sorted(new, key=lambda number: by_length(self.requests[number])):
                 add = self.waiting.appendleft if self.requests[number].follows else self.waiting.append
                 add(number)
             self.parked.drop(self.stream.dropped())
@@ -388,13 +391,10 @@ class BatchScheduler:
         for i, answer in enumerate(answers):
             kept = tuple(tuple(token for token in at if token >= 0) for at in support[i])
             segments.append(Segment(tuple(ids[i]), tuple(logprobs[i]), self.engine.version, kept))
-            finishes.append("stop" if ids[i][-1] in ends or self._is_stopped(answer, lengths[i]) else "length")
+            stopped = answer in self.stops and lengths[i] != self._limit(answer)  # by a text, not by its own limit
+            finishes.append("stop" if stopped or ids[i][-1] in ends else "length")
         parts = [slice(at, at + n) for at in range(0, len(answers), n)]
         return [
             Generation(self.requests[request], tuple(segments[part]), tuple(finishes[part]), part.stop < len(answers))
             for request, part in zip(finished, parts, strict=True)
         ]
-
-    def _is_stopped(self, answer: int, length: int) -> bool:
-        """Whether a stop text ended it, not a limit of its own."""
-        return answer in self.stops and length != self._limit(answer)

@@ -21,6 +21,7 @@ from outdo.errors import RunError
 from outdo.types import Engine, Finish, Generation, Group, Request, SampleParams, Segment
 
 T = TypeVar("T")
+SETTLE_SECONDS = 1.0  # at most, that an engine waits for those who are about to ask
 CLOSE_SECONDS = 15.0  # for all environments or agents of a call together, before it continues without them
 
 
@@ -40,11 +41,12 @@ class TurnQueue:
     max_length: int
     capacity: int = 32
     _new: list[Request] = field(default_factory=list)
-    _asked: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Turn]]] = field(default_factory=dict)
+    _asked: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Turn], bool]] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _names: count[int] = field(default_factory=count)
     _unwanted: list[str] = field(default_factory=list)
     _num_running: int = 0
+    _num_busy: int = 0  # that are about to ask
     _closed: bool = False
 
     async def ask(
@@ -56,9 +58,11 @@ class TurnQueue:
         follows: str = "",
         keep: bool = False,
         watch: Callable[[list[int]], None] | None = None,
+        busy: bool = False,
     ) -> Turn:
         """What the model writes to these tokens. `follows` names a turn that was asked with `keep`, and with which
-        these tokens begin. `watch` is called from the engine's thread."""
+        these tokens begin. `watch` is called from the engine's thread. `busy`: whoever asks has called `enter`, and
+        will ask again or `leave` as soon as there is a turn."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Turn] = loop.create_future()
         with self._changed:
@@ -66,7 +70,8 @@ class TurnQueue:
                 raise RunError("the engine has stopped: no more turns")
             name = str(next(self._names))
             self._new.append(Request(name, tuple(prompt_ids), (seed,), self.params, seed, limit, follows, keep, watch))
-            self._asked[name] = loop, future
+            self._asked[name] = loop, future, busy
+            self._num_busy -= busy
             self._changed.notify()
         return await future
 
@@ -78,6 +83,21 @@ class TurnQueue:
             taken, self._new = self._new[:room], self._new[room:]
             self._num_running += len(taken)
             return None if self._closed and not taken else taken
+
+    def enter(self, num: int = 1) -> None:
+        """So many are about to ask."""
+        with self._changed:
+            self._num_busy += num
+
+    def leave(self) -> None:
+        """One of them is done, or waits for something else."""
+        with self._changed:
+            self._num_busy -= 1
+            self._changed.notify()
+
+    def settle(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_busy <= 0 or self._closed, SETTLE_SECONDS)
 
     def drop(self, name: str) -> None:
         """Nobody will follow that turn."""
@@ -94,9 +114,10 @@ class TurnQueue:
         with self._changed:
             self._num_running -= 1
             asked = self._asked.pop(name, None)
-        if asked is None:  # closed meanwhile
-            return
-        loop, future = asked
+            if asked is None:  # closed meanwhile
+                return
+            loop, future, busy = asked
+            self._num_busy += busy
         turn = Turn(name, generation.segments[0], generation.finishes[0])
         loop.call_soon_threadsafe(_settle, future, turn)
 
@@ -107,8 +128,14 @@ class TurnQueue:
             self._asked.clear()
             self._new.clear()
             self._changed.notify()
-        for loop, future in asked:
+        for loop, future, _ in asked:
             loop.call_soon_threadsafe(_end, future, error)
+
+
+def by_length(request: Request) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Orders requests that came together by what they are, not by which came first. Prompts of similar length side by
+    side need little padding."""
+    return len(request.prompt_ids), request.prompt_ids, request.seeds
 
 
 def _settle(future: asyncio.Future[Turn], turn: Turn) -> None:
@@ -184,3 +211,5 @@ class Listed:
 
     def dropped(self) -> Sequence[str]:
         return ()
+
+    def settle(self) -> None: ...

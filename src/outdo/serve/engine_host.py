@@ -78,6 +78,8 @@ class _Stream:
     def take(self, wait: bool) -> Sequence[Request] | None:
         return self.host._take(self, wait)
 
+    def settle(self) -> None: ...
+
     def dropped(self) -> Sequence[str]:
         return self.host._take_dropped()
 
