@@ -21,6 +21,7 @@ from outdo.envs.environment import ToolResult
 from outdo.envs.threads import Lane, Overdue, run
 from outdo.envs.tools import find_tools, schema_of
 from outdo.errors import ToolError
+from outdo.rewards.schema import read_json, violation
 
 
 def weather(city: str, days: int = 1, unit: Literal["C", "F"] = "C", places: list[int] | None = None) -> str:
@@ -259,6 +260,17 @@ def test_arguments_that_do_not(arguments, says):
     assert result.failed and result.text.startswith("Error: ") and len(result.text) < 600
     for words in says:
         assert words in result.text
+
+
+@pytest.mark.parametrize("kind", ["string", "integer", "number", "boolean"])
+def test_simple_types_are_those_of_the_standard(kind):
+    """They are seen without a validator; any other keyword of a schema makes the validator decide."""
+    schema = {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": kind}}}}
+    for value in ("1", "", 1, 0, -3, 1.5, 2.0, True, False, None, [], [1], {}, 10**20):
+        fits = violation(read_json(json.dumps(value)), {"type": kind}) is None
+        assert (call(lambda x: "called", {"x": value}, schema=schema).text == "called") is fits, value
+    narrow = {**schema, "parameters": {"type": "object", "properties": {"x": {"type": kind, "enum": ["only"]}}}}
+    assert call(lambda x: "called", {"x": {"string": "1", "boolean": True}.get(kind, 1)}, schema=narrow).failed
 
 
 def test_deep_arguments_are_bounded():

@@ -18,6 +18,10 @@ from outdo.rewards.schema import read_json, violation
 MAX_CHARS = 8_000  # of a result; of a longer one the middle is left out
 TIMEOUT = 10.0  # seconds
 
+_SIMPLE_KEYS = {"type", "properties", "required"}
+_SIMPLE_TYPES: dict[str, tuple[type, ...]] = {
+    **{"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)},
+}
 _ARGUMENT = re.compile(r"^at \$\['(\w+)'\]: ")
 
 
@@ -101,10 +105,22 @@ def valid_arguments(schema: Mapping[str, Any], arguments: Any) -> dict[str, Any]
     for name in parameters.get("required") or ():
         if name not in valid:
             raise CallError(f"the argument {name!r} is missing. {expected}")
-    if reason := violation(valid, with_null(parameters)):
+    if not _has_simple_types(valid, parameters) and (reason := violation(valid, with_null(parameters))):
         reason = _ARGUMENT.sub(lambda match: f"the argument {match[1]!r} does not fit: ", reason)
         raise CallError(f"{reason}. {expected}")
     return valid
+
+
+def _has_simple_types(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    """Whether each argument has the simple type that its schema asks for, and that is all that is asked for. The usual
+    case, seen much quicker than by a validator."""
+    if not parameters.keys() <= _SIMPLE_KEYS:
+        return False
+    schemas = [parameters["properties"][name] for name in arguments]
+    return all(
+        schema.keys() <= {"type", "description"} and type(value) in _SIMPLE_TYPES.get(str(schema.get("type")), ())
+        for value, schema in zip(arguments.values(), schemas, strict=True)
+    )
 
 
 def _signature(properties: Mapping[str, Any], required: Any) -> str:

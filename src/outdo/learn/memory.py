@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -147,6 +149,18 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Python's garbage collector skips what exists now: modules and the model. Else it halts everything for up to a
+    second, again and again, to find nothing there."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -31,6 +31,7 @@ from outdo.models.turn_frame import Disguised, Frame, Shape, Shapes, cut, frame_
 from outdo.types import Message, Prompt
 
 MAX_SHAPES = 4096  # that are kept
+MAX_INSERTED = 65_536  # texts whose tokens are kept
 _NO_TEMPLATE = Form(False, empty="")
 _STRUCTURE = ("role", "name", "tool_call_id")  # of a message: nothing in them can be a special token
 _UNSAFE = "the environment's message cannot be encoded without special tokens"
@@ -91,6 +92,7 @@ class Bridge:
         self._frames: dict[Shape | None, Frame | None] = {}  # None: the template rewrites earlier turns
         self._irregular: set[Shape | None] = set()  # shapes whose conversations have no frame in common
         self._once: set[Shape | None] = set()
+        self._inserted: dict[str, tuple[int, ...]] = {}
         spelled = [self.tokenizer.decode([i], skip_special_tokens=False) for i in renderer.eos_ids]
         self._ends = [text for text in dict.fromkeys(spelled) if text.strip()]
         self._shapes = Shapes(template, {*self._ends, *self._encoder.special_spellings})
@@ -138,8 +140,12 @@ class Bridge:
 
     def insert_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The tokens of texts that continue the model's own, as the result of a calculator's mark does."""
-        rows = self._encoder.encode_all([self._encoder.guarded(text) for text in texts], [True] * len(texts))
-        return [tuple(row) for row in rows]
+        if new := [text for text in dict.fromkeys(texts) if text not in self._inserted]:
+            if len(self._inserted) > MAX_INSERTED:
+                self._inserted, new = {}, list(dict.fromkeys(texts))
+            rows = self._encoder.encode_all([self._encoder.guarded(text) for text in new], [True] * len(new))
+            self._inserted |= {text: tuple(row) for text, row in zip(new, rows, strict=True)}
+        return [self._inserted[text] for text in texts]
 
     def extend_all(self, turns: Sequence[TurnEnd]) -> list[Extension]:
         """What follows each of the turns. Templates are rendered for all at once, and only where no frame is known."""

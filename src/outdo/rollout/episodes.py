@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,6 +122,7 @@ class _Table:
         self.queue: TurnQueue | None = None
         self.task: asyncio.Task[None] | None = None
         self.extend = _Gathered(_extend_all)
+        self.waiting: dict[_Answer, float] = {}  # for their environments, since when; inf: it has left the queue
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
@@ -148,6 +150,7 @@ class _Table:
     async def play(self) -> None:
         self.task = asyncio.current_task()
         assert self.queue
+        watch = asyncio.create_task(self._leave_slow())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for group in self.groups:
@@ -155,6 +158,7 @@ class _Table:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
+            watch.cancel()
             self.queue.close()
 
     async def close(self) -> None:
@@ -276,34 +280,27 @@ class _Table:
     async def _waited(self, answer: _Answer, result: Awaitable[T] | T) -> T:
         """The environment's result. What it raises makes the answer broken."""
         start = time.monotonic()
+        self.waiting[answer] = start
         try:
-            with self._not_awaited():
-                return await result if inspect.isawaitable(result) else result
+            return await result if inspect.isawaitable(result) else result
         except asyncio.CancelledError:
             raise
         except Exception as error:
             raise _Broken from error
         finally:
             answer.wait_seconds += time.monotonic() - start
+            if self.waiting.pop(answer) == math.inf and self.queue:
+                self.queue.enter()
 
-    @contextmanager
-    def _not_awaited(self) -> Iterator[None]:
-        """An answer whose environment takes longer is not about to ask: the engine continues without it."""
-        queue, has_left = self.queue, False
-
-        def leave() -> None:
-            nonlocal has_left
-            if queue:
-                has_left = True
-                queue.leave()
-
-        timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, leave)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            if queue and has_left:
-                queue.enter()
+    async def _leave_slow(self) -> None:
+        """An answer whose environment takes long is not about to ask: the engine continues without it."""
+        assert self.queue
+        while True:
+            await asyncio.sleep(SLOW_SECONDS)
+            late = time.monotonic() - SLOW_SECONDS
+            for answer in [one for one, start in self.waiting.items() if start < late]:
+                self.waiting[answer] = math.inf
+                self.queue.leave()
 
     async def _close(self, answer: _Answer) -> None:
         if answer.environment is None or not answer.is_open:

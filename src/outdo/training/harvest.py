@@ -18,6 +18,7 @@ from typing import Any
 
 from outdo.errors import BrokenGraders, RecipeError
 from outdo.evals.from_recipe import playing_keys
+from outdo.learn.memory import frozen_objects
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, graded
 from outdo.rollout import make_sampler
@@ -83,7 +84,7 @@ def run_harvest(context: RunContext) -> Result:
         context = replace(context, recipe=recipe)
         writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
         remember_run(context, folder, recipe)
-    with writer.until_done():
+    with writer.until_done(), frozen_objects():
         context.given.write(writer.folder)
         tally = harvest_to(context, writer.demonstrations)
         facts = {"model": recipe.model_name_or_path, "harvest": str(writer.demonstrations)}

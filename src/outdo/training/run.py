@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from outdo.doctor.conditions import IN_SAMPLING, IN_UPDATE, describe_out_of_memory
 from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError
 from outdo.evals.held_out import Evaluation
-from outdo.learn.memory import is_out_of_memory, release_memory
+from outdo.learn.memory import frozen_objects, is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
@@ -241,7 +241,7 @@ class TrainingRun(Generic[L]):
     def session(self) -> Iterator[None]:
         """The body is the run. However it ends, that is recorded and the model is saved; the error passes on."""
         try:
-            with interrupts.listen() as self.uninterruptible:  # also while the last lines are written
+            with interrupts.listen() as self.uninterruptible, frozen_objects():  # also while the last lines are written
                 try:
                     yield
                 except KeyboardInterrupt as error:
