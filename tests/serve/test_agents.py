@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from outdo import train
 from outdo.errors import ToolError
@@ -282,7 +284,7 @@ def test_over_http(policy: Policy) -> None:
 
 
 def test_training_with_an_agent(tmp_path: Path) -> None:
-    """Three calls an answer; resumed, the run is the same as in one go."""
+    """Three calls an answer; resumed, the run is the same as in one go, up to rounding: calls come in any order."""
     keys = {**SHORT, "dataset_name": "arithmetic", "reward_funcs": ["environment"], "save_steps": 1}
 
     async def agent(client: Any, prompt: Any) -> float:
@@ -292,8 +294,9 @@ def test_training_with_an_agent(tmp_path: Path) -> None:
     whole = train(agent=agent, **keys, output_dir=tmp_path / "whole")
     train(agent=agent, **{**keys, "max_steps": 1}, output_dir=tmp_path / "part")
     resumed = train(agent=agent, resume=tmp_path / "part", max_steps=2, force=True)
-    weights = [(result.folder / "model" / "model.safetensors").read_bytes() for result in (whole, resumed)]
-    assert weights[0] == weights[1]
+    weights = [load_file(result.folder / "model" / "model.safetensors") for result in (whole, resumed)]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-6)
     rows = [json.loads(line) for line in (whole.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["turns_mean"] for row in rows] == [3.0, 3.0] and all(row["grad_norm"] > 0 for row in rows)
     assert all(abs(row["mismatch_kl"]) < 1e-9 for row in rows)

@@ -15,6 +15,7 @@ from outdo.errors import ModelError, OutdoError, ToolError
 from outdo.learn.conversations import Dialect, encode_answers
 from outdo.models.load import Policy
 from outdo.models.tool_formats import MARKS
+from outdo.runs.manifest import read_manifest
 from outdo.types import Prompt
 from support.basics import prompt_of
 from support.chat_templates import family_tokenizer
@@ -103,6 +104,7 @@ def test_tools_as_functions(tmp_path: Path) -> None:
         **chatty(), train_dataset=ROWS, reward_funcs="numeric", tools=[double], output_dir=tmp_path / "run", **SHORT
     )
     assert len(groups_of(result.folder)) == 4
+    assert read_manifest(result.folder).model_dump()["tool_format"] == "hermes"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ class Manifest(BaseModel):
     git: Any = None
     device: Any = None
     num_parameters: Any = None
+    tool_format: Any = None  # how the model writes calls of tools
     data: Any = None  # a fingerprint of the data set
     lessons: Any = None  # a fingerprint of the demonstrations
     reward_files: Any = None  # a hash of each of the user's reward files

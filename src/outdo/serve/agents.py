@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 AGENTS: dict[str, Callable[..., Any]] = {}  # built-in ones, by name
 GROUP = "outdo.agents"  # of entry points
 IDLE_SECONDS = 60.0  # that an agent may neither return nor wait for the model
+STARTS = 32  # agents that start before others wait until those have taken their first step
 PROMPT_TOKENS = 2048  # of one call of an agent, where max_prompt_length is not set
 
 
@@ -106,10 +107,10 @@ class AgentSampler:
         from outdo.models.tool_formats import FORMATS
 
         self.engine, self.play = engine, play
-        tool_format = FORMATS.get(play.tool_format)
+        self.tool_format = FORMATS.get(play.tool_format)  # None: the chat template's, found with the first call
         recorder = Recorder(play.max_calls)
         self.backend = QueueBackend()
-        self.api = Api(renderer, self.backend, "policy", tool_format=tool_format, recorder=recorder)
+        self.api = Api(renderer, self.backend, "policy", tool_format=self.tool_format, recorder=recorder)
         self.api.longer = ", or raise the recipe's max_prompt_length"
         self._origin, self._opening = "", threading.Lock()
 
@@ -173,6 +174,7 @@ class _Table:
         ]
         self.done: deque[Group] = deque()
         self.task: asyncio.Task[None] | None = None
+        self.door, self.num_started = asyncio.Lock(), 0
 
     async def play(self) -> None:
         self.task = asyncio.current_task()
@@ -198,7 +200,16 @@ class _Table:
         calls = [self.api.close_session(answer.session.key) for answer in group]
         self.done.append(_group(group, calls, self.version))
 
+    async def _enter(self) -> None:
+        """Agents start a few at a time: thousands at once that take a while to make a client would seem idle."""
+        async with self.door:
+            self.num_started += 1
+            if self.num_started % STARTS == 0:
+                await threads.run(asyncio.sleep, 0, seconds=None)
+
     async def _play(self, answer: _Answer) -> None:
+        await self._enter()
+        answer.started = answer.session.since = time.monotonic()
         client = AgentClient(self.api, answer.session, self.open_http)
         running = asyncio.ensure_future(threads.run(self.agent, client, answer.prompt, seconds=None))
         try:

@@ -73,6 +73,8 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
         sampler = make_sampler(
             opened.policy, context.recipe, learns=True, notify=context.reporter.note, play=context.play
         )
+        if tool_format := getattr(sampler, "tool_format", None):
+            opened.writer.update_manifest(tool_format=tool_format.name)
         return TrainingRun(context, opened.policy, sampler, opened.writer)
     except BaseException:
         opened.writer.close()
