@@ -288,19 +288,19 @@ def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) ->
 
 def _conversation(prompt: Prompt, calls: Sequence[Call]) -> list[Message]:
     """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer."""
-    known: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
-    said: list[Message] = []
+    histories: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
+    conversation: list[Message] = []
     for call in calls:
         before = call.messages or ({"role": "user", "content": call.prompt_text or ""},)
-        shared = max((len(one) for one in known if before[: len(one)] == one), default=0)
+        shared = max((len(history) for history in histories if before[: len(history)] == history), default=0)
         reply = call.reply or {"role": "assistant", "content": call.text}
-        known.append((*before, reply))
-        said += [_as_episode_has_it(message) for message in (*before[shared:], reply)]
-    return said
+        histories.append((*before, reply))
+        conversation += [_with_plain_calls(message) for message in (*before[shared:], reply)]
+    return conversation
 
 
-def _as_episode_has_it(message: Message) -> Message:
-    """With calls as {"name": …, "arguments": …}."""
+def _with_plain_calls(message: Message) -> Message:
+    """With calls as {"name": …, "arguments": …}, as episodes have them."""
     if not message.get("tool_calls"):
         return message
     return {**message, "tool_calls": [call["function"] for call in message["tool_calls"]]}
