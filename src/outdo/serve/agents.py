@@ -37,7 +37,15 @@ if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
     from outdo.recipe.schema import Recipe
 
-AGENTS: dict[str, Callable[..., Any]] = {}  # built-in ones, by name
+
+async def verifiers(client: Any, prompt: Prompt) -> Any:
+    """Plays tasks of the library verifiers (docs/verifiers.md)."""
+    from outdo.serve.verifiers import play
+
+    return await play(client, prompt)
+
+
+AGENTS: dict[str, Callable[..., Any]] = {"verifiers": verifiers}  # built-in ones, by name
 GROUP = "outdo.agents"  # of entry points
 IDLE_SECONDS = 60.0  # that an agent may neither return nor wait for the model
 STARTS = 32  # agents that start before others wait until those have taken their first step
@@ -61,9 +69,10 @@ class AgentPlay:
         return AgentSampler(engine, renderer, self)
 
 
-def agent_of(recipe: Recipe, given: Callable[..., Any] | None = None) -> AgentPlay | None:
-    """By the recipe's key `agent`, or by a function in its place; None where there is neither. Raises ToolError."""
-    if not (agent := given or recipe.agent):
+def agent_of(recipe: Recipe, given: Callable[..., Any] | None = None, own: str = "") -> AgentPlay | None:
+    """By the recipe's key `agent`, or by a function in its place, else the task's `own`; None where there is none.
+    Raises ToolError."""
+    if not (agent := given or recipe.agent or own):
         return None
     if others := [key for key in ("tools", "environment_factory") if getattr(recipe, key)]:
         raise ToolError(f"agent and {others[0]} are both set: an agent calls its tools itself; leave one of them out")
