@@ -12,14 +12,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import aiohttp
 from verifiers import v1
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.harnesses.utils.compaction import bound_tool_message
-from verifiers.v1.harnesses.utils.core import gate_tool_call
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.runtimes import ProgramResult
 
@@ -72,11 +70,7 @@ class ChatHarness(v1.Harness[ChatConfig]):  # type: ignore[misc]
 
 async def _answer(endpoint: str, secret: str, body: Wire, tools: list[Wire]) -> Wire:
     body = {**body, "tools": tools} if tools else body
-    headers = {"Authorization": f"Bearer {secret}"}
-    reply = await _http().post(f"{endpoint}/chat/completions", headers=headers, json=body)
-    if reply.is_error:
-        raise RuntimeError(f"the model's answer was refused: {reply.text[:300]}")
-    message = reply.json()["choices"][0]["message"]
+    message = (await _post(f"{endpoint}/chat/completions", secret, body))["choices"][0]["message"]
     return {key: value for key, value in message.items() if value is not None}
 
 
@@ -89,10 +83,11 @@ class _Tools:
     async def __call__(self, call: Wire) -> Wire:
         name = call["function"]["name"]
         if self.gate:
-            asked = SimpleNamespace(id=call["id"], function=SimpleNamespace(**call["function"]))
-            decision = await gate_tool_call(_http(), self.gate, self.secret, asked)
+            decision = await _post(self.gate, self.secret, {"tool_call_id": call["id"], **call["function"]})
             if decision["action"] == "deny":
                 return bound_tool_message(decision["message"])
+            if decision["action"] == "stop":
+                raise RuntimeError(decision["reason"])
         message = {"role": "tool", "tool_call_id": call["id"], "name": name}
         return bound_tool_message({**message, "content": await self._result(name, call["function"]["arguments"])})
 
@@ -108,15 +103,22 @@ class _Tools:
         return await call_mcp(self.servers, self.dispatch, name, given)
 
 
-def _http() -> httpx.AsyncClient:
-    """One client for all answers: to make one takes longer than a call."""
-    return _client_in(asyncio.get_running_loop())
+async def _post(url: str, secret: str, body: Wire) -> Any:
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with _session(asyncio.get_running_loop()).post(url, headers=headers, json=body) as reply:
+        if reply.status >= 400:
+            raise RuntimeError(f"{url} answered {reply.status}: {(await reply.text())[:300]}")
+        return await reply.json()
 
 
 @lru_cache(maxsize=2)
-def _client_in(loop: asyncio.AbstractEventLoop) -> httpx.AsyncClient:
-    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-    return httpx.AsyncClient(timeout=None, limits=unlimited, trust_env=False)
+def _session(loop: asyncio.AbstractEventLoop) -> aiohttp.ClientSession:
+    """For all answers."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
+
+
+async def close(loop: asyncio.AbstractEventLoop) -> None:
+    await _session(loop).close()
 
 
 def register() -> None:

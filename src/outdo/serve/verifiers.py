@@ -8,23 +8,30 @@ token, as it is for any agent.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from pydantic import PrivateAttr
 from verifiers import v1
+from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.dialects import ChatDialect
 from verifiers.v1.interception import Interception
 from verifiers.v1.utils.loaders import default_harness_id
 
 from outdo.serve import chat_harness
+from outdo.serve.api import TOO_LONG
 from outdo.serve.errors import ApiError
 from outdo.tasks.verifiers import COLUMN, config_of, trained_agents
 from outdo.types import Prompt
 
-LIMITS = ("session_limit", "context_length_exceeded")  # codes of errors that end an answer which is then scored
+LIMITS = ("session_limit", TOO_LONG)  # codes of errors that end an answer which is then scored
+
+MAX_STARTED = 32  # episodes of an environment at once, each of which starts processes
+MAX_EPISODES = 4096  # of other environments
+END_SECONDS = 5.0  # for servers to end with the process
 
 
 class EpisodeError(Exception):
@@ -34,13 +41,15 @@ class EpisodeError(Exception):
 async def play(client: Any, prompt: Prompt) -> dict[str, float] | None:
     """The reward of one episode. Raises EpisodeError with what verifiers says of one that failed."""
     column = prompt.meta[COLUMN]
-    env = await _served(column["name"], column["args"])
+    env, gate = await _served(column["name"], column["args"])
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(column["data"]), env.config.taskset.task)
     first = prompt.messages[0]
     if task.data.system_prompt is None and first["role"] == "system" and not isinstance(task.data.prompt, list):
         task = task.with_system_prompt(first["content"])  # the recipe's
-    episode = await env.run_episode(task, v1.ModelContext(model=client.model, client=AnswerConfig.of(client)))
+    context = v1.ModelContext(model=client.model, client=AnswerConfig.of(client))
+    async with gate:
+        episode = await env.run_episode(task, context)
     return _outcome(episode, *trained_agents(env.config))
 
 
@@ -110,45 +119,70 @@ class AnswerInterception(Interception):  # type: ignore[misc]
             yield slot
 
 
-_SERVED: dict[tuple[int, str, str], asyncio.Task[Any]] = {}  # by event loop and configuration
+Loop = asyncio.AbstractEventLoop
+_SERVED: dict[tuple[Loop, str, str], asyncio.Task[Any]] = {}  # environments by event loop and configuration
+_KEEPERS: dict[asyncio.Task[None], Loop] = {}  # they hold the servers of environments
 
 
-async def _served(name: str, args: Mapping[str, Any]) -> Any:
-    """The environment with its servers running, until the process ends."""
-    key = (id(asyncio.get_running_loop()), name, json.dumps(args, sort_keys=True))
+async def _served(name: str, args: Mapping[str, Any]) -> tuple[Any, asyncio.Semaphore]:
+    """The environment with its servers running, until the process ends; and what bounds its episodes."""
+    key = (asyncio.get_running_loop(), name, json.dumps(args, sort_keys=True))
     if key not in _SERVED or (_SERVED[key].done() and _SERVED[key].exception()):
         _SERVED[key] = asyncio.create_task(_serve(name, args))
     return await asyncio.shield(_SERVED[key])
 
 
-async def _serve(name: str, args: Mapping[str, Any]) -> Any:
-    env = v1.load_environment(with_defaults(config_of(name, args)))
-    ready = asyncio.get_running_loop().create_future()
+async def _serve(name: str, args: Mapping[str, Any]) -> tuple[Any, asyncio.Semaphore]:
+    env, ready = v1.load_environment(with_defaults(config_of(name, args))), asyncio.Event()
     keeper = asyncio.create_task(_keep(env, ready))
-    await asyncio.wait([ready, keeper], return_when=asyncio.FIRST_COMPLETED)
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait([waiting, keeper], return_when=asyncio.FIRST_COMPLETED)
     if keeper.done():
-        keeper.result()
-    env.keeper = keeper  # a task that nothing refers to may be collected
-    return env
+        waiting.cancel()
+        keeper.result()  # raises what went wrong
+    _KEEPERS[keeper] = asyncio.get_running_loop()
+    return env, asyncio.Semaphore(MAX_STARTED if _starts_processes(env) else MAX_EPISODES)
 
 
-async def _keep(env: Any, ready: asyncio.Future[None]) -> None:
+def _starts_processes(env: Any) -> bool:
+    """Whether an episode starts any: a program, tools of its own, or a container."""
+    agent = getattr(env.config, *trained_agents(env.config))
+    own_tools = type(env.taskset).task_type().toolsets(env.config.taskset.task)
+    return bool(own_tools) or not isinstance(agent.harness, chat_harness.ChatConfig)
+
+
+async def _keep(env: Any, ready: asyncio.Event) -> None:
     async with env.serving():
         env._interception = AnswerInterception(env._interception)  # verifiers has no other place for it
-        ready.set_result(None)
+        ready.set()
         await asyncio.Event().wait()
 
 
+@atexit.register
+def _end() -> None:
+    for loop in {*_KEEPERS.values()}:
+        with suppress(Exception):  # a loop that is blocked
+            asyncio.run_coroutine_threadsafe(_close(loop), loop).result(END_SECONDS)
+
+
+async def _close(loop: Loop) -> None:
+    keepers = [keeper for keeper, own in _KEEPERS.items() if own is loop]
+    for keeper in keepers:
+        keeper.cancel()
+    await asyncio.gather(*keepers, return_exceptions=True)
+    await chat_harness.close(loop)
+
+
 def with_defaults(config: Any) -> Any:
-    """The agent on this machine, in this process, where the configuration does not say otherwise. An answer is one
-    attempt: what another attempt had sampled would be trained on too."""
+    """With the chat loop in this process for each agent for which neither the configuration nor the taskset names a
+    harness; named ones run where verifiers runs them. An answer is one attempt: what another one had sampled would be
+    trained on too."""
     chat_harness.register()
-    (name,) = trained_agents(config)
-    agent = getattr(config, name)
     updates: dict[str, Any] = {"retries": v1.RetryConfig()}
-    if "runtime" not in agent.model_fields_set:
-        agent = agent.model_copy(update={"runtime": v1.SubprocessConfig()})
-    plain = agent.harness is None and default_harness_id(config.taskset.id) == "bash"
-    if plain and isinstance(agent.runtime, v1.SubprocessConfig):
-        updates["harness"] = chat_harness.ChatConfig()
-    return config.model_copy(update={name: agent.model_copy(update=updates), "retries": v1.RetryConfig()})
+    for name, agent in agent_config_fields(config).items():
+        given: dict[str, Any] = {"retries": v1.RetryConfig()}
+        is_here = "runtime" not in agent.model_fields_set or isinstance(agent.runtime, v1.SubprocessConfig)
+        if is_here and agent.harness is None and default_harness_id(config.taskset.id) == "bash":  # which means none
+            given |= {"harness": chat_harness.ChatConfig(), "runtime": v1.SubprocessConfig()}
+        updates[name] = agent.model_copy(update=given)
+    return config.model_copy(update=updates)
