@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
@@ -52,6 +52,14 @@ class Segment:
         assert len(self.logprobs) == expected, "one log-probability for each token of the model's own, else none"
 
 
+class Origin(NamedTuple):
+    """Of a message of an episode: whose tokens it is."""
+
+    segments: tuple[int, ...] = ()  # of the trajectory's; none: encoded with the message before, or in a later prompt
+    inserted: tuple[tuple[int, int], ...] = ()  # from where to where its text is an environment's, in the model's turn
+    failed: bool = False  # an error message in place of a call's result
+
+
 @dataclass(frozen=True)
 class Episode:
     """How an answer of several turns went."""
@@ -64,6 +72,7 @@ class Episode:
     reward: float | None = None  # the environment's own
     broken: str = ""  # why the environment failed: then nobody can judge the answer
     environment: Any = None  # the user's object, for rewards that ask it; it is not stored
+    origins: tuple[Origin, ...] = ()  # of each message
 
 
 @dataclass(frozen=True)

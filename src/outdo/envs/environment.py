@@ -18,6 +18,7 @@ class Observation:
     done: bool = False
     num_calls: int = 0  # of tools in this turn
     num_failed_calls: int = 0
+    failed: Sequence[int] = ()  # which of the messages are error messages in place of a call's result
     inserted: str = ""  # text that continues the model's own turn, as the result of a calculator's mark does
 
 

@@ -22,20 +22,10 @@ from outdo.envs.environment import Environment, MakeEnvironment, Observation
 from outdo.errors import OutdoError, TaskError
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
+from outdo.rollout.answer import Answer
 from outdo.rollout.turns import CLOSE_SECONDS, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
-from outdo.types import (
-    Engine,
-    Episode,
-    Finish,
-    Group,
-    Message,
-    Prompt,
-    SampleParams,
-    Segment,
-    Trajectory,
-    WeightSource,
-)
+from outdo.types import Engine, Group, Message, Prompt, SampleParams, WeightSource
 
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
@@ -82,32 +72,6 @@ class EpisodeSampler:
         return self.bridges[key]
 
 
-@dataclass(eq=False)
-class _Answer:
-    """One answer on its way."""
-
-    prompt: Prompt
-    index: int
-    seed: int
-    bridge: Bridge | None = None
-    environment: Environment | None = None
-    is_open: bool = False
-    start: tuple[int, ...] = ()
-    messages: list[Message] = field(default_factory=list)  # the conversation from its start
-    num_first: int = 0  # of those are the prompt's
-    segments: list[Segment] = field(default_factory=list)
-    turn_ids: list[int] = field(default_factory=list)  # of the model's turn so far, with what was inserted into it
-    text: str = ""  # of the last turn
-    is_done: bool = False  # by the environment's word
-    num_turns: int = 0
-    num_calls: int = 0
-    num_failed_calls: int = 0
-    wait_seconds: float = 0.0
-    reward: float | None = None
-    finish: Finish = "stop"
-    broken: str = ""
-
-
 class _Table:
     """The answers of one call."""
 
@@ -116,19 +80,19 @@ class _Table:
     ) -> None:
         self.sampler, self.prompts, self.n, self.params = sampler, prompts, n, params
         seeds = [[seed_of(seed, prompt.id, i) for i in range(n)] for prompt in prompts]
-        self.groups = [[_Answer(p, i, s) for i, s in enumerate(row)] for p, row in zip(prompts, seeds, strict=True)]
+        self.groups = [[Answer(p, i, s) for i, s in enumerate(row)] for p, row in zip(prompts, seeds, strict=True)]
         self.answers = [answer for group in self.groups for answer in group]
         self.done: deque[Group] = deque()
         self.queue: TurnQueue | None = None
         self.task: asyncio.Task[None] | None = None
         self.extend = _Gathered(_extend_all)
-        self.waiting: dict[_Answer, float] = {}  # for their environments, since when; inf: it has left the queue
+        self.waiting: dict[Answer, float] = {}  # for their environments, since when; inf: it has left the queue
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
         await asyncio.gather(*map(self._reset, self.answers))
         renderer, room = self.sampler.renderer, self.params.max_completion_length
-        by_bridge: dict[int, list[_Answer]] = {}
+        by_bridge: dict[int, list[Answer]] = {}
         for answer in (one for one in self.answers if not one.broken):
             answer.bridge = self.sampler.bridge(_tools(answer))
             by_bridge.setdefault(id(answer.bridge), []).append(answer)
@@ -168,11 +132,11 @@ class _Table:
             await asyncio.wait([self.task])
         await asyncio.gather(*map(self._close, self.answers))
 
-    async def _play_group(self, group: Sequence[_Answer]) -> None:
+    async def _play_group(self, group: Sequence[Answer]) -> None:
         await asyncio.gather(*map(self._play, group))
         self.done.append(_group(group, getattr(self.sampler.engine, "version", 0)))
 
-    async def _reset(self, answer: _Answer) -> None:
+    async def _reset(self, answer: Answer) -> None:
         try:
             answer.environment, answer.is_open = self.sampler.make(answer.prompt), True
             answer.messages = list(await self._waited(answer, answer.environment.reset(answer.prompt)))
@@ -182,14 +146,14 @@ class _Table:
         except Exception as error:
             answer.broken = f"the environment failed in reset: {_describe(error.__cause__ or error)}"
 
-    async def _play(self, answer: _Answer) -> None:
+    async def _play(self, answer: Answer) -> None:
         assert self.queue
         try:
             await self._play_out(answer)
         finally:
             self.queue.leave()
 
-    async def _play_out(self, answer: _Answer) -> None:
+    async def _play_out(self, answer: Answer) -> None:
         if answer.broken:
             return
         try:
@@ -203,7 +167,7 @@ class _Table:
                 self._end_turn(answer)
         await self._close(answer)
 
-    async def _turns(self, answer: _Answer) -> None:
+    async def _turns(self, answer: Answer) -> None:
         """The model's turns and what the environment says to them, until it is done or a limit is reached."""
         queue = self.queue
         assert queue
@@ -234,10 +198,10 @@ class _Table:
             if room <= 0:
                 break
             if added.token_ids:
-                answer.segments.append(Segment(added.token_ids, trained=False))
+                answer.add_context(added.token_ids)
         answer.finish = "stop" if answer.is_done else "length"
 
-    async def _answered(self, answer: _Answer) -> Extension | None:
+    async def _answered(self, answer: Answer) -> Extension | None:
         """What follows the model's turn, in tokens; None where the answer ends here."""
         assert answer.bridge and answer.environment
         inline = self.sampler.tool_format.inline
@@ -255,12 +219,13 @@ class _Table:
             results = [str(one["content"]) for one in observation.messages]
             inserted = ("error" if observation.num_failed_calls else "".join(results)) + END_OF_MARK
         if inserted:
-            (token_ids,) = answer.bridge.insert_all([inserted])
+            (token_ids,), start = answer.bridge.insert_all([inserted]), len(message["content"])
+            answer.inserted.append((start, start + len(inserted)))
             answer.turn_ids += token_ids
             return Extension(token_ids)
         before = list(answer.messages)
         self._end_turn(answer, message)
-        answer.messages += observation.messages
+        answer.add_messages(observation)
         answer.is_done = observation.done
         if observation.done or answer.num_turns >= self.sampler.max_turns:
             return None
@@ -270,14 +235,12 @@ class _Table:
             raise _Broken from ValueError(extension.problem)
         return extension
 
-    def _end_turn(self, answer: _Answer, message: Message | None = None) -> None:
+    def _end_turn(self, answer: Answer, message: Message | None = None) -> None:
         """The model's turn is part of the conversation; its text is what rewards see, if it is the last."""
-        (answer.text,) = self.sampler.renderer.decode_answers([answer.turn_ids])
-        answer.messages.append(message or {"role": "assistant", "content": answer.text})
-        answer.num_turns += 1
-        answer.turn_ids = []
+        (text,) = self.sampler.renderer.decode_answers([answer.turn_ids])
+        answer.add_message(message or {"role": "assistant", "content": text}, text)
 
-    async def _waited(self, answer: _Answer, result: Awaitable[T] | T) -> T:
+    async def _waited(self, answer: Answer, result: Awaitable[T] | T) -> T:
         """The environment's result. What it raises makes the answer broken."""
         start = time.monotonic()
         self.waiting[answer] = start
@@ -302,7 +265,7 @@ class _Table:
                 self.waiting[answer] = math.inf
                 self.queue.leave()
 
-    async def _close(self, answer: _Answer) -> None:
+    async def _close(self, answer: Answer) -> None:
         if answer.environment is None or not answer.is_open:
             return
         answer.is_open = False
@@ -340,7 +303,7 @@ class _Gathered:
         return await future
 
 
-def _tools(answer: _Answer) -> Sequence[Mapping[str, Any]]:
+def _tools(answer: Answer) -> Sequence[Mapping[str, Any]]:
     """The environment's, or those of the data."""
     return (answer.environment.tools if answer.environment else ()) or answer.prompt.meta.get(TOOLS) or ()
 
@@ -355,27 +318,10 @@ def _extend_all(items: list[tuple[Bridge, TurnEnd]]) -> list[Extension]:
     return out
 
 
-def _group(answers: Sequence[_Answer], version: int) -> Group:
+def _group(answers: Sequence[Answer], version: int) -> Group:
     """The group of a prompt's answers. Those that begin otherwise than the first have a prompt of their own."""
     prompt_ids = next((answer.start for answer in answers if answer.start), ())
-    return Group(answers[0].prompt, prompt_ids, tuple(_trajectory(answer, prompt_ids, version) for answer in answers))
-
-
-def _trajectory(answer: _Answer, prompt_ids: tuple[int, ...], version: int) -> Trajectory:
-    segments = answer.segments or [Segment((), (), version)]
-    if answer.start and answer.start != prompt_ids:
-        segments = [replace(segments[0], prompt_ids=answer.start), *segments[1:]]
-    episode = Episode(
-        messages=tuple(answer.messages[answer.num_first :]),
-        num_turns=answer.num_turns,
-        num_calls=answer.num_calls,
-        num_failed_calls=answer.num_failed_calls,
-        wait_seconds=answer.wait_seconds,
-        reward=answer.reward,
-        broken=answer.broken,
-        environment=getattr(answer.environment, "environment", answer.environment),
-    )
-    return Trajectory(tuple(segments), answer.text, answer.finish, episode=episode)
+    return Group(answers[0].prompt, prompt_ids, tuple(answer.trajectory(prompt_ids, version) for answer in answers))
 
 
 def _describe(error: BaseException) -> str:
