@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.envs import threads
-from outdo.errors import ToolError
+from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
 from outdo.rollout.turns import TurnQueue, in_loop, serve_groups
@@ -217,7 +217,7 @@ class _Table:
             answer.outcome = outcome_of(running.result())
         except Exception as error:
             if not answer.session.exhausted:  # else it was cut off, and may not have known what to do then
-                answer.broken = f"the agent failed: {type(error).__name__}: {str(error)[:300]}"
+                answer.broken = f"the agent failed: {describe(error)}"
         finally:
             running.cancel()
             answer.seconds = time.monotonic() - answer.started
