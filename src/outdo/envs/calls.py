@@ -12,7 +12,7 @@ from typing import Any
 
 from outdo.envs.environment import ToolResult
 from outdo.envs.threads import Lane, Overdue, run
-from outdo.errors import did_you_mean
+from outdo.errors import describe, did_you_mean
 from outdo.rewards.schema import read_json, violation
 
 MAX_CHARS = 8_000  # of a result; of a longer one the middle is left out
@@ -61,7 +61,7 @@ async def call_tool(
     except (CallError, Overdue) as error:
         return failure(str(error), max_chars)
     except Exception as error:
-        return failure(f"{type(error).__name__}: {_message(error)}", max_chars)
+        return failure(describe(error, max_chars), max_chars)
     return ToolResult(shortened(text, max_chars))
 
 
@@ -77,13 +77,6 @@ async def _on_this_loop(work: Awaitable[str], seconds: float) -> str:
         if deadline.expired():
             raise Overdue(f"timed out after {seconds:g} s") from None
         raise
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # of a class of the user's own
-        return "an error without a message"
 
 
 def valid_arguments(schema: Mapping[str, Any], arguments: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ToolEnvironment:
         self._num_turns += 1
         results = await asyncio.gather(*map(self._answer, range(len(calls)), calls))
         messages = [_message(call, result) for call, result in zip(calls, results, strict=True)]
-        failed = [place for place, result in enumerate(results) if result.failed]
+        failed = tuple(place for place, result in enumerate(results) if result.failed)
         return Observation(messages, num_calls=len(calls), num_failed_calls=len(failed), failed=failed)
 
     async def get_reward(self) -> float | None:

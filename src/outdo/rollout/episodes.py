@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outdo.envs.environment import Environment, MakeEnvironment, Observation
-from outdo.errors import OutdoError, TaskError
+from outdo.envs.environment import MakeEnvironment, Observation
+from outdo.errors import OutdoError, TaskError, describe
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
 from outdo.rollout.answer import Answer
@@ -144,7 +144,7 @@ class _Table:
         except OutdoError:  # the recipe's or the data's fault, not this answer's
             raise
         except Exception as error:
-            answer.broken = f"the environment failed in reset: {_describe(error.__cause__ or error)}"
+            answer.broken = f"the environment failed in reset: {describe(error.__cause__ or error)}"
 
     async def _play(self, answer: Answer) -> None:
         assert self.queue
@@ -162,7 +162,7 @@ class _Table:
             if answer.reward is None and get_reward is not None:
                 answer.reward = await self._waited(answer, get_reward())
         except _Broken as error:
-            answer.broken = f"the environment failed: {_describe(error.__cause__ or error)}"
+            answer.broken = f"the environment failed: {describe(error.__cause__ or error)}"
             if answer.turn_ids:
                 self._end_turn(answer)
         await self._close(answer)
@@ -175,7 +175,7 @@ class _Table:
         context: tuple[int, ...] | None = None  # of the next segment, where it is not what precedes
         while True:
             seed = seed_of(answer.seed, number) if number else answer.seed
-            turn = await queue.ask(ids, seed, limit=room, follows=before, keep=True, busy=True)
+            turn = await queue.generate(ids, seed, limit=room, follows=before, keep=True, busy=True)
             number += 1
             answer.segments.append(replace(turn.segment, prompt_ids=context))
             answer.turn_ids += turn.segment.token_ids
@@ -256,7 +256,7 @@ class _Table:
                 self.queue.enter()
 
     async def _leave_slow(self) -> None:
-        """An answer whose environment takes long is not about to ask: the engine continues without it."""
+        """An answer whose environment takes long is not about to request a turn: the engine continues without it."""
         assert self.queue
         while True:
             await asyncio.sleep(SLOW_SECONDS)
@@ -322,7 +322,3 @@ def _group(answers: Sequence[Answer], version: int) -> Group:
     """The group of a prompt's answers. Those that begin otherwise than the first have a prompt of their own."""
     prompt_ids = next((answer.start for answer in answers if answer.start), ())
     return Group(answers[0].prompt, prompt_ids, tuple(answer.trajectory(prompt_ids, version) for answer in answers))
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"

@@ -33,11 +33,11 @@ class AnswerRecord(Record):
     reason: str
     advantage: float | None
     has_tokens: bool
-    turns: list[TurnRecord] = []
-    num_inserted: int = 0
-    num_calls: int = 0
-    num_failed_calls: int = 0
-    judged: str = ""  # what rewards judge, where that is not the text of the model's last turn
+    turns: list[TurnRecord]
+    num_inserted: int
+    num_calls: int
+    num_failed_calls: int
+    judged: str  # what rewards judge, where that is not the text of the model's last turn
 
 
 class GroupStats(Record):

@@ -228,11 +228,10 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
             "parts": dict(grade.parts),
             "reason": grade.reason,
             "advantage": _short(advantage),
+            **turn_rows(trajectory),
         }
         for trajectory, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
     ]
-    for answer, trajectory in zip(answers, group.trajectories, strict=True):
-        answer |= turn_rows(trajectory)
     for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
         answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
     return {

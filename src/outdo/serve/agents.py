@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.envs import threads
-from outdo.errors import ToolError
+from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
 from outdo.rollout.turns import TurnQueue, in_loop, serve_groups
@@ -229,7 +229,7 @@ class _Table:
             answer.outcome = outcome_of(running.result())
         except Exception as error:
             if not answer.session.exhausted:  # else it was cut off, and may not have known what to do then
-                answer.broken = f"the agent failed: {type(error).__name__}: {str(error)[:300]}"
+                answer.broken = f"the agent failed: {describe(error)}"
         finally:
             running.cancel()
             answer.seconds = time.monotonic() - answer.started
@@ -302,24 +302,24 @@ def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) ->
 def _conversation(prompt: Prompt, calls: Sequence[Call]) -> tuple[list[Message], list[Origin]]:
     """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer. And which
     of the trajectory's segments each message is: what was added has its tokens with the first message."""
-    known: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
-    said: list[Message] = []
+    histories: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
+    conversation: list[Message] = []
     origins: list[Origin] = []
     for call, segments in zip(calls, segments_of(calls), strict=True):
         before = call.messages or ({"role": "user", "content": call.prompt_text or ""},)
-        shared = max((len(one) for one in known if before[: len(one)] == one), default=0)
+        shared = max((len(history) for history in histories if before[: len(history)] == history), default=0)
         reply = call.reply or {"role": "assistant", "content": call.text}
-        known.append((*before, reply))
-        said += [_as_episode_has_it(message) for message in (*before[shared:], reply)]
+        histories.append((*before, reply))
+        conversation += [_with_plain_calls(message) for message in (*before[shared:], reply)]
         if added := len(before) - shared:
             origins += [Origin(segments[:-1]), *[Origin()] * (added - 1), Origin(segments[-1:])]
         else:
             origins.append(Origin(segments))
-    return said, origins
+    return conversation, origins
 
 
-def _as_episode_has_it(message: Message) -> Message:
-    """With calls as {"name": …, "arguments": …}."""
+def _with_plain_calls(message: Message) -> Message:
+    """With calls as {"name": …, "arguments": …}, as episodes have them."""
     if not message.get("tool_calls"):
         return message
     return {**message, "tool_calls": [call["function"] for call in message["tool_calls"]]}
