@@ -15,6 +15,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
+# Why a call of a tool failed: it cannot be parsed, there is no such tool, its arguments do not fit, the tool raises an
+# exception or returns no text, it takes too long, or there are too many in one turn.
+Failure = Literal["malformed", "unknown", "arguments", "raised", "timeout", "too_many"]
 Support = tuple[tuple[int, ...], ...]
 Mask = tuple[bool, ...]  # for each token, whether it is trained on; empty: all are
 PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
@@ -59,7 +62,10 @@ class Episode:
     messages: tuple[Message, ...]  # what was said after the prompt: by the model, its tools and its environment
     num_turns: int  # of the model
     num_calls: int = 0  # of tools
-    num_failed_calls: int = 0  # that were answered with an error message
+    num_failed_calls: int | None = 0  # that were answered with an error message; None: an agent runs them, so unknown
+    failures: Mapping[str, int] = field(default_factory=dict)  # of those, where known: how many of each `Failure`
+    num_tools: int = 0  # that it was shown
+    out_of_turns: bool = False  # it was ended by a limit of turns or calls, not of tokens
     wait_seconds: float = 0.0  # for the environment
     reward: float | None = None  # the environment's own
     broken: str = ""  # why the environment failed: then nobody can judge the answer

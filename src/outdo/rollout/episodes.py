@@ -12,7 +12,7 @@ import inspect
 import json
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from outdo.envs.environment import Environment, MakeEnvironment, Observation
 from outdo.errors import OutdoError, TaskError
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
-from outdo.rollout.turns import CLOSE_SECONDS, TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.types import (
     Engine,
@@ -58,6 +58,7 @@ class EpisodeSampler:
     make: MakeEnvironment
     max_turns: int
     bridges: dict[str, Bridge] = field(default_factory=dict)  # by the tools that are shown
+    idle: Idle = field(default_factory=Idle)
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         """Groups of `n` answers, each once its last answer is done, in any order. The seed of an answer's first turn is
@@ -102,6 +103,8 @@ class _Answer:
     num_turns: int = 0
     num_calls: int = 0
     num_failed_calls: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    out_of_turns: bool = False
     wait_seconds: float = 0.0
     reward: float | None = None
     finish: Finish = "stop"
@@ -126,7 +129,9 @@ class _Table:
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
+        start = time.monotonic()
         await asyncio.gather(*map(self._reset, self.answers))
+        self.sampler.idle.seconds += time.monotonic() - start
         renderer, room = self.sampler.renderer, self.params.max_completion_length
         by_bridge: dict[int, list[_Answer]] = {}
         for answer in (one for one in self.answers if not one.broken):
@@ -143,7 +148,7 @@ class _Table:
                         f"{renderer.context}"
                     )
         longest = max(len(answer.start) for answer in self.answers) + room
-        self.queue = TurnQueue(self.params, longest, capacity=len(self.answers))
+        self.queue = TurnQueue(self.params, longest, len(self.answers), self.sampler.idle)
         self.queue.enter(len(self.answers))
         return self.queue
 
@@ -248,6 +253,7 @@ class _Table:
         observation: Observation = await self._waited(answer, answer.environment.step(message))
         answer.num_calls += observation.num_calls
         answer.num_failed_calls += observation.num_failed_calls
+        answer.failures.update(observation.failures)
         if observation.reward is not None:
             answer.reward = observation.reward
         inserted = observation.inserted
@@ -262,7 +268,9 @@ class _Table:
         self._end_turn(answer, message)
         answer.messages += observation.messages
         answer.is_done = observation.done
-        if observation.done or answer.num_turns >= self.sampler.max_turns:
+        is_last = answer.num_turns >= self.sampler.max_turns
+        answer.out_of_turns = observation.out_of_turns if observation.done else is_last
+        if observation.done or is_last:
             return None
         turn_end = TurnEnd(before, message, ended, tuple(observation.messages))
         extension: Extension = await self.extend((answer.bridge, turn_end))
@@ -370,6 +378,9 @@ def _trajectory(answer: _Answer, prompt_ids: tuple[int, ...], version: int) -> T
         num_turns=answer.num_turns,
         num_calls=answer.num_calls,
         num_failed_calls=answer.num_failed_calls,
+        failures=dict(answer.failures),
+        num_tools=len(_tools(answer)),
+        out_of_turns=answer.out_of_turns,
         wait_seconds=answer.wait_seconds,
         reward=answer.reward,
         broken=answer.broken,
