@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
-# Why a call of a tool failed: it cannot be parsed, there is no such tool, its arguments do not fit, the tool raises an
-# exception or returns no text, it takes too long, or there are too many in one turn.
-Failure = Literal["malformed", "unknown", "arguments", "raised", "timeout", "too_many"]
+Failure = Literal["malformed", "unknown", "arguments", "raised", "timeout", "too_many"]  # why a call of a tool did
 Support = tuple[tuple[int, ...], ...]
 Mask = tuple[bool, ...]  # for each token, whether it is trained on; empty: all are
 PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
@@ -55,6 +53,14 @@ class Segment:
         assert len(self.logprobs) == expected, "one log-probability for each token of the model's own, else none"
 
 
+class Origin(NamedTuple):
+    """Of a message of an episode: whose tokens it is."""
+
+    segments: tuple[int, ...] = ()  # of the trajectory's; none: encoded with the message before, or in a later prompt
+    inserted: tuple[tuple[int, int], ...] = ()  # from where to where its text is an environment's, in the model's turn
+    failed: bool = False  # an error message in place of a call's result
+
+
 @dataclass(frozen=True)
 class Episode:
     """How an answer of several turns went."""
@@ -70,6 +76,7 @@ class Episode:
     reward: float | None = None  # the environment's own
     broken: str = ""  # why the environment failed: then nobody can judge the answer
     environment: Any = None  # the user's object, for rewards that ask it; it is not stored
+    origins: tuple[Origin, ...] = ()  # of each message
 
 
 @dataclass(frozen=True)
@@ -306,12 +313,10 @@ class Engine(Protocol):
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""
 
-    def abort(self) -> None:
-        """Drops the requests in flight."""
+    def abort(self) -> None: ...  # drops the requests in flight
 
     @property
-    def capacity(self) -> int:
-        """How many answers it decodes side by side."""
+    def capacity(self) -> int: ...  # how many answers it decodes side by side
 
 
 class Sampler(Protocol):
@@ -385,8 +390,7 @@ class Reporter(Protocol):
 
     def begin(self, phase: str) -> None: ...
 
-    def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and how it goes."""
+    def progress(self, name: str, step: int, total: int, more: str) -> None: ...  # of what is no GRPO step
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
 

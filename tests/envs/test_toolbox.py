@@ -410,6 +410,10 @@ def test_the_plain_kind_with_coroutines_and_tools():
     assert asyncio.run(episode()) == (["end"], [False, True], True)
 
 
+CIRCULAR: list[object] = []
+CIRCULAR.append(CIRCULAR)
+
+
 @pytest.mark.parametrize(
     ("method", "value", "says"),
     [
@@ -418,6 +422,8 @@ def test_the_plain_kind_with_coroutines_and_tools():
         ("reset", ["text"], "reset gave 'text' for a message"),
         ("reset", [{"role": "robot", "content": "x"}], "for a message"),
         ("reset", [{"role": "user", "content": 3}], "for a message"),
+        ("reset", [{"role": "user", "content": "x", "seen": {1, 2}}], "not plain JSON"),
+        ("reset", [{"role": "user", "content": CIRCULAR}], "not plain JSON"),
         ("step", None, "step returned a NoneType"),
         ("step", ([], 1.0, True), "step returned a tuple"),
         ("step", Observation("text"), "step gave a str for messages"),

@@ -81,6 +81,21 @@ class NoReset(Echo):
         raise OSError("no such map")
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class FailsUnspeakably(Echo):
+    def step(self, message: Any) -> Observation:
+        raise Unspeakable
+
+
+class ResetsUnspeakably(Echo):
+    def reset(self, prompt: Prompt) -> Sequence[Any]:
+        raise Unspeakable
+
+
 def ending(policy: Policy) -> Policy:
     """A random model ends its turns by chance: several tokens count as the end."""
     return ending_with(policy, policy.renderer.eos_ids[0], *range(40, 60))
@@ -187,6 +202,9 @@ def test_a_broken_environment_breaks_its_answer_alone(policy: Policy) -> None:
     assert len(closed) == 12
     (broken,) = {answer.episode.broken for answer in answers_of(sampled(player(policy, NoReset))) if answer.episode}
     assert "reset" in broken and "no such map" in broken
+    for odd in (FailsUnspeakably, ResetsUnspeakably):
+        (broken,) = {answer.episode.broken for answer in answers_of(sampled(player(policy, odd))) if answer.episode}
+        assert "Unspeakable: an error without a message" in broken
 
 
 def test_limits(policy: Policy) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from outdo.envs.environment import ToolResult
 from outdo.envs.threads import Lane, Overdue, run
-from outdo.errors import did_you_mean
+from outdo.errors import describe, did_you_mean
 from outdo.rewards.schema import read_json, violation
 from outdo.types import Failure
 
@@ -67,7 +67,7 @@ async def call_tool(
     except CallError as error:
         return failure("raised", str(error), max_chars)
     except Exception as error:
-        return failure("raised", f"{type(error).__name__}: {_message(error)}", max_chars)
+        return failure("raised", describe(error, max_chars), max_chars)
     return ToolResult(shortened(text, max_chars))
 
 
@@ -83,13 +83,6 @@ async def _on_this_loop(work: Awaitable[str], seconds: float) -> str:
         if deadline.expired():
             raise Overdue(f"timed out after {seconds:g} s") from None
         raise
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # of a class of the user's own
-        return "an error without a message"
 
 
 def valid_arguments(schema: Mapping[str, Any], arguments: Any) -> dict[str, Any]:

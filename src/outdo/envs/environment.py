@@ -18,7 +18,8 @@ class Observation:
     done: bool = False
     num_calls: int = 0  # of tools in this turn
     num_failed_calls: int = 0
-    failures: Mapping[str, int] = field(default_factory=dict)  # of those, as far as known: how many of each `Failure`
+    failed: Sequence[int] = ()  # which of the messages are error messages in place of a call's result
+    failures: Mapping[str, int] = field(default_factory=dict)  # where known: how many of each `Failure`
     out_of_turns: bool = False  # done because a limit was reached, not because the model was
     inserted: str = ""  # text that continues the model's own turn, as the result of a calculator's mark does
 

@@ -40,8 +40,11 @@ class ToolEnvironment:
         self._num_turns += 1
         results = await asyncio.gather(*map(self._answer, range(len(calls)), calls))
         messages = [_message(call, result) for call, result in zip(calls, results, strict=True)]
-        failures: Counter[str] = Counter(one.failure for one in results if one.failure)
-        return Observation(messages, num_calls=len(calls), num_failed_calls=failures.total(), failures=failures)
+        failed = tuple(place for place, result in enumerate(results) if result.failed)
+        failures: Counter[str] = Counter(result.failure for result in results if result.failure)
+        return Observation(
+            messages, num_calls=len(calls), num_failed_calls=len(failed), failed=failed, failures=failures
+        )
 
     async def get_reward(self) -> float | None:
         """The environment's own, when the answer has ended, in whatever way."""

@@ -1,4 +1,4 @@
-"""The reward of an answer that was played: what its environment paid."""
+"""The reward of an answer that was played: what its environment or its agent paid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from outdo.rewards.blame import worst
 from outdo.types import Episode, Grade
 
-NOT_PLAYED = "the answer was not played in an environment: set environment_factory"
+NOT_PLAYED = "the answer was not played: set environment_factory or agent"
 CUT = "cut off before the environment paid anything"
 
 
@@ -36,7 +36,7 @@ def _grade(episode: Episode | None) -> Grade:
     if episode is None:
         return Grade(None, "broken", reason=NOT_PLAYED)
     if episode.reward is None:
-        return Grade(None, "broken", reason="the environment gave no reward")
+        return Grade(None, "broken", reason="it was played without a reward: its environment or agent must give one")
     paid = _number(episode.reward)
     if not math.isfinite(paid):
         return Grade(None, "broken", reason=f"the environment's reward is {episode.reward!r:.40}, not a finite number")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.envs import threads
-from outdo.errors import ToolError
+from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
 from outdo.rollout.turns import Idle, TurnQueue, in_loop, serve_groups
@@ -30,8 +30,20 @@ from outdo.seeds import seed_of
 from outdo.serve.api import Api
 from outdo.serve.backend import QueueBackend
 from outdo.serve.client import Client, plain
-from outdo.serve.recording import Call, Recorder, Session, session_trajectory
-from outdo.types import Engine, Episode, Finish, Group, Message, Prompt, SampleParams, Segment, Trajectory, WeightSource
+from outdo.serve.recording import Call, Recorder, Session, segments_of, session_trajectory
+from outdo.types import (
+    Engine,
+    Episode,
+    Finish,
+    Group,
+    Message,
+    Origin,
+    Prompt,
+    SampleParams,
+    Segment,
+    Trajectory,
+    WeightSource,
+)
 
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
@@ -217,7 +229,7 @@ class _Table:
             answer.outcome = outcome_of(running.result())
         except Exception as error:
             if not answer.session.exhausted:  # else it was cut off, and may not have known what to do then
-                answer.broken = f"the agent failed: {type(error).__name__}: {str(error)[:300]}"
+                answer.broken = f"the agent failed: {describe(error)}"
         finally:
             running.cancel()
             answer.seconds = time.monotonic() - answer.started
@@ -272,7 +284,7 @@ def _nothing(version: int) -> Trajectory:
 
 
 def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) -> Trajectory:
-    messages = _conversation(answer.prompt, calls)
+    messages, origins = _conversation(answer.prompt, calls)
     episode = Episode(
         messages=tuple(messages),
         num_turns=len(calls),
@@ -283,27 +295,34 @@ def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) ->
         wait_seconds=max(answer.seconds - answer.session.waited, 0.0),
         reward=answer.outcome.reward,
         broken=answer.broken,
+        origins=tuple(origins),
     )
     text = trajectory.text if answer.outcome.text is None else answer.outcome.text
     finish: Finish = "length" if answer.session.exhausted else "stop"
     return replace(trajectory, text=text, finish=finish, tool_calls=None, episode=episode)
 
 
-def _conversation(prompt: Prompt, calls: Sequence[Call]) -> list[Message]:
-    """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer."""
-    known: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
-    said: list[Message] = []
-    for call in calls:
+def _conversation(prompt: Prompt, calls: Sequence[Call]) -> tuple[list[Message], list[Origin]]:
+    """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer. And which
+    of the trajectory's segments each message is: what was added has its tokens with the first message."""
+    histories: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
+    conversation: list[Message] = []
+    origins: list[Origin] = []
+    for call, segments in zip(calls, segments_of(calls), strict=True):
         before = call.messages or ({"role": "user", "content": call.prompt_text or ""},)
-        shared = max((len(one) for one in known if before[: len(one)] == one), default=0)
+        shared = max((len(history) for history in histories if before[: len(history)] == history), default=0)
         reply = call.reply or {"role": "assistant", "content": call.text}
-        known.append((*before, reply))
-        said += [_as_episode_has_it(message) for message in (*before[shared:], reply)]
-    return said
+        histories.append((*before, reply))
+        conversation += [_with_plain_calls(message) for message in (*before[shared:], reply)]
+        if added := len(before) - shared:
+            origins += [Origin(segments[:-1]), *[Origin()] * (added - 1), Origin(segments[-1:])]
+        else:
+            origins.append(Origin(segments))
+    return conversation, origins
 
 
-def _as_episode_has_it(message: Message) -> Message:
-    """With calls as {"name": …, "arguments": …}."""
+def _with_plain_calls(message: Message) -> Message:
+    """With calls as {"name": …, "arguments": …}, as episodes have them."""
     if not message.get("tool_calls"):
         return message
     return {**message, "tool_calls": [call["function"] for call in message["tool_calls"]]}
