@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
+Failure = Literal["malformed", "unknown", "arguments", "raised", "timeout", "too_many"]  # why a call of a tool did
 Support = tuple[tuple[int, ...], ...]
 Mask = tuple[bool, ...]  # for each token, whether it is trained on; empty: all are
 PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
@@ -67,7 +68,10 @@ class Episode:
     messages: tuple[Message, ...]  # what was said after the prompt: by the model, its tools and its environment
     num_turns: int  # of the model
     num_calls: int = 0  # of tools
-    num_failed_calls: int = 0  # that were answered with an error message
+    num_failed_calls: int | None = 0  # that were answered with an error message; None: an agent runs them, so unknown
+    failures: Mapping[str, int] = field(default_factory=dict)  # of those, where known: how many of each `Failure`
+    num_tools: int = 0  # that it was shown
+    out_of_turns: bool = False  # it was ended by a limit of turns or calls, not of tokens
     wait_seconds: float = 0.0  # for the environment
     reward: float | None = None  # the environment's own
     broken: str = ""  # why the environment failed: then nobody can judge the answer
@@ -309,12 +313,10 @@ class Engine(Protocol):
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""
 
-    def abort(self) -> None:
-        """Drops the requests in flight."""
+    def abort(self) -> None: ...  # drops the requests in flight
 
     @property
-    def capacity(self) -> int:
-        """How many answers it decodes side by side."""
+    def capacity(self) -> int: ...  # how many answers it decodes side by side
 
 
 class Sampler(Protocol):
@@ -388,8 +390,7 @@ class Reporter(Protocol):
 
     def begin(self, phase: str) -> None: ...
 
-    def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and how it goes."""
+    def progress(self, name: str, step: int, total: int, more: str) -> None: ...  # of what is no GRPO step
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
 

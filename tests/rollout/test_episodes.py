@@ -182,9 +182,11 @@ def test_waiting_is_shared(policy: Policy) -> None:
     """Twelve answers that wait 0.2 s a turn wait at the same time."""
     policy = ending(policy)
     start = time.monotonic()
-    answers = answers_of(sampled(player(policy, SlowEcho)))
+    answers = answers_of(sampled(sampler := player(policy, SlowEcho)))
+    seconds = time.monotonic() - start
     waited = sum(answer.episode.wait_seconds for answer in answers if answer.episode)
-    assert waited > 3 * (time.monotonic() - start)
+    assert waited > 3 * seconds
+    assert 0.2 < sampler.idle.seconds < seconds  # the engine, while all of them waited
 
 
 def test_a_broken_environment_breaks_its_answer_alone(policy: Policy) -> None:
@@ -209,7 +211,9 @@ def test_limits(policy: Policy) -> None:
     policy = ending(policy)
     answers = answers_of(sampled(player(policy, Endless, max_turns=2)))
     assert all(answer.episode and answer.episode.num_turns <= 2 and answer.finish == "length" for answer in answers)
+    assert all(answer.episode.out_of_turns == (answer.episode.num_turns == 2) for answer in answers if answer.episode)
     longest = answers_of(sampled(player(policy, Endless, max_turns=99)))
+    assert not any(answer.episode.out_of_turns for answer in longest if answer.episode)
     assert {answer.finish for answer in longest} == {"length"}
     assert max(len(answer.token_ids) for answer in longest) == 60
     assert max(answer.episode.num_turns for answer in longest if answer.episode) > 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from outdo.envs.environment import Environment, Observation
@@ -33,6 +34,9 @@ class Answer:
     num_turns: int = 0
     num_calls: int = 0
     num_failed_calls: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    num_tools: int = 0
+    out_of_turns: bool = False
     wait_seconds: float = 0.0
     reward: float | None = None
     finish: Finish = "stop"
@@ -70,6 +74,9 @@ class Answer:
             num_turns=self.num_turns,
             num_calls=self.num_calls,
             num_failed_calls=self.num_failed_calls,
+            failures=dict(self.failures),
+            num_tools=self.num_tools,
+            out_of_turns=self.out_of_turns,
             wait_seconds=self.wait_seconds,
             reward=self.reward,
             broken=self.broken,

@@ -23,7 +23,7 @@ from outdo.errors import OutdoError, TaskError, describe
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
 from outdo.rollout.answer import Answer
-from outdo.rollout.turns import CLOSE_SECONDS, TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.types import Engine, Group, Message, Prompt, SampleParams, WeightSource
 
@@ -48,6 +48,7 @@ class EpisodeSampler:
     make: MakeEnvironment
     max_turns: int
     bridges: dict[str, Bridge] = field(default_factory=dict)  # by the tools that are shown
+    idle: Idle = field(default_factory=Idle)
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         """Groups of `n` answers, each once its last answer is done, in any order. The seed of an answer's first turn is
@@ -90,11 +91,14 @@ class _Table:
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
+        start = time.monotonic()
         await asyncio.gather(*map(self._reset, self.answers))
+        self.sampler.idle.seconds += time.monotonic() - start
         renderer, room = self.sampler.renderer, self.params.max_completion_length
         by_bridge: dict[int, list[Answer]] = {}
         for answer in (one for one in self.answers if not one.broken):
-            answer.bridge = self.sampler.bridge(_tools(answer))
+            tools = _tools(answer)
+            answer.bridge, answer.num_tools = self.sampler.bridge(tools), len(tools)
             by_bridge.setdefault(id(answer.bridge), []).append(answer)
         for part in by_bridge.values():
             assert part[0].bridge
@@ -107,7 +111,7 @@ class _Table:
                         f"{renderer.context}"
                     )
         longest = max(len(answer.start) for answer in self.answers) + room
-        self.queue = TurnQueue(self.params, longest, capacity=len(self.answers))
+        self.queue = TurnQueue(self.params, longest, len(self.answers), self.sampler.idle)
         self.queue.enter(len(self.answers))
         return self.queue
 
@@ -212,6 +216,7 @@ class _Table:
         observation: Observation = await self._waited(answer, answer.environment.step(message))
         answer.num_calls += observation.num_calls
         answer.num_failed_calls += observation.num_failed_calls
+        answer.failures.update(observation.failures)
         if observation.reward is not None:
             answer.reward = observation.reward
         inserted = observation.inserted
@@ -227,7 +232,9 @@ class _Table:
         self._end_turn(answer, message)
         answer.add_messages(observation)
         answer.is_done = observation.done
-        if observation.done or answer.num_turns >= self.sampler.max_turns:
+        is_last = answer.num_turns >= self.sampler.max_turns
+        answer.out_of_turns = observation.out_of_turns if observation.done else is_last
+        if observation.done or is_last:
             return None
         turn_end = TurnEnd(before, message, ended, tuple(observation.messages))
         extension: Extension = await self.extend((answer.bridge, turn_end))

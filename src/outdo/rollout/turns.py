@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
@@ -33,6 +34,13 @@ class Turn(NamedTuple):
     finish: Finish
 
 
+@dataclass
+class Idle:
+    """Seconds in which the engine had nothing to do, because every answer waited for its environment."""
+
+    seconds: float = 0.0
+
+
 @dataclass(eq=False)
 class TurnQueue:
     """A `RequestStream` for one set of parameters. Closed when no more requests will come."""
@@ -40,6 +48,7 @@ class TurnQueue:
     params: SampleParams
     max_length: int
     capacity: int = 32
+    idle: Idle = field(default_factory=Idle)
     _new: list[Request] = field(default_factory=list)
     _pending: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Turn], bool]] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -78,7 +87,9 @@ class TurnQueue:
     def take(self, wait: bool) -> Sequence[Request] | None:
         with self._changed:
             if wait and not self._new and not self._closed:
+                start = time.monotonic()
                 self._changed.wait(0.1)  # no longer, so that an interrupt is noticed
+                self.idle.seconds += time.monotonic() - start
             room = max(self.capacity - self._num_running, 0)
             taken, self._new = self._new[:room], self._new[room:]
             self._num_running += len(taken)

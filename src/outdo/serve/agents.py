@@ -25,7 +25,7 @@ from outdo.envs import threads
 from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
-from outdo.rollout.turns import TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.serve.api import Api
 from outdo.serve.backend import QueueBackend
@@ -121,7 +121,7 @@ class AgentSampler:
         self.engine, self.play = engine, play
         self.tool_format = FORMATS.get(play.tool_format)  # None: the chat template's, found with the first call
         recorder = Recorder(play.max_calls)
-        self.backend = QueueBackend()
+        self.backend, self.idle = QueueBackend(), Idle()
         self.api = Api(renderer, self.backend, "policy", tool_format=self.tool_format, recorder=recorder)
         self.api.longer = ", or raise the recipe's max_prompt_length"
         self._origin, self._opening = "", threading.Lock()
@@ -143,7 +143,7 @@ class AgentSampler:
         assert recorder
         recorder.max_tokens = api.max_answer = room
         api.context = min(api.renderer.context, self.play.max_prompt_length + room)
-        self.backend.queue = queue = TurnQueue(params, api.context, capacity=len(prompts) * n)
+        self.backend.queue = queue = TurnQueue(params, api.context, len(prompts) * n, self.idle)
         table = _Table(self, prompts, n, seed, queue)
         yield from serve_groups(self.engine, queue, in_loop(table.play()), table.done, table.close)
 
@@ -289,6 +289,9 @@ def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) ->
         messages=tuple(messages),
         num_turns=len(calls),
         num_calls=sum(len(message.get("tool_calls", ())) for message in messages if message["role"] == "assistant"),
+        num_failed_calls=None,
+        num_tools=max((len(call.tools) for call in calls), default=0),
+        out_of_turns=answer.session.out_of_calls,
         wait_seconds=max(answer.seconds - answer.session.waited, 0.0),
         reward=answer.outcome.reward,
         broken=answer.broken,

@@ -49,6 +49,7 @@ class Session:
     max_calls: int = MAX_CALLS
     max_tokens: int | None = None  # of its trajectory after the prompt; calls that run side by side may exceed it
     exhausted: bool = False  # a call was refused, or its answer cut off, because a limit was reached
+    out_of_calls: bool = False  # that limit is the one of calls
     num_open: int = 0  # calls that are being answered
     waited: float = 0.0  # seconds that the agent waited for them
     since: float = field(default_factory=time.monotonic)  # when it began or ended to wait
@@ -81,7 +82,7 @@ class Session:
     def begin(self, n: int) -> int:
         """Reserves places for `n` answers; returns the first."""
         if len(self.slots) + n > self.max_calls:
-            self.exhausted = True
+            self.exhausted = self.out_of_calls = True
             reason = f"this session has made {len(self.slots):,} calls: at most {self.max_calls:,}"
             raise ApiError(reason, status=429, code="session_limit")
         self.slots += [None] * n
