@@ -70,6 +70,7 @@ def test_bubbles(watched: Watched) -> None:
     assert "2 turns · 2 calls, 1 failed · 13 tokens + 3 inserted · stop" in first.locator("footer").inner_text()
     assert second.locator(".own .said").inner_text() == "Well. <<6*7=42>> done"
     assert second.locator(".inserted").all_inner_texts() == ["42>>"]
+    assert second.locator(".start .said").inner_text() == "Count: Well." and first.locator(".start").count() == 0
     legend = page.locator(".turns-legend")
     assert "trained on" in legend.inner_text() and "no gradient" in legend.inner_text()
     for name in ("borderTopStyle", "backgroundColor"):

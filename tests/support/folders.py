@@ -48,12 +48,9 @@ def played(prompt: str, said: str = "Well.", result: str = "42", final: str = "I
     turns = Episode(messages, 2, 2, 1, reward=1.0, origins=origins)
     marks = f"{said} <<6*7={result}>> done"
     start = len(said) + 7
-    inline = Episode(
-        ({"role": "assistant", "content": marks},),
-        1,
-        1,
-        origins=(Origin((0, 1, 2), ((start, start + len(result) + 2),)),),
-    )
+    origin = Origin((0, 1, 2), ((start, start + len(result) + 2),))
+    shown = ({"role": "user", "content": f"Count: {said}"},)
+    inline = Episode(({"role": "assistant", "content": marks},), 1, 1, origins=(origin,), start=shown)
     first = Trajectory(tuple(segments), final, "stop", episode=turns)
     second = Trajectory(tuple(segments), marks, "length", episode=inline)
     asked = Prompt(prompt, ({"role": "user", "content": f"What is {prompt}?"},), "42")

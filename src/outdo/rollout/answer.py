@@ -69,6 +69,7 @@ class Answer:
         segments = self.segments or [Segment((), (), version)]
         if self.start and self.start != prompt_ids:
             segments = [replace(segments[0], prompt_ids=self.start), *segments[1:]]
+        first = tuple(self.messages[: self.num_first])
         episode = Episode(
             messages=tuple(self.messages[self.num_first :]),
             num_turns=self.num_turns,
@@ -82,5 +83,6 @@ class Answer:
             broken=self.broken,
             environment=getattr(self.environment, "environment", self.environment),
             origins=tuple(self.origins),
+            start=first if first != tuple(self.prompt.messages) else (),
         )
         return Trajectory(tuple(segments), self.text, self.finish, episode=episode)

@@ -15,6 +15,7 @@ export function turnsLegend() {
 /** @param {any} answer as /api/group has it @param {(tokens: [number, number]) => any} [colour] its tokens as nodes */
 export function turnsView(answer, colour) {
   const view = h("div.turns");
+  if (answer.start.length) view.append(startView(answer.start));
   for (const some of blocks(answer.turns)) {
     if (some[0].role !== "assistant") {
       view.append(contextView(some, colour));
@@ -57,6 +58,11 @@ function ownTurn(turn, colour) {
   const tokens = turn.num_tokens === null ? "" : many(turn.num_tokens, "token");
   const inserted = turn.num_inserted > 0 ? ` + ${count(turn.num_inserted)} inserted` : "";
   return h("div.own", { role: "group", "aria-label": "Model" }, head("model", tokens + inserted), shown, empty);
+}
+
+/** What the model was shown first, where its environment changed the prompt. */
+function startView(turns) {
+  return h("details.start", { open: true }, h("summary.dim", {}, "begins with"), contextView(turns));
 }
 
 function head(label, fact, tag = null) {
