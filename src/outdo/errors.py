@@ -92,6 +92,16 @@ class PlaceError(RunError):
     exit_status = 2
 
 
+def describe(error: BaseException, limit: int = 300) -> str:
+    """The error as a traceback ends with it. Never raises: a class of the user's own may fail to
+    give its message."""
+    try:
+        message = str(error)[:limit]
+    except Exception:
+        message = "an error without a message"
+    return f"{type(error).__name__}: {message}"
+
+
 def did_you_mean(word: object, known: Iterable[str], form: str = ": did you mean {!r}?") -> str:
     """The known name that was probably meant, in that form; nothing where none is near. Nearest is one that begins
     with the word, then one that has it for a part, one that is spelled alike, and one that the word begins with.

@@ -1,20 +1,20 @@
 """The data that flows through one step: prompts become groups of answers, groups get grades, grades become a batch.
 
-Everything here is frozen and knows no engine. A stage takes these and returns new ones (`replace(group, grades=…)`);
-nothing is ever overwritten. Axis suffixes used across the package: P prompts, G answers of one prompt, B = rows
-(answers) of a batch, T tokens of an answer, L tokens of a prompt, N tokens of one forward, M tokens trained on,
-A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
+Everything here is frozen and knows no engine: a stage returns new ones (`replace(group, grades=…)`). Axis suffixes:
+P prompts, G answers of one prompt, B rows (answers) of a batch, T tokens of an answer, L tokens of a prompt, N tokens
+of a forward, M tokens trained on, A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "…"}; an assistant's may have `tool_calls`
 Verdict = Literal["right", "wrong", "broken"]
 Finish = Literal["stop", "length"]  # ended by itself, or cut at max_completion_length
+Failure = Literal["malformed", "unknown", "arguments", "raised", "timeout", "too_many"]  # why a call of a tool did
 Support = tuple[tuple[int, ...], ...]
 Mask = tuple[bool, ...]  # for each token, whether it is trained on; empty: all are
 PART = "mixture_part"  # the column that says which of a mixture's tasks a prompt is of
@@ -52,6 +52,14 @@ class Segment:
         assert len(self.logprobs) == expected, "one log-probability for each token of the model's own, else none"
 
 
+class Origin(NamedTuple):
+    """Of a message of an episode: whose tokens it is."""
+
+    segments: tuple[int, ...] = ()  # of the trajectory's; none: encoded with the message before, or in a later prompt
+    inserted: tuple[tuple[int, int], ...] = ()  # from where to where its text is an environment's, in the model's turn
+    failed: bool = False  # an error message in place of a call's result
+
+
 @dataclass(frozen=True)
 class Episode:
     """How an answer of several turns went."""
@@ -59,11 +67,16 @@ class Episode:
     messages: tuple[Message, ...]  # what was said after the prompt: by the model, its tools and its environment
     num_turns: int  # of the model
     num_calls: int = 0  # of tools
-    num_failed_calls: int = 0  # that were answered with an error message
+    num_failed_calls: int | None = 0  # that were answered with an error message; None: an agent runs them, so unknown
+    failures: Mapping[str, int] = field(default_factory=dict)  # of those, where known: how many of each `Failure`
+    num_tools: int = 0  # that it was shown
+    out_of_turns: bool = False  # it was ended by a limit of turns or calls, not of tokens
     wait_seconds: float = 0.0  # for the environment
     reward: float | None = None  # the environment's own
     broken: str = ""  # why the environment failed: then nobody can judge the answer
     environment: Any = None  # the user's object, for rewards that ask it; it is not stored
+    origins: tuple[Origin, ...] = ()  # of each message
+    start: tuple[Message, ...] = ()  # what it began with, where those are not the prompt's messages
 
 
 @dataclass(frozen=True)
@@ -300,12 +313,10 @@ class Engine(Protocol):
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""
 
-    def abort(self) -> None:
-        """Drops the requests in flight."""
+    def abort(self) -> None: ...  # drops the requests in flight
 
     @property
-    def capacity(self) -> int:
-        """How many answers it decodes side by side."""
+    def capacity(self) -> int: ...  # how many answers it decodes side by side
 
 
 class Sampler(Protocol):
@@ -379,8 +390,7 @@ class Reporter(Protocol):
 
     def begin(self, phase: str) -> None: ...
 
-    def progress(self, name: str, step: int, total: int, more: str) -> None:
-        """Something long that is no GRPO step: how far it is, and how it goes."""
+    def progress(self, name: str, step: int, total: int, more: str) -> None: ...  # of what is no GRPO step
 
     def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
 

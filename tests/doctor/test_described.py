@@ -167,6 +167,17 @@ CASES: dict[str, tuple[str, Callable[[], History]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("goal", "limit", "severity"),
+    [((0.3, 0.9), None, "info"), ((0.3, 0.9), 1.0, "critical"), ((0.6, 0.3), None, "critical")],
+)
+def test_kl_that_the_recipe_allows(goal: tuple[float, float], limit: float | None, severity: str) -> None:
+    """Far from its start is where a policy was to go, if it is better there."""
+    history = run(60, **moving(60, line(60, *goal), kl_mean=line(60, 0, 0.6, 0.6)))
+    (finding,) = [f for f in diagnose(replace(history, recipe={"kl_limit": limit})) if f.code == "kl_blowup"]
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_described(name: str) -> None:
     code, history = CASES[name][0], CASES[name][1]()

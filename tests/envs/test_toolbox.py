@@ -92,6 +92,7 @@ def test_calls_and_results():
         "Error: ZeroDivisionError: integer division or modulo by zero",
     ]
     assert (second.num_calls, second.num_failed_calls, second.done) == (2, 2, False)
+    assert second.failures == {"raised": 2}
     assert last == Observation(done=True)
 
 
@@ -119,6 +120,7 @@ def test_calls_that_cannot_be_run():
     )
     texts = contents(observation)
     assert (observation.num_calls, observation.num_failed_calls) == (7, 7)
+    assert observation.failures == {"malformed": 1, "unknown": 4, "arguments": 1, "timeout": 1}
     assert texts[0] == "Error: not JSON: {'a"
     assert texts[1].startswith("Error: there is no tool 'calculater': did you mean 'calculator'?")
     assert "did you mean 'expression'" in texts[2] and texts[3] == "Error: timed out after 0.2 s"
@@ -130,7 +132,8 @@ def test_calls_that_cannot_be_run():
 def test_very_many_calls():
     _, observation = play(with_tools(TOOLS), said(*[("calculator", {"expression": "1+1"})] * (MAX_CALLS + 5)))
     assert contents(observation)[:MAX_CALLS] == ["2"] * MAX_CALLS
-    assert observation.num_failed_calls == 5 and "was not run" in contents(observation)[-1]
+    assert observation.failures == {"too_many": 5} and observation.num_failed_calls == 5
+    assert "was not run" in contents(observation)[-1]
 
 
 def test_a_limit_of_turns_with_calls():
@@ -149,6 +152,8 @@ def test_a_limit_of_turns_with_calls():
     _, *observations = play(make, *[said(("count", {"x": i})) for i in range(4)])
     assert [one.done for one in observations] == [False, False, True, True] and runs == [0, 1]
     assert observations[2].messages == () and observations[2].num_calls == 0
+    assert [one.out_of_turns for one in observations] == [False, False, True, True]
+    assert not play(make, said())[1].out_of_turns
 
 
 def test_a_tool_with_state_is_made_for_each_answer_and_closed():
@@ -405,6 +410,10 @@ def test_the_plain_kind_with_coroutines_and_tools():
     assert asyncio.run(episode()) == (["end"], [False, True], True)
 
 
+CIRCULAR: list[object] = []
+CIRCULAR.append(CIRCULAR)
+
+
 @pytest.mark.parametrize(
     ("method", "value", "says"),
     [
@@ -413,6 +422,8 @@ def test_the_plain_kind_with_coroutines_and_tools():
         ("reset", ["text"], "reset gave 'text' for a message"),
         ("reset", [{"role": "robot", "content": "x"}], "for a message"),
         ("reset", [{"role": "user", "content": 3}], "for a message"),
+        ("reset", [{"role": "user", "content": "x", "seen": {1, 2}}], "not plain JSON"),
+        ("reset", [{"role": "user", "content": CIRCULAR}], "not plain JSON"),
         ("step", None, "step returned a NoneType"),
         ("step", ([], 1.0, True), "step returned a tuple"),
         ("step", Observation("text"), "step gave a str for messages"),

@@ -329,7 +329,7 @@ class Loud:
     ],
 )
 def test_results_as_text(value, text):
-    assert call(lambda: value) == ToolResult(text, failed=False)
+    assert call(lambda: value) == ToolResult(text)
 
 
 @pytest.mark.parametrize(

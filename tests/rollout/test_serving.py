@@ -60,7 +60,7 @@ def play(policy: Policy, engine: Engine, params: SampleParams, answers: int = 3,
         rng, ids, played, before = random.Random(f"{index} {answer}"), policy.renderer.encode(prompt_of(text)), [], ""
         for number in range(turns):
             seed = seed_of(index, answer, number)
-            turn = await queue.ask(ids, seed, follows=before, keep=True)
+            turn = await queue.generate(ids, seed, follows=before, keep=True)
             played.append((ids, seed, turn))
             added = [rng.randrange(1, 39) for _ in range(rng.randrange(12))]
             ids, before = (*ids, *turn.segment.token_ids, *added), turn.id
@@ -161,7 +161,7 @@ def test_limits_and_stop_tokens(policy: Policy, kind: str) -> None:
 
         async def main() -> list[Turn]:
             try:
-                return await asyncio.gather(*(queue.ask(ids, 7, limit=limit) for limit in limits))
+                return await asyncio.gather(*(queue.generate(ids, 7, limit=limit) for limit in limits))
             finally:
                 queue.close()
 
@@ -185,7 +185,7 @@ def test_tokens_are_watched_as_they_come(policy: Policy, kind: str) -> None:
 
     async def main() -> Turn:
         try:
-            return await queue.ask(
+            return await queue.generate(
                 endless.renderer.encode(prompt_of("1+1")), 3, watch=lambda ids: seen.append(list(ids))
             )
         finally:
@@ -200,10 +200,10 @@ def test_a_stopped_engine_ends_those_who_wait() -> None:
     queue = TurnQueue(SampleParams(4), 20)
 
     async def main() -> list[object]:
-        waiting = asyncio.create_task(queue.ask((1,), 0))
+        waiting = asyncio.create_task(queue.generate((1,), 0))
         await asyncio.sleep(0)
         queue.close(RuntimeError("out of memory"))
-        return await asyncio.gather(waiting, queue.ask((2,), 0), return_exceptions=True)
+        return await asyncio.gather(waiting, queue.generate((2,), 0), return_exceptions=True)
 
     first, second = asyncio.run(main())
     assert isinstance(first, RuntimeError) and "out of memory" in str(first)

@@ -178,7 +178,7 @@ def test_limits_cut_an_answer_off(policy: Policy, keys: Any, turns: int) -> None
     (group,) = played(policy, saying(policy, "41"), endless, **keys)
     (answer,) = group.trajectories
     assert answer.episode and not answer.episode.broken and answer.finish == "length" and answer.text == "41"
-    assert answer.episode.num_turns == turns
+    assert answer.episode.num_turns == turns and answer.episode.out_of_turns == ("max_turns" in keys)
     assert len(answer.token_ids) <= keys.get("max_completion_length", 64)
 
 

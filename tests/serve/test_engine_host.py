@@ -24,7 +24,7 @@ SAMPLED, GREEDY, CUT = SampleParams(6), SampleParams(9, 0.0), SampleParams(4, 0.
 
 
 async def ask_all(host: EngineHost, *asked: tuple[tuple[int, ...], int, SampleParams]) -> list[Turn]:
-    return list(await asyncio.gather(*(host.ask(ids, seed, params) for ids, seed, params in asked)))
+    return list(await asyncio.gather(*(host.generate(ids, seed, params) for ids, seed, params in asked)))
 
 
 @pytest.mark.parametrize("engine_type", [LocalEngine, HFEngine])
@@ -76,7 +76,7 @@ def test_sets_take_turns() -> None:
         running = asyncio.ensure_future(busy())
         await asyncio.sleep(0.05)
         start = time.monotonic()
-        await host.ask((1,), 1000, GREEDY)
+        await host.generate((1,), 1000, GREEDY)
         waited = time.monotonic() - start
         await running
         return waited
@@ -107,7 +107,7 @@ def test_stream_sizes() -> None:
 
     async def one_after_the_other() -> None:
         for length, limit in ((10, 5), (10, 200), (400, 300), (10, 5), (2000, 900)):
-            await host.ask((1,) * length, 0, SampleParams(limit))
+            await host.generate((1,) * length, 0, SampleParams(limit))
 
     asyncio.run(one_after_the_other())
     host.close()
@@ -138,11 +138,11 @@ def test_failures_reach_those_who_wait() -> None:
     host = EngineHost(Failing(), 512).start()
     for part in ("out of memory", "ValueError: what is this"):
         with pytest.raises(EngineError, match=part):
-            asyncio.run(host.ask((1,), 0, SAMPLED))
-    assert asyncio.run(host.ask((1,), 0, SAMPLED)).segment.token_ids == (40,)
+            asyncio.run(host.generate((1,), 0, SAMPLED))
+    assert asyncio.run(host.generate((1,), 0, SAMPLED)).segment.token_ids == (40,)
     host.close()
     with pytest.raises(EngineError, match="stopped"):
-        asyncio.run(host.ask((1,), 0, SAMPLED))
+        asyncio.run(host.generate((1,), 0, SAMPLED))
 
 
 def test_close_ends_what_waits_and_cancelled_requests_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_close_ends_what_waits_and_cancelled_requests_are_dropped(monkeypatch: p
     host = EngineHost(engine, 512).start()
 
     async def talk() -> list[object]:
-        tasks = [asyncio.ensure_future(host.ask((1,), seed, SAMPLED)) for seed in range(3)]
+        tasks = [asyncio.ensure_future(host.generate((1,), seed, SAMPLED)) for seed in range(3)]
         await asyncio.sleep(0.1)  # all are in flight
-        tasks += [asyncio.ensure_future(host.ask((1,), seed, GREEDY)) for seed in range(10, 13)]
+        tasks += [asyncio.ensure_future(host.generate((1,), seed, GREEDY)) for seed in range(10, 13)]
         await asyncio.sleep(0.01)
         tasks[3].cancel()
         await asyncio.gather(*tasks[:3])
@@ -168,10 +168,10 @@ def test_close_ends_what_waits_and_cancelled_requests_are_dropped(monkeypatch: p
     other = EngineHost(engine, 512)  # not started
 
     async def too_many() -> None:
-        first = asyncio.ensure_future(other.ask((1,), 0, SAMPLED))
+        first = asyncio.ensure_future(other.generate((1,), 0, SAMPLED))
         await asyncio.sleep(0)
         with pytest.raises(Busy):
-            await other.ask((1,), 1, SAMPLED)
+            await other.generate((1,), 1, SAMPLED)
         first.cancel()
 
     asyncio.run(too_many())
@@ -185,9 +185,9 @@ def test_watch_and_followed_turns(policy: Policy) -> None:
     host = EngineHost(engine, policy.context).start()
 
     async def talk() -> tuple[Turn, Turn]:
-        first = await host.ask(prompt, 3, replace(SAMPLED, max_completion_length=20), keep=True, watch=seen.append)
+        first = await host.generate(prompt, 3, replace(SAMPLED, max_completion_length=20), keep=True, watch=seen.append)
         later = (*prompt, *first.segment.token_ids, *prompt)
-        return first, await host.ask(later, 4, GREEDY, follows=first.id)
+        return first, await host.generate(later, 4, GREEDY, follows=first.id)
 
     first, second = asyncio.run(talk())
     host.close()

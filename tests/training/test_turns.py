@@ -97,6 +97,7 @@ def test_an_environment_as_users_of_trl_write_it(tmp_path: Path) -> None:
             assert answer["reward"] == pytest.approx(0.1 * (int(group["answer"]) % 2))
     rows = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
     assert all(row["turns_mean"] >= 1 and row["tool_calls_failed"] is None for row in rows)
+    assert all(row["tool_users"] == 0 and row["env_broken"] == 0 and row["time/wait"] >= 0 for row in rows)
 
 
 def test_tools_as_functions(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ PLAYBOOK: dict[str, Entry] = {
     ),
     "kl_blowup": Entry(
         "The policy diverges from the model it started from.",
-        f"`kl_mean` exceeds {at.KL_LIMIT} in most of the last {at.KL_STEPS} steps or the last twentieth of the run",
+        f"`kl_mean` exceeds {at.KL_LIMIT} in most of the last {at.KL_STEPS} steps or the last twentieth of the run; "
+        "a note where `kl_limit` is null and success rises",
         "The learning rate is too high, or the KL term too weak. Far from its start the policy loses what it could do.",
         f"lower `learning_rate` to a quarter or a tenth where it took fewer than {at.KL_FAST_STEPS} steps, else raise "
         "`beta`",

@@ -45,6 +45,12 @@ def progress(history: History) -> float:
     return max(move.z if move.gain > 0.01 else 0.0 for move in shifts)
 
 
+def _has_gained(history: History) -> bool:
+    """Whether the end of the run is clearly better than its start."""
+    goal = goal_of(history)
+    return history.has(goal) and shift(history[goal]).z > at.Z_WEAK
+
+
 def still_learns(history: History) -> bool:
     goal = goal_of(history)
     if not history.has(goal):
@@ -66,6 +72,8 @@ def kl_blowup(history: History) -> Finding | None:
     rate = lower_rate(recipe, 4 if np.median(last) < 1 else 10)
     change = rate if fast or beta >= 0.04 else raise_beta(recipe)
     severity: Severity = "critical" if np.median(last) > at.KL_CRITICAL else "warning"
+    if recipe.get("kl_limit", at.KL_LIMIT) is None and _has_gained(history):
+        severity = "info"  # the recipe allows it, and it pays
     evidence = (Evidence("kl_mean", float(np.median(kl[:5])), float(np.median(last)), history.slope("kl_mean")),)
     return Finding("kl_blowup", severity, history.step_at(index), evidence, change, Expect("kl_mean", "down", 20))
 

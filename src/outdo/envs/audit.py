@@ -18,7 +18,7 @@ from typing import Any
 
 from outdo.envs.environment import MakeEnvironment, Observation
 from outdo.envs.factory import find_environment
-from outdo.errors import GraderError
+from outdo.errors import GraderError, describe
 from outdo.rewards.audit import (
     ATTACKS,
     BROKEN_SHARE,
@@ -100,7 +100,7 @@ def play(make: MakeEnvironment, prompt: Prompt, messages: Sequence[Message]) -> 
             _play(make, prompt, [one for one in messages if one["role"] == "assistant"])
         )
     except Exception as error:  # of a user's environment
-        return Play(None, (), f"{type(error).__name__}: {error}", time.perf_counter() - start)
+        return Play(None, (), describe(error), time.perf_counter() - start)
     broken = "the environment gave no reward" if done and reward is None else ""
     return Play(reward, replies, broken, time.perf_counter() - start)
 

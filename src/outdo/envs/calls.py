@@ -12,8 +12,9 @@ from typing import Any
 
 from outdo.envs.environment import ToolResult
 from outdo.envs.threads import Lane, Overdue, run
-from outdo.errors import did_you_mean
+from outdo.errors import describe, did_you_mean
 from outdo.rewards.schema import read_json, violation
+from outdo.types import Failure
 
 MAX_CHARS = 8_000  # of a result; of a longer one the middle is left out
 TIMEOUT = 10.0  # seconds
@@ -53,20 +54,25 @@ async def call_tool(
     chat template shows it. With `lane`, a sync function runs in that thread."""
     try:
         valid = valid_arguments(schema, arguments)
+    except CallError as error:
+        return failure("arguments", str(error), max_chars)
+    try:
         if isinstance(function, Direct):
             value = await _on_this_loop(function(**valid), timeout)
         else:
             value = await run(partial(function, **valid), seconds=timeout, lane=lane)
         text = result_text(value)
-    except (CallError, Overdue) as error:
-        return failure(str(error), max_chars)
+    except Overdue as error:
+        return failure("timeout", str(error), max_chars)
+    except CallError as error:
+        return failure("raised", str(error), max_chars)
     except Exception as error:
-        return failure(f"{type(error).__name__}: {_message(error)}", max_chars)
+        return failure("raised", describe(error, max_chars), max_chars)
     return ToolResult(shortened(text, max_chars))
 
 
-def failure(message: str, max_chars: int = MAX_CHARS) -> ToolResult:
-    return ToolResult(shortened(f"Error: {message}", max_chars), failed=True)
+def failure(kind: Failure, message: str, max_chars: int = MAX_CHARS) -> ToolResult:
+    return ToolResult(shortened(f"Error: {message}", max_chars), kind)
 
 
 async def _on_this_loop(work: Awaitable[str], seconds: float) -> str:
@@ -77,13 +83,6 @@ async def _on_this_loop(work: Awaitable[str], seconds: float) -> str:
         if deadline.expired():
             raise Overdue(f"timed out after {seconds:g} s") from None
         raise
-
-
-def _message(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # of a class of the user's own
-        return "an error without a message"
 
 
 def valid_arguments(schema: Mapping[str, Any], arguments: Any) -> dict[str, Any]:

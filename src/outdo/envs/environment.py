@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from outdo.types import Message, Prompt
+from outdo.types import Failure, Message, Prompt
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,9 @@ class Observation:
     done: bool = False
     num_calls: int = 0  # of tools in this turn
     num_failed_calls: int = 0
+    failed: Sequence[int] = ()  # which of the messages are error messages in place of a call's result
+    failures: Mapping[str, int] = field(default_factory=dict)  # where known: how many of each `Failure`
+    out_of_turns: bool = False  # done because a limit was reached, not because the model was
     inserted: str = ""  # text that continues the model's own turn, as the result of a calculator's mark does
 
 
@@ -45,7 +48,11 @@ class ToolResult:
     """What a tool returned, as text for the model."""
 
     text: str
-    failed: bool = False  # the text is an error message
+    failure: Failure | None = None  # then the text is an error message
+
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None
 
 
 @dataclass(frozen=True)

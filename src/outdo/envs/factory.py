@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
@@ -25,7 +26,7 @@ from outdo.envs.registry import ENVIRONMENTS
 from outdo.envs.threads import Lane, Overdue, run
 from outdo.envs.toolbox import CLOSE_SECONDS, ToolEnvironment
 from outdo.envs.tools import refuse_same_names, tool_of
-from outdo.errors import InputError, ToolError, did_you_mean
+from outdo.errors import InputError, ToolError, describe, did_you_mean
 from outdo.recipe import plugins
 from outdo.types import Message, Prompt
 
@@ -111,7 +112,7 @@ def _example(name: str, make: Callable[..., Any], args: Mapping[str, Any]) -> An
     except InputError:
         raise
     except Exception as error:
-        raise ToolError(f"environment {name} cannot be made: {type(error).__name__}: {error}") from error
+        raise ToolError(f"environment {name} cannot be made: {describe(error)}") from error
     close = getattr(example, "close", None)
     if callable(close) and not inspect.iscoroutinefunction(close):
         close()
@@ -301,6 +302,11 @@ def _messages(name: str, what: str, messages: Any) -> Sequence[Message]:
                 f"{name}: {what} gave {message!r:.80} for a message: it must be such as "
                 '{"role": "user", "content": "Too high."}'
             )
+        if not all(isinstance(value, str) for value in message.values()):
+            try:
+                json.dumps(dict(message))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise TypeError(f"{name}: {what} gave a message that is not plain JSON: {describe(error)}") from None
     return cast(Sequence[Message], messages)
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import IO, Any, TypeVar, cast
 
+from outdo.errors import describe
 from outdo.rewards.calls import is_async
 from outdo.untrusted.terminal import PrintableStream
 
@@ -72,7 +73,7 @@ async def run(function: Callable[..., Any], *args: Any, seconds: float | None, l
         return value
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         raise error
-    raise RuntimeError(f"{type(error).__name__}: {error}") from error  # it must not end a coroutine, or the run
+    raise RuntimeError(describe(error)) from error  # it must not end a coroutine, or the run
 
 
 async def _returned(awaitable: Awaitable[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,11 +36,15 @@ class ToolEnvironment:
     async def step(self, message: Message) -> Observation:
         calls = message.get("tool_calls") or ()
         if not calls or (self._limit and self._num_turns >= self._limit):
-            return Observation(reward=await self.get_reward(), done=True)
+            return Observation(reward=await self.get_reward(), done=True, out_of_turns=bool(calls))
         self._num_turns += 1
         results = await asyncio.gather(*map(self._answer, range(len(calls)), calls))
         messages = [_message(call, result) for call, result in zip(calls, results, strict=True)]
-        return Observation(messages, num_calls=len(calls), num_failed_calls=sum(one.failed for one in results))
+        failed = tuple(place for place, result in enumerate(results) if result.failed)
+        failures: Counter[str] = Counter(result.failure for result in results if result.failure)
+        return Observation(
+            messages, num_calls=len(calls), num_failed_calls=len(failed), failed=failed, failures=failures
+        )
 
     async def get_reward(self) -> float | None:
         """The environment's own, when the answer has ended, in whatever way."""
@@ -63,14 +68,14 @@ class ToolEnvironment:
 
     async def _answer(self, place: int, call: Mapping[str, Any]) -> ToolResult:
         if place >= MAX_CALLS:
-            return failure(f"more than {MAX_CALLS} calls in one turn: this one was not run")
+            return failure("too_many", f"more than {MAX_CALLS} calls in one turn: this one was not run")
         if "error" in call:
-            return failure(str(call["error"]))
+            return failure("malformed", str(call["error"]))
         name = str(call.get("name"))
         tool = self._tools.get(name)
         if tool is None:
             known = f"the tools are {', '.join(self._tools)}" if self._tools else "there are no tools"
-            return failure(f"there is no tool {name[:80]!r}{did_you_mean(name, self._tools)}: {known}")
+            return failure("unknown", f"there is no tool {name[:80]!r}{did_you_mean(name, self._tools)}: {known}")
         if name not in self._functions:
             self._functions[name] = tool.make()
         return await call_tool(

@@ -11,7 +11,7 @@ from typing import Literal
 
 from outdo.metrics import limits as at
 
-Section = Literal["reward", "policy", "groups", "length", "machine", "optimizer"]
+Section = Literal["reward", "policy", "groups", "length", "turns", "machine", "optimizer"]
 Band = tuple[float | None, float | None]  # None: unbounded on that side
 
 
@@ -259,18 +259,73 @@ CATALOGUE: tuple[Signal, ...] = (
         "Turns",
         "of answers of several turns: turns of the model, and calls of tools, for each answer",
         "as many as the problem needs",
-        "calls fall to 0: the tool does not help, or calls fail; turns at `max_turns`: answers go round in circles",
-        "length",
+        "calls fall to 0: the tool does not help, or calls fail",
+        "turns",
         also=("tool_calls_mean",),
     ),
     Signal(
         "tool_users",
         "Tool use",
-        "share of answers that call a tool; and the share of calls that were answered with an error message",
-        "rises with success; failed calls fall to 0",
-        "never called: show calls in demonstrations (`sft_steps`); always failing: look at the calls in groups/",
-        "length",
-        also=("tool_calls_failed",),
+        "of answers that are shown tools, the share that calls one",
+        "rises with success",
+        "never called: show calls in demonstrations (`sft_steps`)",
+        "turns",
+    ),
+    Signal(
+        "tool_calls_failed",
+        "Failed calls",
+        "share of calls that were answered with an error message; null for an agent, which runs its tools itself",
+        "falls to 0",
+        f"past {at.CALLS_FAILED}: see which kind; demonstrations (`sft_steps`) show how to call",
+        "turns",
+        bad_band=(at.CALLS_FAILED, None),
+    ),
+    Signal(
+        "tool_calls_failed/*",
+        "Failed calls by kind",
+        "`malformed`: cannot be parsed; `unknown`: no such tool; `arguments` do not fit; `raised` by the tool; "
+        "`timeout`; `too_many` in one turn",
+        "fall to 0",
+        "look at the calls in groups/; `timeout`: raise `tool_timeout`; `raised`: fix the tool, or what it is told",
+        "turns",
+    ),
+    Signal(
+        "tool_advantage",
+        "Gain of tool use",
+        "how much more answers with calls are paid than those of the same group without; null where no group has both",
+        "above 0",
+        "below 0: calls fail, or their results are not used; the policy will give the tools up",
+        "turns",
+    ),
+    Signal(
+        "out_of_turns",
+        "Out of turns",
+        "share of answers ended by `max_turns` or `max_tool_calling_iterations`; of those that did the same again and "
+        "again until they were cut off; and of calls, or turns without one, that repeat an earlier one and its reply",
+        "near 0",
+        f"past {at.OUT_OF_TURNS}: raise `max_turns`; looping: see the turns in groups/",
+        "turns",
+        also=("looping", "repeats"),
+        bad_band=(at.OUT_OF_TURNS, None),
+    ),
+    Signal(
+        "copied",
+        "Copied answers",
+        "of answers with calls, the share whose text is mostly a tool's result; and of right answers, that in which a "
+        "tool returned the gold to a call that says nothing of the problem",
+        "the first may be high, as with a calculator; the second near 0",
+        f"given_away past {at.GIVEN_AWAY}: the tool gives the answer away",
+        "reward",
+        also=("given_away",),
+    ),
+    Signal(
+        "env_broken",
+        "Broken environments",
+        "share of answers whose environment, or agent, raised an exception or took too long",
+        "0",
+        "read `reason` in `groups/`, and fix the environment",
+        "reward",
+        bad_band=(at.BROKEN, None),
     ),
     Signal(
         "env_tokens_mean",
@@ -278,16 +333,16 @@ CATALOGUE: tuple[Signal, ...] = (
         "tokens that tools and environments add to an answer: context, without a gradient",
         "steady",
         "grows: results are long; shorten them, or `max_completion_length` leaves no room for the model",
-        "length",
+        "turns",
         unit="tokens",
     ),
     Signal(
         "env_wait_mean",
         "Environment wait",
         "seconds that an answer waits for its tools and its environment",
-        "small beside `time/rollout`; waits of many answers overlap",
+        "any, while `time/wait` is small: waits of many answers overlap",
         "grows: a tool is slow, or its server is; see `tool_timeout`",
-        "machine",
+        "turns",
         unit="s",
     ),
     Signal(
@@ -321,7 +376,8 @@ CATALOGUE: tuple[Signal, ...] = (
     Signal(
         "time/*",
         "Time per step",
-        "seconds by phase (`time/rollout` includes `time/grade`; `time/save` is the checkpoint before the step)",
+        "seconds by phase (`time/rollout` includes `time/grade`, and `time/wait`, in which every answer waited for its "
+        "environment; `time/save` is the checkpoint before the step)",
         "steady",
         "slow grading: use a faster reward; slow rollout: shorter answers (`max_completion_length`), larger batches",
         "machine",

@@ -73,6 +73,18 @@ NON_FINITE = 0.1  # of the steps
 
 TRUNCATED = 0.25
 
+OUT_OF_TURNS = 0.25  # of the answers
+LOOPING = 0.1
+UNUSED = 0.005  # share of answers that call a tool, at most, where none has learned to
+IN_USE = 0.15  # share of answers that call a tool before it is given up …
+GIVEN_UP = 0.2  # … and of that, what remains
+CALLS_FAILED = 0.5  # of the calls
+CALLS_FAILED_CRITICAL = 0.9
+FEW_CALLS = 0.02  # per answer: how these fail decides nothing
+GIVEN_AWAY = 0.5  # of the right answers
+WAITED = 0.5  # of a step's time
+WAIT_SECONDS = 1.0  # per step, below which a wait is no matter
+
 MISMATCH_KL = 5e-3
 MISMATCH_RATIO = 0.2
 MISMATCH_LOGP = 0.1

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from outdo.metrics.played import measure_played
 from outdo.types import Group, Trajectory
 
 Metrics = dict[str, float | None]  # None: not measured
@@ -62,7 +63,7 @@ def measure(
         **_spread(groups),
         "len_mean": tokens / max(len(answers), 1),
         "reasoning_tokens_mean": _mean([_reasoning_tokens(answer) for answer in answers]),
-        "truncated": _mean([answer.finish == "length" for answer in answers]),
+        "truncated": _mean([_is_truncated(answer) for answer in answers]),
         "grader_broken": _mean([grade.verdict == "broken" for grade in grades]),
         "grader_disagreement": _disagreement(groups),
         "mismatch_kl": learned.get("mismatch_kl"),
@@ -79,7 +80,7 @@ def measure(
         "tokens_per_s": tokens / seconds,
         "time/step": seconds,
         **{f"time/{phase}": spent for phase, spent in clock.spent.items()},
-        **_played(answers),
+        **measure_played(groups),
     }
     names = dict.fromkeys(name for grade in grades for name in grade.parts)
     for name in names:
@@ -87,23 +88,6 @@ def measure(
     if audit:
         row["audit_reward_mean"] = row.get(f"reward/{audit}")
     return row
-
-
-def _played(answers: Sequence[Trajectory]) -> dict[str, float | None]:
-    """Of answers of several turns: turns, calls of tools, the tokens of the environment, and the wait for it."""
-    played = [(answer, answer.episode) for answer in answers if answer.episode]
-    if not played:
-        return {}
-    calls = sum(episode.num_calls for _, episode in played)
-    others = [len(answer.token_ids) - answer.num_tokens for answer, _ in played]
-    return {
-        "turns_mean": _mean([episode.num_turns for _, episode in played]),
-        "tool_calls_mean": calls / len(played),
-        "tool_calls_failed": sum(episode.num_failed_calls for _, episode in played) / calls if calls else None,
-        "tool_users": _mean([episode.num_calls > 0 for _, episode in played]),
-        "env_tokens_mean": _mean(others),
-        "env_wait_mean": _mean([episode.wait_seconds for _, episode in played]),
-    }
 
 
 def _disagreement(groups: Sequence[Group]) -> float | None:
@@ -128,6 +112,11 @@ def _spread(groups: Sequence[Group]) -> dict[str, float | None]:
         "all_right": sum(verdicts == {"right"} for verdicts in flat) / count,
         "all_wrong": sum(verdicts == {"wrong"} for verdicts in flat) / count,
     }
+
+
+def _is_truncated(answer: Trajectory) -> bool:
+    """At the limit of tokens; a limit of turns is a signal of its own."""
+    return answer.finish == "length" and not (answer.episode and answer.episode.out_of_turns)
 
 
 def _reasoning_tokens(answer: Trajectory) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from outdo.errors import GraderError, SandboxError
+from outdo.errors import GraderError, SandboxError, describe
 from outdo.recipe import plugins
 from outdo.rewards.arguments import Form, Inputs
 from outdo.sandbox.pool import Pool
@@ -295,16 +295,16 @@ def _describe(error: BaseException) -> str:
     """What a user's function raised, and in which line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{describe(error)}{place}"
 
 
 def _hint(error: BaseException, inputs: Inputs) -> str:
     """Where a function expects the other form of completions."""
     completions = inputs.lists.get("completions")
-    first = completions[0] if completions else None
-    if isinstance(error, TypeError) and isinstance(first, str) and "string ind" in str(error):
+    first, message = completions[0] if completions else None, describe(error)
+    if isinstance(error, TypeError) and isinstance(first, str) and "string ind" in message:
         return ". The completions are text, as the prompts are; reward_input=messages passes lists of messages"
-    expects_text = any(word in str(error) for word in ("list", "dict", "string"))
+    expects_text = any(word in message for word in ("list", "dict", "string"))
     if isinstance(error, (TypeError, AttributeError)) and isinstance(first, list) and expects_text:
         return (
             ". The completions are lists of messages, as the prompts are: read completion[0]['content'], or set "

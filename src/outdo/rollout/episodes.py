@@ -18,24 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outdo.envs.environment import Environment, MakeEnvironment, Observation
-from outdo.errors import OutdoError, TaskError
+from outdo.envs.environment import MakeEnvironment, Observation
+from outdo.errors import OutdoError, TaskError, describe
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
-from outdo.rollout.turns import CLOSE_SECONDS, TurnQueue, in_loop, serve_groups
+from outdo.rollout.answer import Answer
+from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
-from outdo.types import (
-    Engine,
-    Episode,
-    Finish,
-    Group,
-    Message,
-    Prompt,
-    SampleParams,
-    Segment,
-    Trajectory,
-    WeightSource,
-)
+from outdo.types import Engine, Group, Message, Prompt, SampleParams, WeightSource
 
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
@@ -58,6 +48,7 @@ class EpisodeSampler:
     make: MakeEnvironment
     max_turns: int
     bridges: dict[str, Bridge] = field(default_factory=dict)  # by the tools that are shown
+    idle: Idle = field(default_factory=Idle)
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
         """Groups of `n` answers, each once its last answer is done, in any order. The seed of an answer's first turn is
@@ -82,32 +73,6 @@ class EpisodeSampler:
         return self.bridges[key]
 
 
-@dataclass(eq=False)
-class _Answer:
-    """One answer on its way."""
-
-    prompt: Prompt
-    index: int
-    seed: int
-    bridge: Bridge | None = None
-    environment: Environment | None = None
-    is_open: bool = False
-    start: tuple[int, ...] = ()
-    messages: list[Message] = field(default_factory=list)  # the conversation from its start
-    num_first: int = 0  # of those are the prompt's
-    segments: list[Segment] = field(default_factory=list)
-    turn_ids: list[int] = field(default_factory=list)  # of the model's turn so far, with what was inserted into it
-    text: str = ""  # of the last turn
-    is_done: bool = False  # by the environment's word
-    num_turns: int = 0
-    num_calls: int = 0
-    num_failed_calls: int = 0
-    wait_seconds: float = 0.0
-    reward: float | None = None
-    finish: Finish = "stop"
-    broken: str = ""
-
-
 class _Table:
     """The answers of one call."""
 
@@ -116,21 +81,24 @@ class _Table:
     ) -> None:
         self.sampler, self.prompts, self.n, self.params = sampler, prompts, n, params
         seeds = [[seed_of(seed, prompt.id, i) for i in range(n)] for prompt in prompts]
-        self.groups = [[_Answer(p, i, s) for i, s in enumerate(row)] for p, row in zip(prompts, seeds, strict=True)]
+        self.groups = [[Answer(p, i, s) for i, s in enumerate(row)] for p, row in zip(prompts, seeds, strict=True)]
         self.answers = [answer for group in self.groups for answer in group]
         self.done: deque[Group] = deque()
         self.queue: TurnQueue | None = None
         self.task: asyncio.Task[None] | None = None
         self.extend = _Gathered(_extend_all)
-        self.waiting: dict[_Answer, float] = {}  # for their environments, since when; inf: it has left the queue
+        self.waiting: dict[Answer, float] = {}  # for their environments, since when; inf: it has left the queue
 
     async def open(self) -> TurnQueue:
         """Resets all environments, and encodes what they begin with."""
+        start = time.monotonic()
         await asyncio.gather(*map(self._reset, self.answers))
+        self.sampler.idle.seconds += time.monotonic() - start
         renderer, room = self.sampler.renderer, self.params.max_completion_length
-        by_bridge: dict[int, list[_Answer]] = {}
+        by_bridge: dict[int, list[Answer]] = {}
         for answer in (one for one in self.answers if not one.broken):
-            answer.bridge = self.sampler.bridge(_tools(answer))
+            tools = _tools(answer)
+            answer.bridge, answer.num_tools = self.sampler.bridge(tools), len(tools)
             by_bridge.setdefault(id(answer.bridge), []).append(answer)
         for part in by_bridge.values():
             assert part[0].bridge
@@ -143,7 +111,7 @@ class _Table:
                         f"{renderer.context}"
                     )
         longest = max(len(answer.start) for answer in self.answers) + room
-        self.queue = TurnQueue(self.params, longest, capacity=len(self.answers))
+        self.queue = TurnQueue(self.params, longest, len(self.answers), self.sampler.idle)
         self.queue.enter(len(self.answers))
         return self.queue
 
@@ -168,11 +136,11 @@ class _Table:
             await asyncio.wait([self.task])
         await asyncio.gather(*map(self._close, self.answers))
 
-    async def _play_group(self, group: Sequence[_Answer]) -> None:
+    async def _play_group(self, group: Sequence[Answer]) -> None:
         await asyncio.gather(*map(self._play, group))
         self.done.append(_group(group, getattr(self.sampler.engine, "version", 0)))
 
-    async def _reset(self, answer: _Answer) -> None:
+    async def _reset(self, answer: Answer) -> None:
         try:
             answer.environment, answer.is_open = self.sampler.make(answer.prompt), True
             answer.messages = list(await self._waited(answer, answer.environment.reset(answer.prompt)))
@@ -180,16 +148,16 @@ class _Table:
         except OutdoError:  # the recipe's or the data's fault, not this answer's
             raise
         except Exception as error:
-            answer.broken = f"the environment failed in reset: {_describe(error.__cause__ or error)}"
+            answer.broken = f"the environment failed in reset: {describe(error.__cause__ or error)}"
 
-    async def _play(self, answer: _Answer) -> None:
+    async def _play(self, answer: Answer) -> None:
         assert self.queue
         try:
             await self._play_out(answer)
         finally:
             self.queue.leave()
 
-    async def _play_out(self, answer: _Answer) -> None:
+    async def _play_out(self, answer: Answer) -> None:
         if answer.broken:
             return
         try:
@@ -198,12 +166,12 @@ class _Table:
             if answer.reward is None and get_reward is not None:
                 answer.reward = await self._waited(answer, get_reward())
         except _Broken as error:
-            answer.broken = f"the environment failed: {_describe(error.__cause__ or error)}"
+            answer.broken = f"the environment failed: {describe(error.__cause__ or error)}"
             if answer.turn_ids:
                 self._end_turn(answer)
         await self._close(answer)
 
-    async def _turns(self, answer: _Answer) -> None:
+    async def _turns(self, answer: Answer) -> None:
         """The model's turns and what the environment says to them, until it is done or a limit is reached."""
         queue = self.queue
         assert queue
@@ -211,7 +179,7 @@ class _Table:
         context: tuple[int, ...] | None = None  # of the next segment, where it is not what precedes
         while True:
             seed = seed_of(answer.seed, number) if number else answer.seed
-            turn = await queue.ask(ids, seed, limit=room, follows=before, keep=True, busy=True)
+            turn = await queue.generate(ids, seed, limit=room, follows=before, keep=True, busy=True)
             number += 1
             answer.segments.append(replace(turn.segment, prompt_ids=context))
             answer.turn_ids += turn.segment.token_ids
@@ -221,23 +189,27 @@ class _Table:
                 added = None
             else:
                 added = await self._answered(answer)
-            if added is None:
+            context = added.prompt_ids if added else None
+            if added and context is None:
+                room -= len(added.token_ids)
+            elif context:
+                room = min(room, queue.max_length - len(context))
+            if added is None or room <= 0:
                 queue.drop(turn.id)
+                if added and answer.turn_ids:  # what was inserted into the turn does not fit
+                    answer.drop_inserted(len(added.token_ids))
+                    self._end_turn(answer)
                 break
-            context = added.prompt_ids
             if context is None:
                 ids, before = (*ids, *turn.segment.token_ids, *added.token_ids), turn.id
-                room -= len(added.token_ids)
             else:
                 queue.drop(turn.id)
-                ids, before, room = context, "", min(room, queue.max_length - len(context))
-            if room <= 0:
-                break
+                ids, before = context, ""
             if added.token_ids:
-                answer.segments.append(Segment(added.token_ids, trained=False))
+                answer.add_context(added.token_ids)
         answer.finish = "stop" if answer.is_done else "length"
 
-    async def _answered(self, answer: _Answer) -> Extension | None:
+    async def _answered(self, answer: Answer) -> Extension | None:
         """What follows the model's turn, in tokens; None where the answer ends here."""
         assert answer.bridge and answer.environment
         inline = self.sampler.tool_format.inline
@@ -248,6 +220,7 @@ class _Table:
         observation: Observation = await self._waited(answer, answer.environment.step(message))
         answer.num_calls += observation.num_calls
         answer.num_failed_calls += observation.num_failed_calls
+        answer.failures.update(observation.failures)
         if observation.reward is not None:
             answer.reward = observation.reward
         inserted = observation.inserted
@@ -255,14 +228,17 @@ class _Table:
             results = [str(one["content"]) for one in observation.messages]
             inserted = ("error" if observation.num_failed_calls else "".join(results)) + END_OF_MARK
         if inserted:
-            (token_ids,) = answer.bridge.insert_all([inserted])
+            (token_ids,), start = answer.bridge.insert_all([inserted]), len(message["content"])
+            answer.inserted.append((start, start + len(inserted)))
             answer.turn_ids += token_ids
             return Extension(token_ids)
         before = list(answer.messages)
         self._end_turn(answer, message)
-        answer.messages += observation.messages
+        answer.add_messages(observation)
         answer.is_done = observation.done
-        if observation.done or answer.num_turns >= self.sampler.max_turns:
+        is_last = answer.num_turns >= self.sampler.max_turns
+        answer.out_of_turns = observation.out_of_turns if observation.done else is_last
+        if observation.done or is_last:
             return None
         turn_end = TurnEnd(before, message, ended, tuple(observation.messages))
         extension: Extension = await self.extend((answer.bridge, turn_end))
@@ -270,14 +246,12 @@ class _Table:
             raise _Broken from ValueError(extension.problem)
         return extension
 
-    def _end_turn(self, answer: _Answer, message: Message | None = None) -> None:
+    def _end_turn(self, answer: Answer, message: Message | None = None) -> None:
         """The model's turn is part of the conversation; its text is what rewards see, if it is the last."""
-        (answer.text,) = self.sampler.renderer.decode_answers([answer.turn_ids])
-        answer.messages.append(message or {"role": "assistant", "content": answer.text})
-        answer.num_turns += 1
-        answer.turn_ids = []
+        (text,) = self.sampler.renderer.decode_answers([answer.turn_ids])
+        answer.add_message(message or {"role": "assistant", "content": text}, text)
 
-    async def _waited(self, answer: _Answer, result: Awaitable[T] | T) -> T:
+    async def _waited(self, answer: Answer, result: Awaitable[T] | T) -> T:
         """The environment's result. What it raises makes the answer broken."""
         start = time.monotonic()
         self.waiting[answer] = start
@@ -293,7 +267,7 @@ class _Table:
                 self.queue.enter()
 
     async def _leave_slow(self) -> None:
-        """An answer whose environment takes long is not about to ask: the engine continues without it."""
+        """An answer whose environment takes long is not about to request a turn: the engine continues without it."""
         assert self.queue
         while True:
             await asyncio.sleep(SLOW_SECONDS)
@@ -302,7 +276,7 @@ class _Table:
                 self.waiting[answer] = math.inf
                 self.queue.leave()
 
-    async def _close(self, answer: _Answer) -> None:
+    async def _close(self, answer: Answer) -> None:
         if answer.environment is None or not answer.is_open:
             return
         answer.is_open = False
@@ -340,7 +314,7 @@ class _Gathered:
         return await future
 
 
-def _tools(answer: _Answer) -> Sequence[Mapping[str, Any]]:
+def _tools(answer: Answer) -> Sequence[Mapping[str, Any]]:
     """The environment's, or those of the data."""
     return (answer.environment.tools if answer.environment else ()) or answer.prompt.meta.get(TOOLS) or ()
 
@@ -355,28 +329,7 @@ def _extend_all(items: list[tuple[Bridge, TurnEnd]]) -> list[Extension]:
     return out
 
 
-def _group(answers: Sequence[_Answer], version: int) -> Group:
+def _group(answers: Sequence[Answer], version: int) -> Group:
     """The group of a prompt's answers. Those that begin otherwise than the first have a prompt of their own."""
     prompt_ids = next((answer.start for answer in answers if answer.start), ())
-    return Group(answers[0].prompt, prompt_ids, tuple(_trajectory(answer, prompt_ids, version) for answer in answers))
-
-
-def _trajectory(answer: _Answer, prompt_ids: tuple[int, ...], version: int) -> Trajectory:
-    segments = answer.segments or [Segment((), (), version)]
-    if answer.start and answer.start != prompt_ids:
-        segments = [replace(segments[0], prompt_ids=answer.start), *segments[1:]]
-    episode = Episode(
-        messages=tuple(answer.messages[answer.num_first :]),
-        num_turns=answer.num_turns,
-        num_calls=answer.num_calls,
-        num_failed_calls=answer.num_failed_calls,
-        wait_seconds=answer.wait_seconds,
-        reward=answer.reward,
-        broken=answer.broken,
-        environment=getattr(answer.environment, "environment", answer.environment),
-    )
-    return Trajectory(tuple(segments), answer.text, answer.finish, episode=episode)
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:300]}"
+    return Group(answers[0].prompt, prompt_ids, tuple(answer.trajectory(prompt_ids, version) for answer in answers))

@@ -39,6 +39,8 @@ class SyncSource:
         num_groups = recipe.prompts_per_step
         budget = int(num_groups * recipe.max_resample) if recipe.dynamic_sampling else 0
         sampled: list[Group] = []
+        idle = getattr(self.sampler, "idle", None)  # of answers of several turns
+        idle_before = idle.seconds if idle else 0.0
         missing, num_rounds = num_groups, 0
         while missing:
             prompts = self.curriculum.draw(missing)
@@ -54,7 +56,8 @@ class SyncSource:
         sampled.sort(key=lambda group: group.prompt.id)  # engines finish groups in any order
         self._last = sampled
         kept = sorted(sampled, key=lambda group: not group.has_spread)[:num_groups]
-        return Rollouts(sampled, kept, clock.spent)
+        waited = {"wait": idle.seconds - idle_before} if idle else {}
+        return Rollouts(sampled, kept, {**clock.spent, **waited})
 
     def publish(self, learner: WeightSource, version: int) -> None:
         """Hands the weights to the engine, which has nothing to do where both share one model."""

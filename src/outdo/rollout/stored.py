@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from outdo.types import Episode, Group, Prompt, Segment, Trajectory
+from outdo.types import Episode, Group, Origin, Prompt, Segment, Trajectory
 
 
 def write_rounds(path: Path, rounds: Sequence[Sequence[Group]]) -> None:
@@ -55,7 +55,11 @@ def _group(row: dict[str, Any]) -> Group:
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
     given = row.get("episode")
-    episode = Episode(**{**given, "messages": tuple(given["messages"])}) if given else None
+    episode = None
+    if given:
+        origins = tuple(Origin(tuple(a), tuple(map(tuple, b)), failed) for a, b, failed in given.get("origins", ()))
+        messages, start = tuple(given["messages"]), tuple(given.get("start", ()))
+        episode = Episode(**{**given, "messages": messages, "start": start, "origins": origins})
     return Trajectory(tuple(map(_segment, row["segments"])), row["text"], row["finish"], episode=episode)
 
 

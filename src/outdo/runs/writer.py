@@ -19,6 +19,7 @@ from outdo.runs.held_out import HeldOutAnswer
 from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_manifest, timestamp, write_manifest
 from outdo.runs.no_links import OURS, open_no_links, refuse_links
 from outdo.runs.reader import read_rows
+from outdo.runs.turns import turn_rows
 from outdo.types import Group
 
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
@@ -227,16 +228,10 @@ def _group_row(step: int, group: Group, tokens: Tokens | None = None) -> dict[st
             "parts": dict(grade.parts),
             "reason": grade.reason,
             "advantage": _short(advantage),
+            **turn_rows(trajectory),
         }
         for trajectory, grade, advantage in zip(group.trajectories, group.grades, group.advantages, strict=True)
     ]
-    for answer, trajectory in zip(answers, group.trajectories, strict=True):
-        if len(trajectory.segments) > 1:
-            answer["segments"] = [[segment.trained, len(segment.token_ids)] for segment in trajectory.segments]
-        if episode := trajectory.episode:
-            answer["turns"] = [dict(message) for message in episode.messages]
-            counts = episode.num_calls, episode.num_failed_calls
-            answer["calls"], answer["failed_calls"], answer["env_reward"] = *counts, episode.reward
     for answer, its_tokens in zip(answers, tokens or (), strict=bool(tokens)):
         answer["tokens"] = [[_short(value) for value in token] for token in its_tokens]
     return {

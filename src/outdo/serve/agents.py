@@ -22,16 +22,28 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outdo.envs import threads
-from outdo.errors import ToolError
+from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
-from outdo.rollout.turns import TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.serve.api import Api
 from outdo.serve.backend import QueueBackend
 from outdo.serve.client import Client, plain
-from outdo.serve.recording import Call, Recorder, Session, session_trajectory
-from outdo.types import Engine, Episode, Finish, Group, Message, Prompt, SampleParams, Segment, Trajectory, WeightSource
+from outdo.serve.recording import Call, Recorder, Session, segments_of, session_trajectory
+from outdo.types import (
+    Engine,
+    Episode,
+    Finish,
+    Group,
+    Message,
+    Origin,
+    Prompt,
+    SampleParams,
+    Segment,
+    Trajectory,
+    WeightSource,
+)
 
 if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
@@ -120,7 +132,7 @@ class AgentSampler:
         self.engine, self.play = engine, play
         self.tool_format = FORMATS.get(play.tool_format)  # None: the chat template's, found with the first call
         recorder = Recorder(play.max_calls)
-        self.backend = QueueBackend()
+        self.backend, self.idle = QueueBackend(), Idle()
         self.api = Api(renderer, self.backend, "policy", tool_format=self.tool_format, recorder=recorder)
         self.api.longer = ", or raise the recipe's max_prompt_length"
         self._origin, self._opening = "", threading.Lock()
@@ -142,7 +154,7 @@ class AgentSampler:
         assert recorder
         recorder.max_tokens = api.max_answer = room
         api.context = min(api.renderer.context, self.play.max_prompt_length + room)
-        self.backend.queue = queue = TurnQueue(params, api.context, capacity=len(prompts) * n)
+        self.backend.queue = queue = TurnQueue(params, api.context, len(prompts) * n, self.idle)
         table = _Table(self, prompts, n, seed, queue)
         yield from serve_groups(self.engine, queue, in_loop(table.play()), table.done, table.close)
 
@@ -228,7 +240,7 @@ class _Table:
             answer.outcome = outcome_of(running.result())
         except Exception as error:
             if not answer.session.exhausted:  # else it was cut off, and may not have known what to do then
-                answer.broken = f"the agent failed: {type(error).__name__}: {str(error)[:300]}"
+                answer.broken = f"the agent failed: {describe(error)}"
         finally:
             running.cancel()
             answer.seconds = time.monotonic() - answer.started
@@ -283,31 +295,41 @@ def _nothing(version: int) -> Trajectory:
 
 
 def _finished(answer: _Answer, calls: Sequence[Call], trajectory: Trajectory) -> Trajectory:
-    messages = _conversation(answer.prompt, calls)
+    messages, origins = _conversation(answer.prompt, calls)
     episode = Episode(
         messages=tuple(messages),
         num_turns=len(calls),
         num_calls=sum(len(message.get("tool_calls", ())) for message in messages if message["role"] == "assistant"),
+        num_failed_calls=None,
+        num_tools=max((len(call.tools) for call in calls), default=0),
+        out_of_turns=answer.session.out_of_calls,
         wait_seconds=max(answer.seconds - answer.session.waited, 0.0),
         reward=answer.outcome.reward,
         broken=answer.broken,
+        origins=tuple(origins),
     )
     text = trajectory.text if answer.outcome.text is None else answer.outcome.text
     finish: Finish = "length" if answer.session.exhausted else "stop"
     return replace(trajectory, text=text, finish=finish, tool_calls=None, episode=episode)
 
 
-def _conversation(prompt: Prompt, calls: Sequence[Call]) -> list[Message]:
-    """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer."""
+def _conversation(prompt: Prompt, calls: Sequence[Call]) -> tuple[list[Message], list[Origin]]:
+    """What was said after the prompt: of each call what it adds to an earlier one, and the model's answer. And which
+    of the trajectory's segments each message is: what was added has its tokens with the first message."""
     histories: list[tuple[Message, ...]] = [tuple(map(dict, prompt.messages))]
     conversation: list[Message] = []
-    for call in calls:
+    origins: list[Origin] = []
+    for call, segments in zip(calls, segments_of(calls), strict=True):
         before = call.messages or ({"role": "user", "content": call.prompt_text or ""},)
         shared = max((len(history) for history in histories if before[: len(history)] == history), default=0)
         reply = call.reply or {"role": "assistant", "content": call.text}
         histories.append((*before, reply))
         conversation += [_with_plain_calls(message) for message in (*before[shared:], reply)]
-    return conversation
+        if added := len(before) - shared:
+            origins += [Origin(segments[:-1]), *[Origin()] * (added - 1), Origin(segments[-1:])]
+        else:
+            origins.append(Origin(segments))
+    return conversation, origins
 
 
 def _with_plain_calls(message: Message) -> Message:

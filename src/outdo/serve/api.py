@@ -217,9 +217,9 @@ class Api:
             raise ApiError("the prompt is empty: nothing to answer", param="prompt")
         if room >= (wanted or 1):
             return wanted or min(room, self.max_answer)
-        asked = f", and max_tokens asks for {wanted:,}" if wanted else ""
+        needs = f", and max_tokens asks for {wanted:,}" if wanted else ""
         raise ApiError(
-            f"the prompt has {length:,} tokens{asked}: at most {self.context:,} fit in the context; shorten the prompt"
+            f"the prompt has {length:,} tokens{needs}: at most {self.context:,} fit in the context; shorten the prompt"
             + (", or lower max_tokens" if wanted and room > 0 else self.longer),
             param="max_tokens" if wanted and room > 0 else "messages",
             code=TOO_LONG,
@@ -228,7 +228,7 @@ class Api:
     async def _answer(self, job: _Job) -> dict[str, Any] | Chunks:
         if job.reply.sampling.stream:
             return self._stream(job)
-        turns = await gather_turns([self._ask(job, choice) for choice in job.choices])
+        turns = await gather_turns([self._generate(job, choice) for choice in job.choices])
         pairs = zip(job.choices, turns, strict=True)
         answers = [self._finished(job, choice, self._text(job, choice), turn) for choice, turn in pairs]
         self._report(job, answers)
@@ -236,7 +236,7 @@ class Api:
 
     async def _stream(self, job: _Job) -> Chunks:
         reply, texts = job.reply, [self._text(job, choice) for choice in job.choices]
-        asks = [partial(self._ask, job, choice) for choice in job.choices]
+        asks = [partial(self._generate, job, choice) for choice in job.choices]
         answers: list[Answer] = []
         if reply.chat:
             for choice in job.choices:
@@ -256,9 +256,11 @@ class Api:
             yield reply.end(answers)
         self._report(job, answers)
 
-    def _ask(self, job: _Job, choice: _Choice, watch: OnTokens | None = None) -> Any:
+    def _generate(self, job: _Job, choice: _Choice, watch: OnTokens | None = None) -> Any:
         prompt, keep = choice.prompt, job.session is not None
-        return self.backend.ask(prompt.ids, choice.seed, choice.params, follows=prompt.follows, keep=keep, watch=watch)
+        return self.backend.generate(
+            prompt.ids, choice.seed, choice.params, follows=prompt.follows, keep=keep, watch=watch
+        )
 
     def _text(self, job: _Job, choice: _Choice) -> AnswerText:
         stop, limit = choice.params.stop, choice.params.max_completion_length

@@ -1,4 +1,4 @@
-"""Who samples what the endpoints ask for: an engine of the server's own, or the stream of a training run."""
+"""Who samples what the endpoints need: an engine of the server's own, or the stream of a training run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOPPED = "the engine has stopped"
 
 
 class Backend(Protocol):
-    async def ask(
+    async def generate(
         self,
         prompt_ids: Sequence[int],
         seed: int,
@@ -26,10 +26,10 @@ class Backend(Protocol):
         keep: bool = False,
         watch: OnTokens | None = None,
     ) -> Turn:
-        """What the model writes to these tokens: at most `params.max_completion_length`. As `TurnQueue.ask`."""
+        """What the model writes to these tokens: at most `params.max_completion_length`. As `TurnQueue.generate`."""
 
     def drop(self, turn: str) -> None:
-        """Nobody will follow that turn, which was asked with `keep`."""
+        """Nobody will follow that turn, which was generated with `keep`."""
 
     def close(self) -> None:
         """Does not wait: whoever waits for a turn gets an EngineError, and so does whoever asks from now on."""
@@ -43,7 +43,7 @@ class QueueBackend:
 
     queue: TurnQueue | None = None  # None: no step has begun
 
-    async def ask(
+    async def generate(
         self,
         prompt_ids: Sequence[int],
         seed: int,
@@ -59,7 +59,7 @@ class QueueBackend:
         if set(params.stop) - set(own.stop):
             raise ApiError("stop: in training, the recipe's `stop` ends an answer; leave it out", param="stop")
         limit = min(params.max_completion_length, own.max_completion_length)
-        return await self.queue.ask(prompt_ids, seed, limit=limit, follows=follows, keep=keep, watch=watch)
+        return await self.queue.generate(prompt_ids, seed, limit=limit, follows=follows, keep=keep, watch=watch)
 
     def drop(self, turn: str) -> None:
         if self.queue:

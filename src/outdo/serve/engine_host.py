@@ -34,7 +34,7 @@ class Busy(EngineError):
 
 
 @dataclass(eq=False)
-class _Asked:
+class _Pending:
     """A request, and who waits for its answer."""
 
     request: Request
@@ -69,11 +69,11 @@ class _Stream:
     opened: float = field(default_factory=time.monotonic)
     ended: bool = False
     num_taken: int = 0
-    in_flight: dict[str, _Asked] = field(default_factory=dict)
+    in_flight: dict[str, _Pending] = field(default_factory=dict)
 
-    def fits(self, asked: _Asked) -> bool:
-        roomy = asked.request.limit <= self.params.max_completion_length and asked.length <= self.max_length
-        return roomy and asked.request.params == self.kind
+    def fits(self, pending: _Pending) -> bool:
+        roomy = pending.request.limit <= self.params.max_completion_length and pending.length <= self.max_length
+        return roomy and pending.request.params == self.kind
 
     def take(self, wait: bool) -> Sequence[Request] | None:
         return self.host._take(self, wait)
@@ -92,7 +92,7 @@ class EngineHost:
         self, engine: Engine, context: int, patience: float = PATIENCE, prepare: Callable[[], object] | None = None
     ) -> None:
         self.engine, self.context, self.patience, self.prepare = engine, context, patience, prepare
-        self._waiting: dict[SampleParams, list[_Asked]] = {}  # by parameters, but for max_completion_length
+        self._waiting: dict[SampleParams, list[_Pending]] = {}  # by parameters, but for max_completion_length
         self._stream: _Stream | None = None
         self._dropped: list[str] = []
         self._changed = threading.Condition()
@@ -104,7 +104,7 @@ class EngineHost:
         self._thread.start()
         return self
 
-    async def ask(
+    async def generate(
         self,
         prompt_ids: Sequence[int],
         seed: int,
@@ -114,7 +114,7 @@ class EngineHost:
         keep: bool = False,
         watch: OnTokens | None = None,
     ) -> Turn:
-        """As `Backend.ask`. Raises EngineError where the engine fails or stops, Busy where too many wait."""
+        """As `Backend.generate`. Raises EngineError where the engine fails or stops, Busy where too many wait."""
         loop = asyncio.get_running_loop()
         limit, params = params.max_completion_length, replace(params, max_completion_length=1)
         with self._changed:
@@ -124,10 +124,10 @@ class EngineHost:
                 raise Busy(f"{MAX_WAITING:,} requests are waiting already: try again later")
             name, ids = str(next(self._names)), tuple(prompt_ids)
             request = Request(name, ids, (seed,), params, seed, limit, follows, keep, watch)
-            asked = _Asked(request, loop, loop.create_future())
-            self._waiting.setdefault(params, []).append(asked)
+            pending = _Pending(request, loop, loop.create_future())
+            self._waiting.setdefault(params, []).append(pending)
             self._changed.notify()
-        return await asked.future
+        return await pending.future
 
     def drop(self, turn: str) -> None:
         with self._changed:
@@ -140,8 +140,8 @@ class EngineHost:
             waiting = [*self._all_waiting(), *(self._stream.in_flight.values() if self._stream else ())]
             self._waiting.clear()
             self._changed.notify()
-        for asked in waiting:
-            asked.end(EngineError(STOPPED))
+        for pending in waiting:
+            pending.end(EngineError(STOPPED))
         self.engine.abort()
 
     def join(self, seconds: float = 5.0) -> None:
@@ -161,12 +161,12 @@ class EngineHost:
             with self._changed:
                 unanswered = list(stream.in_flight.values())
                 if not stream.ended and not stream.num_taken:  # it failed at its start, and would again
-                    unanswered += [asked for asked in self._all_waiting() if stream.fits(asked)]
+                    unanswered += [pending for pending in self._all_waiting() if stream.fits(pending)]
                 stream.ended = True
                 stream.in_flight.clear()
                 self._forget(stream.kind, unanswered)
-            for asked in unanswered:
-                asked.end(error)
+            for pending in unanswered:
+                pending.end(error)
 
     def _next_stream(self) -> _Stream | None:
         """For the oldest request that the last stream had no place for, or else the oldest. None: closed."""
@@ -176,10 +176,10 @@ class EngineHost:
             if self._closed:
                 return None
             last = self._stream
-            oldest = min(waiting, key=lambda asked: (last is not None and last.fits(asked), asked.since))
+            oldest = min(waiting, key=lambda pending: (last is not None and last.fits(pending), pending.since))
             kind = oldest.request.params
-            answer = _rounded(max(asked.request.limit for asked in self._waiting[kind]), MIN_ANSWER, self.context)
-            length = _rounded(max(asked.length for asked in self._waiting[kind]), MIN_LENGTH, self.context)
+            answer = _rounded(max(pending.request.limit for pending in self._waiting[kind]), MIN_ANSWER, self.context)
+            length = _rounded(max(pending.length for pending in self._waiting[kind]), MIN_LENGTH, self.context)
             params = replace(kind, max_completion_length=answer)
             self._stream = _Stream(self, params, length, self.engine.capacity, kind)
             return self._stream
@@ -192,30 +192,30 @@ class EngineHost:
                 waiting = self._all_waiting()
             if self._closed or stream.ended:
                 return None
-            mine = [asked for asked in self._waiting.get(stream.kind, ()) if stream.fits(asked)]
+            mine = [pending for pending in self._waiting.get(stream.kind, ()) if stream.fits(pending)]
             if len(mine) < len(waiting):
-                since = min(asked.since for asked in waiting if not stream.fits(asked))
+                since = min(pending.since for pending in waiting if not stream.fits(pending))
                 waited = time.monotonic() - max(stream.opened, since)
                 if waited > self.patience or not (mine or stream.in_flight):
                     stream.ended = True
                     return None
             taken = mine[: max(stream.capacity - len(stream.in_flight), 0)]
             self._forget(stream.kind, taken)
-            stream.in_flight |= {asked.request.id: asked for asked in taken}
+            stream.in_flight |= {pending.request.id: pending for pending in taken}
             stream.num_taken += len(taken)
-            return [_for_stream(asked.request, stream.params) for asked in taken]
+            return [_for_stream(pending.request, stream.params) for pending in taken]
 
-    def _all_waiting(self) -> list[_Asked]:
+    def _all_waiting(self) -> list[_Pending]:
         """Without those that nobody waits for any more."""
         for kind, waiting in list(self._waiting.items()):
-            self._waiting[kind] = [asked for asked in waiting if not asked.future.done()]
+            self._waiting[kind] = [pending for pending in waiting if not pending.future.done()]
             if not self._waiting[kind]:
                 del self._waiting[kind]
-        return [asked for waiting in self._waiting.values() for asked in waiting]
+        return [pending for waiting in self._waiting.values() for pending in waiting]
 
-    def _forget(self, kind: SampleParams, some: Sequence[_Asked]) -> None:
+    def _forget(self, kind: SampleParams, some: Sequence[_Pending]) -> None:
         """They wait no more."""
-        names = {asked.request.id for asked in some}
+        names = {pending.request.id for pending in some}
         self._waiting[kind] = [one for one in self._waiting.get(kind, ()) if one.request.id not in names]
 
     def _take_dropped(self) -> Sequence[str]:
@@ -226,9 +226,9 @@ class EngineHost:
     def _deliver(self, stream: _Stream, generation: Generation) -> None:
         name = generation.request.id
         with self._changed:
-            asked = stream.in_flight.pop(name, None)
-        if asked is not None:
-            asked.end(Turn(name, generation.segments[0], generation.finishes[0]))
+            pending = stream.in_flight.pop(name, None)
+        if pending is not None:
+            pending.end(Turn(name, generation.segments[0], generation.finishes[0]))
 
 
 def _for_stream(request: Request, params: SampleParams) -> Request:

@@ -12,7 +12,7 @@ from outdo.rollout.turns import Turn
 from outdo.serve.texts import AnswerText
 
 GAP = 0.02  # seconds between two pieces of an answer: several tokens at once cost less than one by one
-Ask = Callable[[OnTokens], Awaitable[Turn]]
+Generate = Callable[[OnTokens], Awaitable[Turn]]
 
 
 class Piece(NamedTuple):
@@ -39,10 +39,10 @@ class _Latest:
         self.changed.set()
 
 
-async def follow(ask: Ask, text: AnswerText, place: int = 0) -> AsyncIterator[Piece]:
-    """The pieces of one answer. Raises what `ask` does."""
+async def follow(generate: Generate, text: AnswerText, place: int = 0) -> AsyncIterator[Piece]:
+    """The pieces of one answer. Raises what `generate` does."""
     latest = _Latest()
-    turn = asyncio.ensure_future(ask(latest.post))
+    turn = asyncio.ensure_future(generate(latest.post))
     turn.add_done_callback(lambda _: latest.changed.set())
     try:
         while True:
@@ -58,20 +58,20 @@ async def follow(ask: Ask, text: AnswerText, place: int = 0) -> AsyncIterator[Pi
         turn.cancel()
 
 
-async def follow_all(asks: Sequence[Ask], texts: Sequence[AnswerText]) -> AsyncIterator[Piece]:
+async def follow_all(calls: Sequence[Generate], texts: Sequence[AnswerText]) -> AsyncIterator[Piece]:
     """The pieces of several answers, as they come. The first error ends all."""
     pieces: asyncio.Queue[Piece | BaseException] = asyncio.Queue()
 
     async def pump(index: int) -> None:
         try:
-            async for piece in follow(asks[index], texts[index], index):
+            async for piece in follow(calls[index], texts[index], index):
                 pieces.put_nowait(piece)
         except Exception as error:
             pieces.put_nowait(error)
 
-    tasks = [asyncio.ensure_future(pump(index)) for index in range(len(asks))]
+    tasks = [asyncio.ensure_future(pump(index)) for index in range(len(calls))]
     try:
-        remaining = len(asks)
+        remaining = len(calls)
         while remaining:
             piece = await pieces.get()
             if isinstance(piece, BaseException):
@@ -83,9 +83,9 @@ async def follow_all(asks: Sequence[Ask], texts: Sequence[AnswerText]) -> AsyncI
             task.cancel()
 
 
-async def gather_turns(asks: Sequence[Awaitable[Turn]]) -> list[Turn]:
+async def gather_turns(calls: Sequence[Awaitable[Turn]]) -> list[Turn]:
     """All of them; the first error ends the others."""
-    tasks = [asyncio.ensure_future(one) for one in asks]
+    tasks = [asyncio.ensure_future(one) for one in calls]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -49,6 +49,7 @@ class Session:
     max_calls: int = MAX_CALLS
     max_tokens: int | None = None  # of its trajectory after the prompt; calls that run side by side may exceed it
     exhausted: bool = False  # a call was refused, or its answer cut off, because a limit was reached
+    out_of_calls: bool = False  # that limit is the one of calls
     num_open: int = 0  # calls that are being answered
     waited: float = 0.0  # seconds that the agent waited for them
     since: float = field(default_factory=time.monotonic)  # when it began or ended to wait
@@ -81,7 +82,7 @@ class Session:
     def begin(self, n: int) -> int:
         """Reserves places for `n` answers; returns the first."""
         if len(self.slots) + n > self.max_calls:
-            self.exhausted = True
+            self.exhausted = self.out_of_calls = True
             reason = f"this session has made {len(self.slots):,} calls: at most {self.max_calls:,}"
             raise ApiError(reason, status=429, code="session_limit")
         self.slots += [None] * n
@@ -146,23 +147,36 @@ def session_trajectory(calls: Sequence[Call]) -> tuple[tuple[int, ...], Trajecto
     """
     if not calls:
         raise ValueError("the agent made no call: there is nothing to train on")
-    branches: list[list[Segment]] = []
+    segments = tuple(segment for _, segment in _placed(calls))
+    last = calls[-1]
+    tool_calls = last.reply.get("tool_calls") if last.reply else None
+    return calls[0].prompt_ids, Trajectory(segments, last.text, last.finish, tool_calls)
+
+
+def segments_of(calls: Sequence[Call]) -> list[tuple[int, ...]]:
+    """Which of that trajectory's segments are of each call: its own last, and before it what its prompt adds."""
+    places: list[tuple[int, ...]] = [()] * len(calls)
+    for place, (number, _) in enumerate(_placed(calls)):
+        places[number] += (place,)
+    return places
+
+
+def _placed(calls: Sequence[Call]) -> list[tuple[int, Segment]]:
+    """The segments of all branches, one branch after another, each with the number of its call."""
+    branches: list[list[tuple[int, Segment]]] = []
     ends: list[tuple[int, ...]] = []  # of each branch: all its tokens, from its prompt on
-    for call in calls:
+    for number, call in enumerate(calls):
         ids = call.prompt_ids
         place = max(
             (i for i, end in enumerate(ends) if ids[: len(end)] == end), key=lambda i: len(ends[i]), default=None
         )
         if place is None:
             own = replace(call.segment, prompt_ids=ids if branches else None)
-            branches.append([own])
+            branches.append([(number, own)])
             ends.append(call.all_ids)
             continue
         if added := ids[len(ends[place]) :]:
-            branches[place].append(Segment(added, version=call.segment.version, trained=False))
-        branches[place].append(call.segment)
+            branches[place].append((number, Segment(added, version=call.segment.version, trained=False)))
+        branches[place].append((number, call.segment))
         ends[place] = call.all_ids
-    last = calls[-1]
-    segments = tuple(segment for branch in branches for segment in branch)
-    tool_calls = last.reply.get("tool_calls") if last.reply else None
-    return calls[0].prompt_ids, Trajectory(segments, last.text, last.finish, tool_calls)
+    return [each for branch in branches for each in branch]
