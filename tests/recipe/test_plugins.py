@@ -9,6 +9,7 @@ import pytest
 from outdo.errors import GraderError
 from outdo.recipe import plugins
 from outdo.recipe.load import load_recipe
+from outdo.recipe.trust import code_refs
 from outdo.rewards.compose import find_rewards, grade
 from outdo.types import Group, Prompt, Trajectory
 
@@ -63,3 +64,17 @@ def test_no_such_function(folder: Path) -> None:
     for name, reason in (("outdo_test_rewards:strikt", "did you mean 'strict'"), ("outdo_none:f", "No module named")):
         with pytest.raises(GraderError, match=reason):
             plugins.find(name, {}, "outdo.rewards", GraderError)
+
+
+def test_files_of_a_library(folder: Path) -> None:
+    """Names of tasksets, which are files too: found beside the recipe, and known to be code."""
+    recipe = folder.parent / "elsewhere" / "r.yaml"
+    for name in ("here", "there"):
+        (folder.parent / "elsewhere" / f"{name}.py").write_text("")
+    (folder / "here.py").write_text("")
+    recipe.write_text("dataset_mixture: [{dataset_name: 'verifiers:here.py'}, {dataset_name: 'verifiers:there.py'}]\n")
+    here, there = (entry["dataset_name"] for entry in load_recipe(recipe).dataset_mixture)
+    assert (here, there) == ("verifiers:here.py", f"verifiers:{recipe.parent}/there.py")
+    assert plugins.file_of(there) == recipe.parent / "there.py" and plugins.file_of("verifiers:installed") is None
+    refs = code_refs({"dataset_name": here})
+    assert [str(ref.path) for ref in refs] == ["here.py"]

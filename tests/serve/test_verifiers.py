@@ -176,7 +176,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tasksets")
     shared = TOOLS.replace("KIND", "SharedToolsetConfig").replace("OF_TASK ", "").replace("OF_SET", "Base,")
     own = TOOLS.replace("KIND", "ToolsetConfig").replace("OF_TASK", "Base,").replace("OF_SET ", "")
-    for name, text in {"sums": SUMS, "shared": shared, "own": own, "game": GAME, "two": TWO}.items():
+    (folder / "json.py").write_text("")
+    for name, text in {
+        "raises": "1 / 0",
+        "empty": "",
+        "sums": SUMS,
+        "shared": shared,
+        "own": own,
+        "game": GAME,
+        "two": TWO,
+    }.items():
         (folder / f"vf_{name}.py").write_text(text)
     return folder
 
@@ -247,12 +256,17 @@ def test_endless_tasks(found: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "args", "words"),
     [
-        ("vf_sums.py", {"taskset": {"larges": 3}}, "larges"),
+        ("vf_sums.py", {"taskset": {"larges": 3}}, "task_args.taskset.larges: did you mean 'largest'?"),
+        ("vf_sums.py", {"tasket": {}}, "task_args.tasket: did you mean 'taskset'?"),
+        ("vf_sums.py", {"agent": {"max_turn": 3}}, "task_args.agent.max_turn"),
         ("vf_sums.py", {"taskset": 3}, "task_args.taskset"),
         ("vf_sums.py", {"agent": {"harness": {"id": "no-such"}}}, "no-such"),
-        ("vf_sum.py", {}, "vf_sums.py"),
+        ("vf_sum.py", {}, "verifiers:vf_sum.py: there is no such file"),
         ("no-such-taskset", {}, "no-such-taskset"),
         ("vf_two.py", {}, "solver, judge"),
+        ("vf_raises.py", {}, "ZeroDivisionError"),
+        ("vf_empty.py", {}, "__all__"),
+        ("json.py", {}, "another module json"),
     ],
 )
 def test_what_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, args: Any, words: str) -> None:

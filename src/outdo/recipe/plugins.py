@@ -30,7 +30,7 @@ def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exceptio
         raise error(_message_no_function(Path(name)))
     for entry in entry_points(group=group):
         if entry.name == name:
-            with _importing(name, entry.value, error):
+            with importing(name, entry.value, error):
                 return entry.load()
     meant = did_you_mean(name, builtin, "did you mean {!r}? ")
     raise error(
@@ -88,7 +88,7 @@ def _message_no_function(path: Path) -> str:
 
 def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
     where, _, attribute = (local_name(name) or name).rpartition(":")
-    with _importing(name, where, error):
+    with importing(name, where, error):
         module = _from_file(Path(where), error) if where.endswith(".py") else importlib.import_module(where)
     value = getattr(module, attribute, None)
     if value is None:
@@ -98,7 +98,7 @@ def _load(name: str, error: type[Exception]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
+def importing(name: str, where: str, error: type[Exception]) -> Iterator[None]:
     """The user's module runs in here: whatever it raises is reported as `error`."""
     try:
         yield

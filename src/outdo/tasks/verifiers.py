@@ -18,7 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from outdo.errors import TaskError, no_such_file
+from outdo.errors import TaskError, did_you_mean, no_such_file
+from outdo.recipe.plugins import importing
 from outdo.seeds import seed_of
 from outdo.tasks.data import Table
 from outdo.tasks.splits import belongs
@@ -84,10 +85,11 @@ def _config(name: str, args: str) -> Any:
     taskset = given.get("taskset", {})
     if not isinstance(taskset, Mapping):
         raise TaskError(f"task_args.taskset={taskset!r:.60}: expected its fields, as task_args.taskset.KEY=…")
+    raw = {**given, "taskset": {**taskset, "id": _module(name)}}
     try:
-        config = v1.resolve_env_config({**given, "taskset": {**taskset, "id": _module(name)}})
+        config = v1.resolve_env_config(raw)
     except ValidationError as error:
-        raise TaskError("\n".join(_describe(name, one) for one in error.errors())) from None
+        raise TaskError("\n".join(_describe(name, raw, one) for one in error.errors())) from None
     except Exception as error:  # the taskset's module runs in here
         raise TaskError(f"verifiers:{name}: {type(error).__name__}: {error}") from error
     if len(played := trained_agents(config)) != 1:
@@ -116,10 +118,16 @@ def taskset_of(config: Any) -> Any:
     return v1.load_taskset(config.taskset)
 
 
-def _describe(name: str, error: Any) -> str:
-    """One error of verifiers' configuration."""
-    key = ".".join(str(part) for part in error["loc"])
-    return f"verifiers:{name}: task_args.{key}: {error['msg']}"
+def _describe(name: str, raw: Mapping[str, Any], error: Any) -> str:
+    """One error of verifiers' configuration; for an unknown key of the environment or the taskset, the nearest."""
+    from verifiers import v1
+
+    path, taskset = [str(part) for part in error["loc"]], raw["taskset"]["id"]
+    owners = {"taskset": v1.taskset_config_type(taskset)} if path[:-1] == ["taskset"] else {}
+    owner = owners.get(path[0], v1.env_config_type(taskset, raw.get("id") or ""))
+    known = owner.model_fields if len(path) == 1 + len(owners) else {}
+    meant = did_you_mean(path[-1], known) if error["type"] == "extra_forbidden" else ""
+    return f"verifiers:{name}: task_args.{'.'.join(path)}{meant or ': ' + error['msg']}"
 
 
 def _module(name: str) -> str:
@@ -138,7 +146,8 @@ def _module(name: str) -> str:
     if folder not in inherited:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*inherited, folder]))
     importlib.invalidate_caches()
-    other = Path(getattr(importlib.import_module(path.stem), "__file__", None) or "")
+    with importing(f"verifiers:{name}", str(path), TaskError):
+        other = Path(getattr(importlib.import_module(path.stem), "__file__", None) or "")
     if other.resolve() != path:
         raise TaskError(f"verifiers:{name}: there is another module {path.stem}, {other}: rename the file")
     return path.stem
