@@ -50,8 +50,8 @@ class SumTask(vf.Task[SumData, vf.State, vf.TaskConfig]):
         return float(trace.last_reply == self.data.answer)
 
     @vf.reward(weight=0.25)
-    async def short(self, trace: vf.Trace) -> float:
-        return float(len(trace.last_reply) < 3)
+    async def digits(self, trace: vf.Trace) -> float:
+        return sum(map(str.isdigit, trace.last_reply)) / max(len(trace.last_reply), 1)
 
 
 class SumConfig(vf.TasksetConfig):
@@ -176,7 +176,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tasksets")
     shared = TOOLS.replace("KIND", "SharedToolsetConfig").replace("OF_TASK ", "").replace("OF_SET", "Base,")
     own = TOOLS.replace("KIND", "ToolsetConfig").replace("OF_TASK", "Base,").replace("OF_SET ", "")
-    (folder / "json.py").write_text("")
+    (folder / "aside").mkdir()
+    (folder / "aside" / "json.py").write_text("")
     for name, text in {
         "raises": "1 / 0",
         "empty": "",
@@ -266,7 +267,7 @@ def test_endless_tasks(found: Any) -> None:
         ("vf_two.py", {}, "solver, judge"),
         ("vf_raises.py", {}, "ZeroDivisionError"),
         ("vf_empty.py", {}, "__all__"),
-        ("json.py", {}, "another module json"),
+        ("aside/json.py", {}, "another module json"),
     ],
 )
 def test_what_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, args: Any, words: str) -> None:
@@ -287,7 +288,7 @@ def test_one_turn(policy: Policy, found: Any) -> None:
     assert [spelled(policy, one) for one in group.trajectories] == [[(f"{text}<|end|>", True)] for text in answers]
     assert {one.logprobs for one in group.trajectories} == {(-0.5,) * len(one.token_ids) for one in group.trajectories}
     episodes = [one.episode for one in group.trajectories]
-    assert [one.reward for one in episodes if one and not one.broken] == [1.25, 0.0]
+    assert [one.reward for one in episodes if one and not one.broken] == [1.25, 0.25]
     assert {one.finish for one in group.trajectories} == {"stop"}
 
 
@@ -373,7 +374,7 @@ def test_an_environment_of_its_own(policy: Policy, found: Any) -> None:
 def test_another_agent_with_a_model_of_its_own(policy: Policy, found: Any) -> None:
     judge = {"client": {"type": "eval", "base_url": "http://127.0.0.1:9/v1"}, "model": "judge"}
     answer = only(played(policy, saying(policy, "200"), found("two", judge=judge)))
-    assert answer.episode and answer.episode.reward == 0.0
+    assert answer.episode and answer.episode.reward == 0.25
 
 
 @needs_verifiers
@@ -384,7 +385,7 @@ def test_a_harness_that_is_a_program(policy: Policy, found: Any) -> None:
     task = found("sums", agent={"harness": {"id": "null"}, "runtime": {"type": "subprocess"}})
     answer = only(played(policy, saying(policy, "200"), task))
     assert spelled(policy, answer) == [("200<|end|>", True)] and answer.episode
-    assert answer.episode.reward == 0.0 and not answer.episode.broken
+    assert answer.episode.reward == 0.25 and not answer.episode.broken
 
 
 @needs_verifiers
@@ -408,20 +409,26 @@ def test_many_at_once(policy: Policy, found: Any) -> None:
 
 
 @needs_verifiers
-def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the taskset of the documentation. The learner's log-probabilities are the sampler's, so that what is trained
-    on is what was sampled."""
+def test_the_taskset_of_the_documentation(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "verifiers.md").read_text()
-    (name, text) = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / name).write_text(text)
+    ((name, text),) = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    Path(name).write_text(text)
+    task = find_task(f"verifiers:{name}", {"taskset": {"largest": 19}})
+    (prompt,) = islice(task.prompts("train", 0), 1)
+    answer = only(played(policy, saying(policy, f"<answer>{prompt.answer}</answer>"), task))
+    assert answer.episode and answer.episode.reward == 1.0
+
+
+@needs_verifiers
+def test_training(tmp_path: Path, folder: Path) -> None:
+    """The learner's log-probabilities are the sampler's: what is trained on is what was sampled, prompts included."""
+    name = f"verifiers:{folder / 'vf_sums.py'}"
     keys: dict[str, Any] = {"max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 16, "eval_size": 4}
-    keys |= {"eval_samples": 0, "sft_steps": 0, "max_completion_length": 8, "device": "cpu", "seed": 1}
-    result = train(dataset_name=f"verifiers:{name}", output_dir=tmp_path / "run", **keys)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 and all(abs(row["mismatch_kl"]) < 1e-9 and row["turns_mean"] == 1.0 for row in rows)
-    assert any(row["grad_norm"] > 0 for row in rows) and all(not row.get("broken") for row in rows)
-    groups = [json.loads(line) for line in next((tmp_path / "run" / "groups").iterdir()).read_text().splitlines()]
-    assert groups and result.after
+    keys |= {"eval_samples": 0, "sft_steps": 0, "max_completion_length": 8, "device": "cpu"}
+    result = train(dataset_name=name, output_dir=tmp_path / "run", **keys)
+    rows = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(abs(row["mismatch_kl"]) < 1e-9 and row["grad_norm"] > 0 for row in rows)
+    assert all(row["turns_mean"] == 1.0 and 0 < row["reward_mean"] < 1 and row["env_broken"] == 0 for row in rows)
     with pytest.raises(OutdoError, match="agent and tools"):
-        train(dataset_name=f"verifiers:{name}", tools=["calculator"], output_dir=tmp_path / "other", **keys)
+        train(dataset_name=name, tools=["calculator"], output_dir=tmp_path / "other", **keys)

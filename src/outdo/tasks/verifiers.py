@@ -142,14 +142,14 @@ def _module(name: str) -> str:
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.append(folder)  # last: it hides no installed package
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if folder not in inherited:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*inherited, folder]))
     importlib.invalidate_caches()
     with importing(f"verifiers:{name}", str(path), TaskError):
         other = Path(getattr(importlib.import_module(path.stem), "__file__", None) or "")
     if other.resolve() != path:
         raise TaskError(f"verifiers:{name}: there is another module {path.stem}, {other}: rename the file")
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*inherited, folder]))
     return path.stem
 
 
