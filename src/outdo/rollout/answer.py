@@ -66,6 +66,11 @@ class Answer:
             self.origins[-self.num_new] = self.origins[-self.num_new]._replace(segments=(self.first,))
         self.first = len(self.segments)
 
+    def drop_inserted(self, num_tokens: int) -> None:
+        """What was inserted last."""
+        del self.turn_ids[-num_tokens:]
+        self.inserted.pop()
+
     def add_message(self, message: Message, text: str) -> None:
         """The model's turn has ended."""
         self.text = text
