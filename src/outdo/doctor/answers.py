@@ -51,7 +51,15 @@ def summarize_answers(rows: Sequence[JsonRow], gained: bool = True) -> Answers:
     repeated, differing, example = _disagreement(rows)
     reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
     broken = reasons.most_common(1)[0][0] if reasons else ""
-    return Answers(repeated, differing, example, _cut(broken), _gained(rows) if gained else ())
+    errors = Counter(_errors(rows)).most_common(1)
+    error = _cut(errors[0][0]) if errors else ""
+    return Answers(repeated, differing, example, _cut(broken), error, _gained(rows) if gained else ())
+
+
+def _errors(rows: Sequence[JsonRow]) -> Iterator[str]:
+    """What failed calls were answered."""
+    for answer in (answer for row in rows for answer in row["completions"]):
+        yield from (str(turn.get("content")) for turn in answer.get("turns") or () if turn.get("failed"))
 
 
 def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
