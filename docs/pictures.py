@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import picture_shop
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -28,16 +29,23 @@ RUNS = {  # name -> the words of `outdo`; the second has a rate that is far too 
     "sums": ["train", *SHORT, "max_steps=40", "price_per_hour=0.5"],
     "too-fast": ["train", *SHORT, "max_steps=20", "learning_rate=3e-3", "beta=0.01", "eval_steps=0", "seed=1"],
 }
+SHOP = [  # turns and calls, with picture_shop.py as shop.py
+    *("train", "model_name_or_path=model", "dataset_name=shop.py:cheaper", "environment_factory=shop.py:Shop"),
+    *("sft_steps=260", "sft_batch_size=16", "sft_learning_rate=2e-3", "max_completion_length=360", "max_turns=4"),
+    *("max_steps=8", "per_device_train_batch_size=64", "eval_size=30", "eval_samples=0", "eval_steps=0", "device=cpu"),
+]
 SWEEP = ["sweep", "num_generations=4,8", "beta=0,0.05", "max_steps=6", "sft_steps=300", *SHORT, "eval_steps=0"]
 VIEWS = {  # picture -> view, height, and what to wait for
     "runs": ("#/runs", 700, "table.runs"),
     "run": ("#/run?run=sums", 900, "article[data-signal=reward_mean] canvas"),
     "groups": ("#/groups?run=sums&step=3", 820, ".group"),
+    "turns": ("#/groups?run=shop&step=8", 980, ".group >> nth=1"),
     "answers": ("#/answers?run=sums", 860, ".changed"),
     "findings": ("#/findings?run=too-fast", 560, ".finding-list > *"),
     "resources": ("#/resources?run=sums", 800, ".columns"),
     "sweep": ("#/sweep?sweep=swept", 860, ".heat"),
 }
+SCROLLED = {"turns": ".tools"}  # picture -> what is at its top
 NARROW_VIEWS = ("#/runs", "#/run?run=sums", "#/answers?run=sums")
 
 
@@ -46,12 +54,17 @@ def train_runs(root: Path) -> None:
         if not (root / name / "report.html").exists():
             shutil.rmtree(root / name, ignore_errors=True)
             _outdo([*words, f"output_dir={root / name}"])
+    if not (root / "shop" / "report.html").exists():
+        shutil.rmtree(root / "shop", ignore_errors=True)
+        shutil.copy(Path(picture_shop.__file__), root / "shop.py")
+        picture_shop.save_model(root / "model")
+        _outdo([*SHOP, "output_dir=shop"], root)
     _outdo([*SWEEP, "--out", str(root / "swept")])  # resumes, and has nothing to do where it is done
 
 
-def _outdo(words: list[str]) -> None:
+def _outdo(words: list[str], folder: Path | None = None) -> None:
     print("outdo", *words, flush=True)
-    done = subprocess.run([sys.executable, "-m", "outdo", *words], check=False)
+    done = subprocess.run([sys.executable, "-m", "outdo", *words], check=False, cwd=folder)
     if done.returncode not in (0, 3):  # 3: halted by a guard
         sys.exit(f"outdo {' '.join(words)} failed with status {done.returncode}")
 
@@ -70,11 +83,15 @@ def dashboard(root: Path) -> Iterator[str]:
         process.wait(10)
 
 
-def take(browser: Any, address: str, view: str, width: int, height: int, ready: str = "main") -> Image.Image:
+def take(
+    browser: Any, address: str, view: str, width: int, height: int, ready: str = "main", scroll: str = ""
+) -> Image.Image:
     size = {"width": width, "height": height}
     page = browser.new_page(viewport=size, device_scale_factor=SCALE, color_scheme="light")
     page.goto(address + view)
     page.wait_for_selector(ready)
+    if scroll:
+        page.locator(scroll).first.evaluate("(element) => element.scrollIntoView()")
     page.wait_for_timeout(1000)  # what is loaded after the first view
     picture = Image.open(io.BytesIO(page.screenshot()))
     page.close()
@@ -94,7 +111,7 @@ def main(root: Path) -> None:
     with dashboard(root) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for name, (view, height, ready) in VIEWS.items():
-            save(take(browser, address, view, WIDTH, height, ready), name)
+            save(take(browser, address, view, WIDTH, height, ready, SCROLLED.get(name, "")), name)
         parts = [take(browser, address, view, NARROW, 860) for view in NARROW_VIEWS]
         side = Image.new("RGB", (sum(part.width + GAP for part in parts) - GAP, parts[0].height), "white")
         for i, part in enumerate(parts):

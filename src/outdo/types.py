@@ -1,9 +1,8 @@
 """The data that flows through one step: prompts become groups of answers, groups get grades, grades become a batch.
 
-Everything here is frozen and knows no engine. A stage takes these and returns new ones (`replace(group, grades=…)`);
-nothing is ever overwritten. Axis suffixes used across the package: P prompts, G answers of one prompt, B = rows
-(answers) of a batch, T tokens of an answer, L tokens of a prompt, N tokens of one forward, M tokens trained on,
-A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
+Everything here is frozen and knows no engine: a stage returns new ones (`replace(group, grades=…)`). Axis suffixes:
+P prompts, G answers of one prompt, B rows (answers) of a batch, T tokens of an answer, L tokens of a prompt, N tokens
+of a forward, M tokens trained on, A answers or their tokens, K tokens of a support, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -77,6 +76,7 @@ class Episode:
     broken: str = ""  # why the environment failed: then nobody can judge the answer
     environment: Any = None  # the user's object, for rewards that ask it; it is not stored
     origins: tuple[Origin, ...] = ()  # of each message
+    start: tuple[Message, ...] = ()  # what it began with, where those are not the prompt's messages
 
 
 @dataclass(frozen=True)

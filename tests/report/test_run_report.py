@@ -29,7 +29,7 @@ from outdo.report.sentences import describe_result, format_duration, repeat_comm
 from outdo.report.write import write_report
 from outdo.runs.writer import RunWriter
 from outdo.training.console import summary
-from support.folders import HOSTILE, RECIPE, group, held_out, make_run, numbers
+from support.folders import HOSTILE, RECIPE, group, held_out, make_run, numbers, played
 from support.harness import SHORT
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -170,12 +170,33 @@ def test_chart_data(made: Path) -> None:
     assert kl["lines"][0]["y"][0] == 0.01 and kl["lines"][0]["y"][-1] == 0.5
 
 
+def test_turns(tmp_path: Path) -> None:
+    """Calls, results and what was inserted, apart from what the model wrote; and the curves of turns in a section."""
+    folder = tmp_path / "run"
+    run = RunWriter.create(folder, RECIPE, {"kind": "grpo"})
+    for step in (1, 2):
+        row = numbers(step, turns_mean=2.0, tool_calls_mean=1.5, tool_calls_failed=0.5, env_wait_mean=0.1)
+        run.record_step(step, row, [played("12+30"), group("1+1", ["2", "3"], [1.0, 0.0])])
+    run.finish("done")
+    run.close()
+    page = Page(write_report(folder))
+    classes = [attributes.get("class") for _, attributes in page.tags]
+    assert (classes.count("own"), classes.count("context")) == (2 * 3 + 1, 2 * 2 + 1), "early, late, and in the legend"
+    assert classes.count("inserted") == classes.count("failed") == 2
+    assert "2 turns · 2 calls, 1 failed · 13 tokens + 3 inserted" in page.text
+    assert "add (a=12, note=\"x\", …) code b = 30 print('Well.')" in page.text and "✗ failed Error: 42" in page.text
+    assert "begins with user Count: Well." in page.text and "trained on" in page.text
+    turns = page.text.partition(" Turns Turns ")[2]
+    assert "Failed calls" in turns and "Environment wait" in turns.partition("Optimizer")[0]
+
+
 def test_no_markup_from_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run = RunWriter.create(folder, RECIPE | {"dataset_name": SCRIPT, "system_prompt": HOSTILE}, {"device": SCRIPT})
     run.record_step(
         0, numbers(0, **{f"reward/{SCRIPT}": 1.0, "reward/other": 0.0}), [group(HOSTILE, [HOSTILE, SCRIPT], [1.0, 0.0])]
     )
+    run.record_step(1, numbers(1), [played(SCRIPT, HOSTILE, SCRIPT, HOSTILE)])
     for step in (0, 1):
         run.record_answers(step, SCRIPT, held_out({HOSTILE: float(step), SCRIPT: 1.0 - step}, SCRIPT + HOSTILE))
         run.record_eval({"step": step, "split": SCRIPT, "n": 3, "success_rate": 0.5, "low": 0.1, "high": 0.9})

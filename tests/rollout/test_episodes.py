@@ -12,13 +12,16 @@ import torch
 
 from outdo.envs.environment import Observation
 from outdo.envs.factory import find_environment
+from outdo.envs.toolbox import with_tools
+from outdo.envs.tools import find_tools
 from outdo.models.load import Policy
-from outdo.models.tool_formats import choose_format
+from outdo.models.tool_formats import MARKS, choose_format
 from outdo.rollout.episodes import EpisodeSampler
 from outdo.rollout.local import LocalEngine
 from outdo.types import Group, Prompt, SampleParams, Trajectory
 from support.basics import prompt_of
 from support.samplers import ending_with
+from support.scripted_engine import ScriptedEngine
 
 PARAMS = SampleParams(60)
 PROMPTS = [prompt_of(text, "7") for text in ("1+1", "12+345", "9")]
@@ -217,3 +220,26 @@ def test_limits(policy: Policy) -> None:
     assert {answer.finish for answer in longest} == {"length"}
     assert max(len(answer.token_ids) for answer in longest) == 60
     assert max(answer.episode.num_turns for answer in longest if answer.episode) > 2
+
+
+@pytest.mark.parametrize(
+    ("room", "text"),
+    [
+        (99, "6*7=<<6*7=42>>42"),
+        (12, "6*7=<<6*7="),  # the result does not fit
+        (14, "6*7=<<6*7="),  # it would leave no room to go on
+        (10, "6*7=<<6*7="),
+        (3, "6*7"),
+    ],
+)
+def test_results_within_a_turn(policy: Policy, room: int, text: str) -> None:
+    """The text is what the tokens say, wherever a limit cuts it."""
+    encode, end = policy.renderer.encode_texts, policy.renderer.eos_ids[0]
+    first, second = encode(["6*7=<<6*7=", "42"])
+    script = ScriptedEngine(lambda request, _: (*second, end) if request.follows else tuple(first))
+    sampler = EpisodeSampler(script, policy.renderer, MARKS, with_tools(find_tools(["calculator"])), 8)
+    (answer,) = answers_of(list(sampler.sample(PROMPTS[:1], 1, SampleParams(room), 0)))
+    spelled = policy.renderer.spell([i for i in answer.token_ids if i != end])
+    assert (answer.text, spelled) == (text, text)
+    assert answer.episode and (answer.episode.num_turns, answer.episode.num_calls) == (1, int(room > 10))
+    assert len(answer.token_ids) <= room

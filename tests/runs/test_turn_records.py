@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_calls_and_results(policy: Policy, tmp_path: Path) -> None:
     assert good.tokens
     assert tokens_between(row, *good.tokens) == f"<|user|>= 42<|user|>= {bad.pieces[0].text}<|assistant|>"
     assert answer.num_inserted == good.num_inserted == good.tokens[1] - good.tokens[0] and bad.tokens is None
-    assert not answer.judged and not answer.cut
+    assert not answer.judged and not answer.cut and not answer.start
 
 
 def test_results_in_the_models_own_turn(policy: Policy, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ class Dialogue:
 
     def reset(self, prompt: Any) -> Any:
         self.count = 0
-        return prompt.messages
+        return [*prompt.messages, {"role": "user", "content": "Begin."}]
 
     def step(self, message: Any) -> Observation:
         self.count += 1
@@ -135,6 +136,7 @@ def test_messages_that_come_together(policy: Policy, tmp_path: Path) -> None:
     make = find_environment(Dialogue)
     (group,) = EpisodeSampler(engine, policy.renderer, HERMES, make, 4).sample([prompt_of("x")], 1, PARAMS, 0)
     (answer,) = group_record(recorded(group, tmp_path / "run")).answers
+    assert [turn.pieces[0].text for turn in answer.start] == ["x", "Begin."]
     counted = [(turn.role, turn.num_tokens, turn.num_inserted, turn.tokens) for turn in answer.turns]
     assert counted == [
         ("assistant", 4, 0, (0, 4)),
@@ -212,4 +214,4 @@ def test_pending_rollouts_keep_them(policy: Policy, tmp_path: Path) -> None:
     ((again,),) = read_rounds(tmp_path / "pending")
     before, after = (one.trajectories[0].episode for one in (groups[0], again))
     assert before and after and after.origins == before.origins
-    assert after.origins == (Origin((0,)), Origin((1,)), Origin((2,)))
+    assert after.origins == (Origin((0,)), Origin((1,)), Origin((2,))) and after == replace(before, environment=None)

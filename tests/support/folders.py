@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.runs.writer import RunWriter
-from outdo.types import Grade, Group, Prompt, Trajectory
+from outdo.types import Episode, Grade, Group, Origin, Prompt, Segment, Trajectory
 
 RECIPE = {"dataset_name": "arithmetic", "model_name_or_path": "tiny", "max_steps": 30, "seed": 0, "num_generations": 4}
 BEFORE = {"1+2": 0.0, "2+2": 1.0, "3+2": 1.0, "4+2": 0.5, "5+2": 0.0, "6+2": None}  # rewards of held-out answers
@@ -30,6 +30,32 @@ def group(prompt: str, texts: Sequence[str], rewards: Sequence[float | None], ve
     advantages = tuple(0.0 if r is None else r - mean for r in rewards)
     asked = Prompt(prompt, ({"role": "user", "content": f"What is {prompt}?"},), "42")
     return Group(asked, (1, 2), answers, grades, advantages)
+
+
+def played(prompt: str, said: str = "Well.", result: str = "42", final: str = "It is 42") -> Group:
+    """A graded group of two answers of several turns. The first has two calls, the second of which fails, and the other
+    a result in the model's own turn."""
+    segments = [Segment((1,) * n, (-0.5,) * n) if n > 3 else Segment((2,) * n, trained=False) for n in (9, 3, 4)]
+    arguments = {"a": 12, "note": "x", "code": f"b = 30\nprint({said!r})"}
+    calls = [{"name": "add", "arguments": arguments}, {"name": result, "arguments": {"a": said}}]
+    messages = (
+        {"role": "assistant", "content": said, "tool_calls": calls},
+        {"role": "tool", "name": "add", "content": result},
+        {"role": "tool", "name": result, "content": f"Error: {result}"},
+        {"role": "assistant", "content": final},
+    )
+    origins = (Origin((0,)), Origin((1,)), Origin(failed=True), Origin((2,)))
+    turns = Episode(messages, 2, 2, 1, reward=1.0, origins=origins)
+    marks = f"{said} <<6*7={result}>> done"
+    start = len(said) + 7
+    origin = Origin((0, 1, 2), ((start, start + len(result) + 2),))
+    shown = ({"role": "user", "content": f"Count: {said}"},)
+    inline = Episode(({"role": "assistant", "content": marks},), 1, 1, origins=(origin,), start=shown)
+    first = Trajectory(tuple(segments), final, "stop", episode=turns)
+    second = Trajectory(tuple(segments), marks, "length", episode=inline)
+    asked = Prompt(prompt, ({"role": "user", "content": f"What is {prompt}?"},), "42")
+    grades = Grade(1.0, "right", {"numeric": 1.0}), Grade(0.0, "wrong", {"numeric": 0.0})
+    return Group(asked, (1, 2), (first, second), grades, (1.0, -1.0))
 
 
 def held_out(rewards: Mapping[str, float | None], said: str = "it is") -> tuple[HeldOutAnswer, ...]:

@@ -61,9 +61,10 @@ def _flat_args(plan: EvalPlan) -> Iterator[tuple[str, Any]]:
 
 def _format_value(value: Any) -> str:
     """As it is typed, so that YAML reads the same value."""
-    text = str(value)
+    is_names = isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+    text = f"[{','.join(value)}]" if is_names else str(value)
     try:
-        same = parse_yaml(text) == value
+        same = parse_yaml(text) == (list(value) if is_names else value)
     except (yaml.YAMLError, ValueError):
         same = isinstance(value, str)  # text that is not YAML is read as it is
     return text if same else json.dumps(value, default=str)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from outdo.metrics import limits as at
 
-Section = Literal["reward", "policy", "groups", "length", "machine", "optimizer"]
+Section = Literal["reward", "policy", "groups", "length", "turns", "machine", "optimizer"]
 Band = tuple[float | None, float | None]  # None: unbounded on that side
 
 
@@ -260,7 +260,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "of answers of several turns: turns of the model, and calls of tools, for each answer",
         "as many as the problem needs",
         "calls fall to 0: the tool does not help, or calls fail",
-        "length",
+        "turns",
         also=("tool_calls_mean",),
     ),
     Signal(
@@ -269,7 +269,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "of answers that are shown tools, the share that calls one",
         "rises with success",
         "never called: show calls in demonstrations (`sft_steps`)",
-        "length",
+        "turns",
     ),
     Signal(
         "tool_calls_failed",
@@ -277,7 +277,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "share of calls that were answered with an error message; null for an agent, which runs its tools itself",
         "falls to 0",
         f"past {at.CALLS_FAILED}: see which kind; demonstrations (`sft_steps`) show how to call",
-        "length",
+        "turns",
         bad_band=(at.CALLS_FAILED, None),
     ),
     Signal(
@@ -287,7 +287,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "`timeout`; `too_many` in one turn",
         "fall to 0",
         "look at the calls in groups/; `timeout`: raise `tool_timeout`; `raised`: fix the tool, or what it is told",
-        "length",
+        "turns",
     ),
     Signal(
         "tool_advantage",
@@ -295,7 +295,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "how much more answers with calls are paid than those of the same group without; null where no group has both",
         "above 0",
         "below 0: calls fail, or their results are not used; the policy will give the tools up",
-        "length",
+        "turns",
     ),
     Signal(
         "out_of_turns",
@@ -304,7 +304,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "again until they were cut off; and of calls, or turns without one, that repeat an earlier one and its reply",
         "near 0",
         f"past {at.OUT_OF_TURNS}: raise `max_turns`; looping: see the turns in groups/",
-        "length",
+        "turns",
         also=("looping", "repeats"),
         bad_band=(at.OUT_OF_TURNS, None),
     ),
@@ -333,7 +333,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "tokens that tools and environments add to an answer: context, without a gradient",
         "steady",
         "grows: results are long; shorten them, or `max_completion_length` leaves no room for the model",
-        "length",
+        "turns",
         unit="tokens",
     ),
     Signal(
@@ -342,7 +342,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "seconds that an answer waits for its tools and its environment",
         "any, while `time/wait` is small: waits of many answers overlap",
         "grows: a tool is slow, or its server is; see `tool_timeout`",
-        "machine",
+        "turns",
         unit="s",
     ),
     Signal(

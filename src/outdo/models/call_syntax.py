@@ -72,7 +72,7 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
         value, end = parse_json_at(text, start)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"the call is not valid JSON: {error.msg} at character {error.pos - start + 1} of it"
+            f"the call is not valid JSON: {error.msg.removesuffix(' at')} at character {error.pos - start + 1} of it"
         ) from None
     except ValueError as error:
         raise ValueError(f"the call cannot be read: {error}") from None

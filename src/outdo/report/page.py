@@ -9,7 +9,7 @@ from typing import Any
 
 from outdo.doctor.report import FindingRecord
 from outdo.metrics.estimate import format_share
-from outdo.report import sentences, svg
+from outdo.report import sentences, svg, turns
 from outdo.report.charts import Chart
 from outdo.report.examples import Example, pick_answers
 from outdo.report.facts import RunFacts
@@ -22,7 +22,7 @@ from outdo.runs.values import as_dict, as_float, as_int
 MAX_ANSWER_CHARS = 1200
 MAX_EVALS = 300  # rows of the table
 MAX_PROBLEMS = 8
-SECTIONS = {"reward": "Reward", "policy": "Policy", "groups": "Groups", "length": "Length"}
+SECTIONS = {"reward": "Reward", "policy": "Policy", "groups": "Groups", "length": "Length", "turns": "Turns"}
 FOLDED_SECTIONS = {"optimizer": "Optimizer", "machine": "Machine"}
 AXES = ("steps", "time", "tokens")
 GLYPHS = "●■▲◆▼✚○□"
@@ -175,7 +175,9 @@ def answers(facts: RunFacts) -> Raw | None:
     is_paired = any(example.before and example.after for example in facts.examples)
     note = "The same prompts early and late." if is_paired else "Prompts of the first and the last recorded step."
     examples = [_example(example) for example in facts.examples]
-    return section("Training answers, early and late", el("p", note, class_="dim"), examples, id_="answers")
+    sides = [side for example in facts.examples for side in (example.before, example.after) if side]
+    means = turns.legend() if any(answer.turns for side in sides for answer in side.answers) else None
+    return section("Training answers, early and late", el("p", note, class_="dim"), means, examples, id_="answers")
 
 
 def _example(example: Example) -> Raw:
@@ -203,10 +205,12 @@ def _answer(answer: AnswerRecord) -> Raw:
     reward = "–" if answer.reward is None else f"{answer.reward:.3g}"
     advantage = "" if not answer.advantage else f", advantage {answer.advantage:+.2f}"
     kind = answer.verdict if answer.verdict in ("right", "wrong") else "broken"
+    line = f" · reward {reward}{advantage}" + (f" · {turns.facts(answer)}" if answer.turns else "")
+    text = el("pre", _cut(answer.text), " … (cut)" if answer.cut else None, dir="auto")
     return el(
         "div",
-        el("p", el("b", answer.verdict or "no verdict"), f" · reward {reward}{advantage}", class_="verdict-line"),
-        el("pre", _cut(answer.text), " … (cut)" if answer.cut else None, dir="auto"),
+        el("p", el("b", answer.verdict or "no verdict"), line, class_="verdict-line"),
+        turns.turns(answer) if answer.turns else text,
         el("p", _cut(answer.reason, 300), class_="dim") if answer.reason else None,
         class_=f"answer {kind}",
     )

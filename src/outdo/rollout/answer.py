@@ -51,6 +51,11 @@ class Answer:
             self.origins[-self.num_new] = self.origins[-self.num_new]._replace(segments=(self.first,))
         self.first = len(self.segments)
 
+    def drop_inserted(self, num_tokens: int) -> None:
+        """What was inserted last."""
+        del self.turn_ids[-num_tokens:]
+        self.inserted.pop()
+
     def add_message(self, message: Message, text: str) -> None:
         """The model's turn has ended."""
         self.text = text
@@ -69,6 +74,7 @@ class Answer:
         segments = self.segments or [Segment((), (), version)]
         if self.start and self.start != prompt_ids:
             segments = [replace(segments[0], prompt_ids=self.start), *segments[1:]]
+        first = tuple(self.messages[: self.num_first])
         episode = Episode(
             messages=tuple(self.messages[self.num_first :]),
             num_turns=self.num_turns,
@@ -82,5 +88,6 @@ class Answer:
             broken=self.broken,
             environment=getattr(self.environment, "environment", self.environment),
             origins=tuple(self.origins),
+            start=first if first != tuple(self.prompt.messages) else (),
         )
         return Trajectory(tuple(segments), self.text, self.finish, episode=episode)

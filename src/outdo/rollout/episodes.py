@@ -189,18 +189,22 @@ class _Table:
                 added = None
             else:
                 added = await self._answered(answer)
-            if added is None:
+            context = added.prompt_ids if added else None
+            if added and context is None:
+                room -= len(added.token_ids)
+            elif context:
+                room = min(room, queue.max_length - len(context))
+            if added is None or room <= 0:
                 queue.drop(turn.id)
+                if added and answer.turn_ids:  # what was inserted into the turn does not fit
+                    answer.drop_inserted(len(added.token_ids))
+                    self._end_turn(answer)
                 break
-            context = added.prompt_ids
             if context is None:
                 ids, before = (*ids, *turn.segment.token_ids, *added.token_ids), turn.id
-                room -= len(added.token_ids)
             else:
                 queue.drop(turn.id)
-                ids, before, room = context, "", min(room, queue.max_length - len(context))
-            if room <= 0:
-                break
+                ids, before = context, ""
             if added.token_ids:
                 answer.add_context(added.token_ids)
         answer.finish = "stop" if answer.is_done else "length"

@@ -58,7 +58,8 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     episode = None
     if given:
         origins = tuple(Origin(tuple(a), tuple(map(tuple, b)), failed) for a, b, failed in given.get("origins", ()))
-        episode = Episode(**{**given, "messages": tuple(given["messages"]), "origins": origins})
+        messages, start = tuple(given["messages"]), tuple(given.get("start", ()))
+        episode = Episode(**{**given, "messages": messages, "start": start, "origins": origins})
     return Trajectory(tuple(map(_segment, row["segments"])), row["text"], row["finish"], episode=episode)
 
 

@@ -34,6 +34,7 @@ class AnswerRecord(Record):
     advantage: float | None
     has_tokens: bool
     turns: list[TurnRecord]
+    start: list[TurnRecord]  # what the model was shown first, where that is not the prompt
     num_inserted: int
     num_calls: int
     num_failed_calls: int
@@ -123,11 +124,11 @@ def prompt_text(row: JsonRow, max_chars: int = LIST_CHARS) -> str:
 
 def _answer(index: int, row: JsonRow, max_chars: int) -> AnswerRecord:
     text = as_text(row.get("text"))
-    turns, turns_cut = turn_records(row, max_chars)
+    (turns, turns_cut), (start, start_cut) = (turn_records(row, max_chars, name) for name in ("turns", "start"))
     return AnswerRecord(
         index=index,
         text=text[:max_chars],
-        cut=turns_cut if turns else len(text) > max_chars,
+        cut=turns_cut or start_cut if turns else len(text) > max_chars,
         length=as_int(row.get("num_tokens")),
         finish=as_text(row.get("finish"), 200),
         reward=as_float(row.get("reward")),
@@ -137,6 +138,7 @@ def _answer(index: int, row: JsonRow, max_chars: int) -> AnswerRecord:
         advantage=as_float(row.get("advantage")),
         has_tokens=bool(as_list(row.get("tokens"))),
         turns=turns,
+        start=start,
         num_inserted=sum(turn.num_inserted or 0 for turn in turns),
         num_calls=as_int(row.get("calls")) or 0,
         num_failed_calls=as_int(row.get("failed_calls")) or 0,

@@ -67,6 +67,8 @@ def turn_rows(answer: Trajectory) -> JsonRow:
         columns["turns"] = [
             {**message, **(_origin_row(origin, segments) if origin else {})} for message, origin in turns
         ]
+        if episode.start:
+            columns["start"] = [dict(message) for message in episode.start]
         columns |= {"calls": episode.num_calls, "failed_calls": episode.num_failed_calls, "env_reward": episode.reward}
     return columns
 
@@ -88,9 +90,9 @@ def _origin_row(origin: Origin, segments: Sequence[Segment]) -> JsonRow:
     }
 
 
-def turn_records(answer: JsonRow, max_chars: int) -> tuple[list[TurnRecord], bool]:
+def turn_records(answer: JsonRow, max_chars: int, column: str = "turns") -> tuple[list[TurnRecord], bool]:
     """The turns of an answer as it was recorded, and whether any were cut. Values of the wrong type are dropped."""
-    rows = dicts_in(answer.get("turns"))
+    rows = dicts_in(answer.get(column))
     segments = [each if isinstance(each, list) else [] for each in as_list(answer.get("segments"))]
     room, records = SHARE * max_chars, list[TurnRecord]()
     cut = len(rows) > MAX_TURNS

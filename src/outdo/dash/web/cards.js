@@ -11,6 +11,7 @@ const SECTIONS = [
   ["policy", "Policy", "How far and how fast it moves from the starting model."],
   ["groups", "Groups", "Whether the answers of a group differ: without spread there is nothing to learn from."],
   ["length", "Length", "What an answer costs."],
+  ["turns", "Turns", "What the model does with its turns and tools, and what it is answered."],
   ["optimizer", "Optimizer", "Learning rate and the size of updates."],
   ["machine", "Machine", "Speed, and the health of graders and sampler."],
 ];

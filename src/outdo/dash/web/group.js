@@ -3,7 +3,8 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { share, short, signed, typed } from "./format.js";
 import { to } from "./route.js";
-import { block, cuttable, pieces, visible } from "./text.js";
+import { block, cuttable, pieces, showAll, visible } from "./text.js";
+import { turnFacts, turnsView } from "./turns.js";
 
 const VERDICTS = { right: ["✓", "right"], wrong: ["✗", "wrong"], broken: ["⚠", "broken"] };
 const FULL_BAR = 2;  // the advantage of a full bar
@@ -20,7 +21,8 @@ export function groupCard(seen, group) {
       h("div.tallies", {}, tallies(group),
         h("a", { href: to("groups", { run: seen.run, step: group.step, prompt: group.prompt_id }) }, "open"),
         h("a", { href: to("prompt", link) }, "through the steps"))),
-    h("div.answers", {}, group.answers.map((answer) => answerCard(seen, group, answer))));
+    h(`div.answers${group.answers.some(isPlayed) ? ".played" : ""}`, {},
+      group.answers.map((answer) => answerCard(seen, group, answer))));
 }
 
 function earlier(messages) {
@@ -37,10 +39,13 @@ function tallies(group) {
   ];
 }
 
+export const isPlayed = (answer) => answer.turns.length > 0;
+
 function answerCard(seen, group, answer) {
   const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "no verdict"];
   const way = answer.advantage > 1e-6 ? "up" : answer.advantage < -1e-6 ? "down" : "flat";
-  const text = h("div.text", {}, cuttable(answer.text, answer.cut, () => loadText(seen, group, answer)));
+  const text = h("div.text", {}, isPlayed(answer) ? played(seen, group, answer)
+    : cuttable(answer.text, answer.cut, async () => textOf(await load(seen, group, answer))));
   const card = h(`section.answer.${way}`, { "aria-label": `Answer ${answer.index + 1}` },
     h("header", {}, h(`span.tag.${answer.verdict}`, {}, `${sign} ${visible(word)}`), h("span.grow"),
       h("span.num", {}, h("small.dim", {}, "reward "), short(answer.reward))),
@@ -49,17 +54,31 @@ function answerCard(seen, group, answer) {
     answer.reason && h("p.reason", { dir: "auto" }, pieces(answer.reason.slice(0, 600))),
     h("footer", {},
       Object.entries(answer.parts).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
-      h("span.grow"), h("span.dim", {}, `${answer.length} tokens · ${visible(answer.finish)}`)));
+      h("span.grow"), h("span.dim", {},
+        `${isPlayed(answer) ? turnFacts(answer) : `${answer.length} tokens`} · ${visible(answer.finish)}`)));
   if (seen.tokens !== "no") colour(seen, group, answer, text);
   return card;
 }
 
-async function loadText(seen, group, answer) {
+/** Its turns, with a button that loads what is cut, and the text that was judged where that is another. */
+function played(seen, group, answer) {
+  const judged = answer.judged && h("div.judged", {}, h("small.who", {}, h("b", {}, "judged")), block(answer.judged));
+  const parts = [turnsView(answer), judged];
+  if (!answer.cut) return parts;
+  return [...parts, showAll(async (button) => {
+    const found = await load(seen, group, answer);
+    button.parentElement.replaceChildren(...[turnsView(found), judged].filter(Boolean));
+  })];
+}
+
+async function load(seen, group, answer) {
   const full = await get("group", { run: seen.run, step: group.step, prompt: group.prompt_id }, seen.scope.signal);
   const found = full.answers.find((each) => each.index === answer.index);
   if (!found) throw new Error("the answer no longer exists");
-  return found.text + (found.cut ? "\n… the rest is in the run's groups folder" : "");
+  return found;
 }
+
+const textOf = (answer) => answer.text + (answer.cut ? "\n… the rest is in the run's groups folder" : "");
 
 /** A bar to the right for a positive advantage, to the left for a negative one. */
 function advantageBar(advantage) {
@@ -80,7 +99,9 @@ async function colour(seen, group, answer, text) {
   try {
     const { tokens } = await get("tokens",
       { run: seen.run, step: group.step, prompt: group.prompt_id, answer: answer.index }, seen.scope.signal);
-    text.replaceChildren(h("div.said.tokens", { dir: "auto" }, tokens.map((token) => tokenSpan(token, seen.tokens))));
+    const spans = (some) => h("div.said.tokens", { dir: "auto" }, some.map((token) => tokenSpan(token, seen.tokens)));
+    text.replaceChildren(isPlayed(answer) ? turnsView(answer, ([from, to]) => spans(tokens.slice(from, to)))
+      : spans(tokens));
   } catch (error) {
     if (error.name !== "AbortError") text.append(h("p.dim.note", {}, error.message));
   }

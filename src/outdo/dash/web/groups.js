@@ -2,10 +2,11 @@
 import { get, listen } from "./api.js";
 import { chart } from "./chart.js";
 import { h, later, select, segmented, state } from "./dom.js";
-import { groupCard } from "./group.js";
+import { groupCard, isPlayed } from "./group.js";
 import { runHead } from "./head.js";
 import { improved } from "./prompt.js";
 import { note } from "./route.js";
+import { turnsLegend } from "./turns.js";
 
 const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["length", "length"], ["prompt", "prompt"],
   ["id", "order in the step"]];
@@ -158,7 +159,8 @@ async function alone(seen) {
     note({ prompt: "" });
     refill(seen);
   } }, "All prompts of this step");
-  return [h("div.bar", {}, h("span.dim", {}, "One prompt with its full answers."), all), groupCard(seen, group)];
+  const head = h("div.bar", {}, h("span.dim", {}, "One prompt with its full answers."), all, legend([group]));
+  return [head, groupCard(seen, group)];
 }
 
 async function several(seen, offset) {
@@ -169,9 +171,11 @@ async function several(seen, offset) {
   const more = remaining > 0 && h("button.rest", { type: "button", onclick: () => refill(seen, offset + PAGE) },
     `Show ${Math.min(remaining, PAGE)} more of ${remaining}`);
   const many = found.total === 1 ? "1 prompt" : `${found.total} prompts`;
-  const tally = !offset && h("p.dim.tally", { role: "status" }, many);
+  const tally = !offset && h("div.bar", {}, h("p.dim.tally", { role: "status" }, many), legend(found.groups));
   return [tally, ...found.groups.map((group) => groupCard(seen, group)), more].filter(Boolean);
 }
+
+const legend = (groups) => groups.some((group) => group.answers.some(isPlayed)) && turnsLegend();
 
 function nothing(seen) {
   const reasons = {

@@ -40,19 +40,26 @@ export function block(text, classes = "said") {
 export function cuttable(text, isCut, loadAll) {
   const shown = block(text);
   if (!isCut) return shown;
+  return h("div", {}, shown, showAll(async (button) => {
+    shown.replaceChildren(...pieces(await loadAll()));
+    button.remove();
+  }));
+}
+
+/** A button that loads what is cut. @param {(button: HTMLElement) => Promise<void>} load */
+export function showAll(load) {
   const button = h("button.show-all", { type: "button" }, "… show all");
   button.addEventListener("click", async () => {
     button.disabled = true;
     button.textContent = "loading …";
     try {
-      shown.replaceChildren(...pieces(await loadAll()));
-      button.remove();
+      await load(button);
     } catch (error) {
       button.disabled = false;
       button.textContent = `could not be loaded (${error.message}): retry`;
     }
   });
-  return h("div", {}, shown, button);
+  return button;
 }
 
 /** Our own text, with `names` between backticks as code. @param {string} text */
