@@ -138,8 +138,9 @@ def _result(w: World, gold: str, results: int) -> str:
 
 
 def _trajectory(episode: Episode, text: str, finish: Finish) -> Trajectory:
-    own = Segment((1,) * (2 + 3 * episode.num_turns), (-0.5,) * (2 + 3 * episode.num_turns))
-    return Trajectory((own, Segment((2,) * (1 + 4 * episode.num_calls), trained=False)), text, finish, episode=episode)
+    ids = tuple(zlib.crc32(repr(message).encode()) for message in episode.messages) or (0,)
+    environment = Segment((2,) * (1 + 4 * episode.num_calls), trained=False)
+    return Trajectory((Segment(ids, (-0.5,) * len(ids)), environment), text, finish, episode=episode)
 
 
 def _learn(w: World, policy: dict[str, float], groups: list[Group], choices: list[list[Any]]) -> float:

@@ -16,7 +16,7 @@ MAX_FILES = 3  # the first and the last ones
 MAX_PHRASE_WORDS = 4
 MAX_TEXT_CHARS = 90  # of an answer that is shown
 
-AnswerKey = tuple[str, str, int, str]  # prompt, text, number of tokens, finish: what makes two answers the same
+AnswerKey = tuple[str, str, int, str, str]  # prompt, text, number of tokens, finish, turns: what makes two the same
 PaidAnswer = tuple[str, str, float, str]  # prompt, text, reward, verdict
 
 
@@ -71,7 +71,8 @@ def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
     for index, row in enumerate(rows):
         for answer in row["completions"]:
             if answer["verdict"] != "broken":
-                key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"])
+                turns = repr([(turn.get("content"), turn.get("tool_calls")) for turn in answer.get("turns") or ()])
+                key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"], turns)
                 by_answer[key][index].append(answer)
     repeated = {key: groups for key, groups in by_answer.items() if sum(map(len, groups.values())) > 1}
     differing = {key: counts for key, groups in repeated.items() if (counts := _differing(list(groups.values())))}

@@ -81,7 +81,8 @@ def _effects(cause: str, findings: Mapping[str, Finding], history: History) -> s
     effects = set(EFFECTS.get(cause, ())) & findings.keys()
     if cause in MOVED and "no_signal" in effects and findings["no_signal"].step < findings[cause].step - SLACK:
         effects.discard("no_signal")  # it was there before: sampling that is too cold, say
-    if cause == "broken_environment" and late_mean(history["grader_broken"]) > 2 * late_mean(history["env_broken"]):
+    both = cause == "broken_environment" and "broken_grader" in effects
+    if both and late_mean(history["grader_broken"]) > 2 * late_mean(history["env_broken"]):
         effects.discard("broken_grader")  # most were broken by something else
     for first, second in _decided(findings, history):
         if cause == first:

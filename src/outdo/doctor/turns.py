@@ -104,11 +104,12 @@ def _dropped(history: History) -> tuple[str, int, Shift] | None:
     index = onset(curve, peak / 2, above=False)
     goal, after = history[goal_of(history)], onset(curve, at.GIVEN_UP * peak, above=False)
     before, rest = finite(goal[: max(index, 5)]), finite(goal[after:])
-    size = min(len(before), len(rest), edge_size(len(history)))
-    if size < 2:
+    if min(len(before), len(rest)) < 2:
         return None
-    error = 1.1 * noise(goal) * float(np.sqrt(2.0 / size))
-    return use, index, Shift(trimmed_mean(before[-size:]), trimmed_mean(rest[-size:]), error)
+    third = max(5, len(history) // 3)
+    before, rest = before[-third:], rest[-third:]
+    error = 1.1 * noise(goal) * float(np.sqrt(1 / len(before) + 1 / len(rest)))
+    return use, index, Shift(trimmed_mean(before), trimmed_mean(rest), error)
 
 
 def unneeded_tools(history: History) -> Finding | None:
@@ -198,9 +199,10 @@ def given_away(history: History) -> Finding | None:
 
 
 def broken_environment(history: History) -> Finding | None:
-    if not history.has("env_broken", least=3) or late_mean(history["env_broken"]) <= at.BROKEN:
+    if not history.has("env_broken", least=3) or (share := late_mean(history["env_broken"])) <= at.BROKEN:
         return None
-    share = late_mean(history["env_broken"])
+    if np.count_nonzero(finite(history["env_broken"])[-max(5, edge_size(len(history))) :] > at.BROKEN) < 2:
+        return None  # one step in which a server was down
     evidence = [movement(history, "env_broken")]
     if history.answers.broken:
         evidence.append(Evidence("answers", note=f"the most common reason: {history.answers.broken}"))
@@ -244,9 +246,9 @@ def _stays(share: Curve, level: float, obvious: float = 1.0) -> bool:
     if len(seen) < at.TREND_STEPS:
         return late_mean(seen) > obvious
     later, line = shift(seen[len(seen) // 2 :]), trend(seen)
-    still_falls = later.gain < -0.03 and later.z < -at.Z_WEAK
-    has_halved = line.after < line.before / 2 and line.z < -at.Z_WEAK
-    return not (still_falls or has_halved)
+    still_falls = later.gain < -max(0.03, later.before / 10) and later.z < -at.Z_WEAK
+    fell = line.z < -at.Z_WEAK and (line.after < line.before / 2 or len(seen) < 2 * at.TREND_STEPS)
+    return not (still_falls or fell)
 
 
 def _mean(curve: Curve) -> float:
