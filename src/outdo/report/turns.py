@@ -63,12 +63,12 @@ def _context(turns: Sequence[TurnRecord]) -> Raw:
     """Messages that came together have their tokens together, too: they are counted with the first."""
     together = " together" if len(turns) > 1 else ""
     tokens = _many(turns[0].num_inserted, "token") + together if turns[0].num_inserted else ""
-    rows = []
+    rows: list[Raw] = []
     for turn in turns:
         name = (turn.name or "tool") if turn.role == "tool" else turn.role
         failed = el("b", "✗ failed", class_="failed") if turn.failed else None
         text = "".join(piece.text for piece in turn.pieces)
-        rows.append([_head(name, "" if rows else tokens, failed), el("pre", text, dir="auto")])
+        rows += [_head(name, "" if rows else tokens, failed), el("pre", text, dir="auto")]
     return el("div", rows, class_="context")
 
 
