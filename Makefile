@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox browser test test-slow faults drills lint format graph docs figures pictures clean
+.PHONY: run setup sandbox browser test test-slow verifiers faults drills lint format graph docs figures pictures clean
 run: $(VENV)/.done-run
 	$(BIN)/outdo train
 
@@ -38,6 +38,17 @@ test: setup
 
 test-slow: setup browser
 	$(BIN)/python -m pytest -m "slow" --ignore=tests/faults
+
+# Environments of the library verifiers. It has an environment of its own, because it needs an older openai.
+verifiers: .venv-verifiers/.done
+	OMP_NUM_THREADS=1 PATH="$(CURDIR)/.venv-verifiers/bin:$$PATH" \
+	.venv-verifiers/bin/python -m pytest tests/serve/test_verifiers.py
+
+.venv-verifiers/.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-verifiers
+	grep -v '^openai==' constraints.txt > .venv-verifiers/constraints.txt
+	.venv-verifiers/bin/pip install --quiet --editable '.[verifiers,serve]' pytest uv --constraint .venv-verifiers/constraints.txt
+	touch $@
 
 # Runs that are killed, starved of disk and fed nonsense, the long ones too.
 faults: setup
@@ -73,4 +84,4 @@ pictures: setup browser
 	$(BIN)/python docs/pictures.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-verifiers .pytest_cache .mypy_cache .ruff_cache

@@ -190,6 +190,16 @@ def test_the_last_answer_is_cut_to_the_token(policy: Policy) -> None:
     assert not answer.episode.broken
 
 
+async def ever_longer(client: Any, prompt: Any) -> None:
+    for i in range(9):
+        await client.chat.completions.create(messages=[{"role": "user", "content": "7" * 10**i}], max_tokens=4)
+
+
+def test_a_prompt_that_is_too_long_cuts_an_answer_off(policy: Policy) -> None:
+    answer = played(policy, saying(policy, "41"), ever_longer, max_prompt_length=200)[0].trajectories[0]
+    assert answer.episode and not answer.episode.broken and answer.finish == "length" and len(answer.branches) == 3
+
+
 def test_an_agents_own_limit_is_no_cut(policy: Policy) -> None:
     async def agent(client: Any, prompt: Any) -> None:
         await client.chat.completions.create(messages=prompt.messages, max_tokens=2)

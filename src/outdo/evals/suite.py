@@ -63,7 +63,7 @@ def build_eval_suite(
         find_rewards([judge], [], judge, own=functions, **options)  # refuses an unknown name now
         own = functions or {}
         keys = playing or Recipe.model_validate({})
-        play = agent_of(keys) or play_of(keys, task.environment)
+        play = agent_of(keys, own=task.agent) or play_of(keys, task.environment)
         for split in splits:
             suite.append(EvalSplit(name, split, held_out(task, split, size), judge, own, options, play))
     return suite

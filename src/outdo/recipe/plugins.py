@@ -17,6 +17,8 @@ from outdo.errors import did_you_mean, no_such_file
 
 ALTERNATIVES = {"outdo.tasks": "a data file that ends in .jsonl, .json, .csv or .parquet, "}  # to a function, by group
 
+VERIFIERS = "verifiers:"  # what names of that library's tasksets begin with: the rest is a name, or a path
+
 
 def find(name: str, builtin: Mapping[str, Any], group: str, error: type[Exception]) -> Any:
     """The object of that name. Raises `error` if there is none."""
@@ -46,6 +48,9 @@ def absolute_name(name: str) -> str:
 def local_name(name: str, folder: Path = Path()) -> str | None:
     """The name by file of a function in a folder: of `rewards.py:strict`, or of the module `rewards:strict`. None where
     the folder has no such file."""
+    if name.startswith(VERIFIERS):
+        path = folder / name.removeprefix(VERIFIERS)
+        return f"{VERIFIERS}{path}" if path.suffix == ".py" and path.is_file() else None
     where, colon, attribute = name.rpartition(":")
     if not colon or not where:
         return None
@@ -57,6 +62,13 @@ def local_name(name: str, folder: Path = Path()) -> str | None:
     stem = folder.joinpath(*where.split("."))
     files = (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")
     return next((f"{path}:{attribute}" for path in files if path.is_file()), None)
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a function, or of a taskset, in the working folder."""
+    if (local := local_name(name)) is None:
+        return None
+    return Path(local.removeprefix(VERIFIERS) if local.startswith(VERIFIERS) else local.rpartition(":")[0])
 
 
 def _message_no_function(path: Path) -> str:

@@ -53,8 +53,7 @@ class CodeRef:
             return None
         if self.name.endswith(".json"):
             return Path(self.name)
-        local = plugins.local_name(self.name)
-        return Path(local.rpartition(":")[0]) if local else None
+        return plugins.file_of(self.name)
 
     def same_file(self, other: CodeRef) -> bool:
         return self.path is not None and other.path is not None and self.path.resolve() == other.path.resolve()

@@ -49,9 +49,19 @@ if TYPE_CHECKING:
     from outdo.models.renderer import Renderer
     from outdo.recipe.schema import Recipe
 
-AGENTS: dict[str, Callable[..., Any]] = {}  # built-in ones, by name
+
+async def verifiers(client: Any, prompt: Prompt) -> Any:
+    """Plays tasks of the library verifiers (docs/verifiers.md)."""
+    from outdo.serve.verifiers import play
+
+    return await play(client, prompt)
+
+
+verifiers.idle_seconds = 1800.0  # type: ignore[attr-defined]  # it has time limits of its own, and may start containers
+
+AGENTS: dict[str, Callable[..., Any]] = {"verifiers": verifiers}  # built-in ones, by name
 GROUP = "outdo.agents"  # of entry points
-IDLE_SECONDS = 60.0  # that an agent may neither return nor wait for the model
+IDLE_SECONDS = 60.0  # that an agent may neither return nor wait for the model, if it has no `idle_seconds` of its own
 STARTS = 32  # agents that start before others wait until those have taken their first step
 PROMPT_TOKENS = 2048  # of one call of an agent, where max_prompt_length is not set
 
@@ -73,9 +83,10 @@ class AgentPlay:
         return AgentSampler(engine, renderer, self)
 
 
-def agent_of(recipe: Recipe, given: Callable[..., Any] | None = None) -> AgentPlay | None:
-    """By the recipe's key `agent`, or by a function in its place; None where there is neither. Raises ToolError."""
-    if not (agent := given or recipe.agent):
+def agent_of(recipe: Recipe, given: Callable[..., Any] | None = None, own: str = "") -> AgentPlay | None:
+    """By the recipe's key `agent`, or by a function in its place, else the task's `own`; None where there is none.
+    Raises ToolError."""
+    if not (agent := given or recipe.agent or own):
         return None
     if others := [key for key in ("tools", "environment_factory") if getattr(recipe, key)]:
         raise ToolError(f"agent and {others[0]} are both set: an agent calls its tools itself; leave one of them out")
@@ -225,7 +236,7 @@ class _Table:
         client = AgentClient(self.api, answer.session, self.open_http)
         running = asyncio.ensure_future(threads.run(self.agent, client, answer.prompt, seconds=None))
         try:
-            await _until_done(running, answer.session)
+            await _until_done(running, answer.session, getattr(self.agent, "idle_seconds", IDLE_SECONDS))
             answer.outcome = outcome_of(running.result())
         except Exception as error:
             if not answer.session.exhausted:  # else it was cut off, and may not have known what to do then
@@ -235,12 +246,12 @@ class _Table:
             answer.seconds = time.monotonic() - answer.started
 
 
-async def _until_done(running: asyncio.Future[Any], session: Session) -> None:
+async def _until_done(running: asyncio.Future[Any], session: Session, seconds: float) -> None:
     """Raises TimeoutError where the agent neither returns nor calls the model."""
     while not running.done():
-        await asyncio.wait([running], timeout=max(IDLE_SECONDS - session.idle_seconds, 0.1))
-        if not running.done() and session.idle_seconds >= IDLE_SECONDS:
-            raise TimeoutError(f"it has neither called the model nor returned for {IDLE_SECONDS:g} s")
+        await asyncio.wait([running], timeout=max(seconds - session.idle_seconds, 0.1))
+        if not running.done() and session.idle_seconds >= seconds:
+            raise TimeoutError(f"it has neither called the model nor returned for {seconds:g} s")
 
 
 def outcome_of(returned: Any) -> Outcome:

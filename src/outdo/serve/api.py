@@ -35,6 +35,7 @@ from outdo.serve.texts import AnswerText
 from outdo.types import SampleParams
 
 MAX_BRIDGES = 64  # sets of tools that are remembered
+TOO_LONG = "context_length_exceeded"  # the code where a prompt leaves no room for an answer
 MAX_ANSWER = 2048  # tokens of an answer to a request that names no limit
 Chunks = AsyncIterator[dict[str, Any]]
 T = TypeVar("T")
@@ -188,7 +189,12 @@ class Api:
         session: Session | None,
         started: float,
     ) -> _Job:
-        limits = [self._limit(len(prompt.ids), sampling) for prompt in prompts]
+        try:
+            limits = [self._limit(len(prompt.ids), sampling) for prompt in prompts]
+        except ApiError as error:
+            if session and error.code == TOO_LONG and error.param == "messages":
+                session.exhausted = True
+            raise
         if session:
             limits = [session.room(prompt.ids, limit) for prompt, limit in zip(prompts, limits, strict=True)]
         place = session.begin(len(prompts) * sampling.n) if session else 0
@@ -216,7 +222,7 @@ class Api:
             f"the prompt has {length:,} tokens{needs}: at most {self.context:,} fit in the context; shorten the prompt"
             + (", or lower max_tokens" if wanted and room > 0 else self.longer),
             param="max_tokens" if wanted and room > 0 else "messages",
-            code="context_length_exceeded",
+            code=TOO_LONG,
         )
 
     async def _answer(self, job: _Job) -> dict[str, Any] | Chunks:

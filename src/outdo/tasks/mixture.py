@@ -63,7 +63,15 @@ def mix(parts: list[Part]) -> Task:
     splits = [f"{split}/{part.name}" for part in parts for split in part.task.splits if split != "train"]
     mixture = _Mixture(parts)
     teacher = mixture.teacher if any(part.task.teacher for part in parts) else None
-    return Task("mixture", mixture.prompts, (), teacher, ("train", *splits), parts=tuple(parts))
+    agents = {part.task.agent for part in parts}
+    if len(agents) > 1:
+        names = {part.task.agent: part.name for part in parts}
+        agent = max(names)
+        raise RecipeError(
+            f"dataset_mixture: {names[agent]} is played by the agent {agent}, and {names[min(names)]} is not: mix only "
+            "tasks that are played alike"
+        )
+    return Task("mixture", mixture.prompts, (), teacher, ("train", *splits), parts=tuple(parts), agent=agents.pop())
 
 
 class _Mixture:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from outdo.errors import TaskError, did_you_mean
 from outdo.recipe import plugins
 from outdo.seeds import seed_of
-from outdo.tasks import arithmetic, countdown, data, grid, gsm8k, guess, gym, repair, shop
+from outdo.tasks import arithmetic, countdown, data, grid, gsm8k, guess, gym, repair, shop, verifiers
 from outdo.tasks.sources import SOURCE_KEYS, Source, is_source, read
 from outdo.types import Message, Prompt
 from outdo.untrusted.parse import MAX_PROMPT_CHARS
@@ -60,6 +60,7 @@ class Task:
     easier: Task | None = None  # that the curriculum starts with
     keep: Callable[[Prompt], bool] | None = None  # prompts for which it is False are skipped
     environment: str = ""  # that answers are played in, where the recipe names none
+    agent: str = ""  # that plays answers, where the recipe names none
     solution: Callable[[Prompt], Sequence[Message]] | None = None  # the play of one who deserves full marks, for audits
 
     def prompts(self, split: str, seed: int) -> Iterator[Prompt]:
@@ -202,6 +203,8 @@ def find_task(
     elif name.startswith("reasoning_gym/"):
         generator = {"name": name.partition("/")[2]}
         task = Task(name, gym.prompts, ("reasoning_gym",), gym.teacher, ("train", "test"), generator)
+    elif name.startswith(plugins.VERIFIERS):
+        task = _verifiers_task(name, args)
     else:
         task = plugins.find(name, TASKS, "outdo.tasks", TaskError)
     if not isinstance(task, Task):
@@ -217,6 +220,15 @@ def refuse_no_task(given: object) -> None:
         raise TaskError(
             f"task={given!r:.80} is neither a task nor the name of one. To make a task of a function, {HOW_TO_MAKE_ONE}"
         )
+
+
+def _verifiers_task(name: str, args: dict[str, Any]) -> Task:
+    taskset = name.removeprefix(plugins.VERIFIERS)
+    finite, own = verifiers.is_finite(taskset, args), {"name": taskset}
+    splits = ("train", "test")
+    return Task(
+        name, verifiers.prompts, ("environment",), splits=splits, args=own, finite=finite, agent=verifiers.AGENT
+    )
 
 
 def _data_task(source: Source) -> Task:

@@ -93,7 +93,7 @@ class RunContext:
     @cached_property
     def play(self) -> Play | None:
         """How answers of several turns are played; None where they have one."""
-        agent = agent_of(self.recipe, self.agent)
+        agent = agent_of(self.recipe, self.agent, self.task.agent)
         return agent or play_of(self.recipe, self.task.environment, self.tools, self.environment)
 
     def for_stage(self, kind: Kind, recipe: Recipe, prior_evals: PriorEvals | None) -> RunContext:
