@@ -121,6 +121,19 @@ def test_limits_and_interrupts(policy: Policy) -> None:
     assert messages[1]["content"] == "2" and messages[2]["content"].startswith("I")
 
 
+def test_a_call_is_shown_before_it_is_run(policy: Policy) -> None:
+    seen = []
+
+    def look() -> str:
+        """Looks at the terminal."""
+        seen.append(session.screen)
+        return "seen"
+
+    session = Session(policy, call("look"), "ok", tools=[look])
+    session.ask("?")
+    assert seen == ["[→ look()\n]"]
+
+
 def test_marks(policy: Policy) -> None:
     session = Session(policy, "48/2 = 24", tools=["calculator"], tool_format="marks")
     rows = iter(policy.renderer.encode_texts(["48/2 = <<48/2=", " So 24"]))
@@ -128,6 +141,16 @@ def test_marks(policy: Policy) -> None:
     session.engine.script = lambda request, i: (*next(rows), *next(ends))
     session.ask("48/2?")
     assert session.screen == "48/2 = <<48/2=24>> So 24"
+    rows, ends = iter(policy.renderer.encode_texts(["48/2 = <<48/2=", " So 24"])), iter([(), (policy.eos_ids[0],)])
+    show = session.show
+
+    def impatient(piece: str) -> None:
+        show(piece)
+        if "S" in piece:
+            raise KeyboardInterrupt
+
+    session.show = impatient  # type: ignore[method-assign]
+    assert session.ask("48/2?").text == "48/2 = <<48/2=24>> ", "what was shown is kept, results included"
 
 
 @pytest.mark.sandbox

@@ -21,6 +21,9 @@ class Audience(Protocol):
     def written(self, token_ids: Sequence[int]) -> None:
         """All of it."""
 
+    def turn(self, message: Message) -> None:
+        """The model's turn, before the environment answers it."""
+
     def answered(self, message: Message, observation: Observation, inserted: str) -> None:
         """What the environment answers the message; or inserts into it, and the model continues it."""
 

@@ -106,11 +106,10 @@ class Conversation:
         try:
             (group,) = replace(sampler, audience=follower).sample([prompt], 1, self.params, self.seed)
         except KeyboardInterrupt:
-            return None, (*follower.messages, _assistant(follower.typist.text))
+            return None, (*follower.messages, _assistant(follower.text))
         (answer,) = group.trajectories
         assert answer.episode
-        if follower.token_ids:  # cut off in the model's turn
-            follower.end()
+        follower.end()
         return answer, answer.episode.messages or (_assistant(""),)
 
     def _fit_context(self, text: str) -> tuple[Prompt, int]:

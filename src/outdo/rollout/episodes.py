@@ -226,6 +226,9 @@ class _Table:
         ended = answer.turn_ids[-1] in self.sampler.renderer.eos_ids
         if inline and not ended and not message.get("tool_calls"):
             return Extension()  # it stopped where a call might have been, and continues its own turn
+        audience = self.sampler.audience
+        if audience:
+            audience.turn(message)
         observation: Observation = await self._waited(answer, answer.environment.step(message))
         answer.num_calls += observation.num_calls
         answer.num_failed_calls += observation.num_failed_calls
@@ -236,8 +239,8 @@ class _Table:
         if inline and not ended and not observation.done:
             results = [str(one["content"]) for one in observation.messages]
             inserted = ("error" if observation.num_failed_calls else "".join(results)) + END_OF_MARK
-        if self.sampler.audience:
-            self.sampler.audience.answered(message, observation, inserted)
+        if audience:
+            audience.answered(message, observation, inserted)
         if inserted:
             (token_ids,), start = answer.bridge.insert_all([inserted]), len(message["content"])
             answer.inserted.append((start, start + len(inserted)))

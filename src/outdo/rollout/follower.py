@@ -60,7 +60,8 @@ class Follower:
     show: Show
     note: Show
     messages: list[Message] = field(default_factory=list)
-    token_ids: tuple[int, ...] = ()  # the model's last
+    token_ids: tuple[int, ...] = ()  # the model's last, while some of them may be held back
+    before: str = ""  # of the model's turn, where it was continued
 
     def __post_init__(self) -> None:
         self.typist = self._typist()
@@ -75,31 +76,44 @@ class Follower:
         self.typist(token_ids, done=self.tool_format.inline)
         self.token_ids = tuple(token_ids)
         if self.tool_format.inline:  # what follows continues it
-            self.typist = self._typist()
+            self._continue("")
 
-    def answered(self, message: Message, observation: Observation, inserted: str) -> None:
-        if inserted:
-            self.show(printable(inserted))
-            return
-        self.end(message)
-        self.messages += [message, *observation.messages]
-        for place, each in enumerate(observation.messages):
-            sign = FAILED if place in observation.failed else RESULT
-            self._note(sign + indented(shortened(str(each.get("content", "")))))
-        self.typist, self.token_ids = self._typist(), ()
-
-    def end(self, message: Message | None = None) -> None:
-        """The model's turn is complete; without a message it was cut off, and is shown as it is."""
-        calls = [] if self.tool_format.inline or not message else message.get("tool_calls") or []
+    def turn(self, message: Message) -> None:
+        calls = [] if self.tool_format.inline else message.get("tool_calls") or []
         if not calls:
-            if self.token_ids and not self.tool_format.inline:
-                self.typist(self.token_ids, done=True)
+            self.end()
             return
-        content, shown = str(message["content"]) if message else "", self.typist.text.strip()
+        self.token_ids = ()
+        content, shown = str(message["content"]), self.typist.text.strip()
         if content.startswith(shown):
             self.typist.add(content[len(shown) :])
         for call in calls:
             self._note(CALL + indented(call_text(call)))
+
+    def answered(self, message: Message, observation: Observation, inserted: str) -> None:
+        if inserted:
+            self.show(printable(inserted))
+            self._continue(inserted)
+            return
+        self.messages += [message, *observation.messages]
+        for place, each in enumerate(observation.messages):
+            sign = FAILED if place in observation.failed else RESULT
+            self._note(sign + indented(shortened(str(each.get("content", "")))))
+        self.typist, self.before = self._typist(), ""
+
+    def end(self) -> None:
+        """Shows what was held back, since it is no call, or was cut off."""
+        if self.token_ids and not self.tool_format.inline:
+            self.typist(self.token_ids, done=True)
+        self.token_ids = ()
+
+    @property
+    def text(self) -> str:
+        """Of the model's turn, as far as it was shown."""
+        return self.before + self.typist.text
+
+    def _continue(self, inserted: str) -> None:
+        self.before, self.typist = self.text + inserted, self._typist()
 
     def _note(self, text: str) -> None:
         self.typist.end_line()
