@@ -207,7 +207,8 @@ def broken_environment(history: History) -> Finding | None:
     if history.answers.broken:
         evidence.append(Evidence("answers", note=f"the most common reason: {history.answers.broken}"))
     severity: Severity = "critical" if share > at.BROKEN_CRITICAL else "warning"
-    step, expect = history.step_at(onset(history["env_broken"], at.BROKEN)), Expect("env_broken", "down", 5)
+    first = int(np.argmax(np.nan_to_num(history["env_broken"]) > at.BROKEN))
+    step, expect = history.step_at(first), Expect("env_broken", "down", 5)
     return Finding("broken_environment", severity, step, tuple(evidence), None, expect)
 
 
