@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from outdo import Observation, train
 from outdo.doctor.answers import summarize_answers
 from outdo.doctor.finding import Finding
 from outdo.doctor.history import Answers, History, from_rows
+from outdo.doctor.read import read_history
 from outdo.doctor.rules import NOTES, RULES, diagnose
+from outdo.runs.reader import read_metrics
 from support import tool_curves, tool_world
 from support.basics import ROOT
 
@@ -119,6 +123,19 @@ def test_failing_calls(kind: str) -> None:
     assert only(run(recipe=recipe, tool_calls_failed=0.97, **kinds)).severity == "critical"
     assert only(run(tool_calls_failed=line(0.9, 0.3, 0.2), **kinds)).code == "healthy"
     assert only(run(tool_calls_failed=0.8, tool_calls_mean=0.01, **kinds)).code == "healthy"  # three calls in all
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe", "key"),
+    [
+        ("malformed", {"tool_format": "marks"}, "sft_steps"),  # a model without a template writes no other
+        ("raised", {"tools": ["calculator", {"python": {"seconds": 2}}, "search:docs"]}, "sft_steps"),
+        ("raised", {"tools": ["calculator", "my_tools.py:ratio"]}, None),
+    ],
+)
+def test_who_is_at_fault(kind: str, recipe: dict[str, Any], key: str | None) -> None:
+    change = only(run(recipe=recipe, tool_calls_failed=0.8, **{f"tool_calls_failed/{kind}": 0.8})).change
+    assert (change and change.key) == key
 
 
 def test_first_steps_show_what_is_obvious() -> None:
@@ -260,6 +277,36 @@ def test_real_games_are_healthy(seed: int) -> None:
     assert history.has("turns_mean")
     for n in range(20, len(history) + 1, 5):
         assert not {finding.code for finding in diagnose(history.until(n))} & CODES
+
+
+class Fragile:
+    """Fails in every other game; the others are never over, and say the same to whatever is said."""
+
+    made = 0
+
+    def reset(self, prompt: Any) -> Any:
+        Fragile.made += 1
+        self.fails = Fragile.made % 2
+        return prompt.messages
+
+    def step(self, message: Any) -> Observation:
+        if self.fails:
+            raise OSError("the server is gone")
+        return Observation([{"role": "user", "content": "again"}], reward=0.0)
+
+
+def test_a_real_run(tmp_path: Path) -> None:
+    """From what environments do to what the doctor says of the run's folder."""
+    keys = {"max_turns": 2, "max_completion_length": 48, "max_steps": 4, "sft_steps": 30, "sft_batch_size": 8}
+    keys |= {"num_generations": 4, "per_device_train_batch_size": 8, "eval_size": 4, "eval_samples": 0}
+    given = {"environment_factory": Fragile, "reward_funcs": ["environment"], "broken_limit": 1.0, "reward_audit": False}
+    folder = train(dataset_name="arithmetic", output_dir=tmp_path / "run", **keys, **given).folder
+    finding = diagnose(read_history(folder))[0]
+    assert finding.code == "broken_environment" and "broken_grader" in finding.also
+    assert "OSError: the server is gone" in finding.evidence[-1].describe()
+    rows = list(read_metrics(folder, []))
+    assert all(row["env_broken"] == 0.5 and 0 <= row["time/wait"] < row["time/step"] for row in rows)
+    assert all(row["out_of_turns"] + row["truncated"] == 0.5 for row in rows)
 
 
 def test_answers_of_several_turns() -> None:

@@ -32,6 +32,7 @@ from outdo.doctor.signals import (
 from outdo.metrics import limits as at
 
 FAILED = "tool_calls_failed"
+BUILT_IN = {"calculator", "python", "search"}
 DEMONSTRATIONS = 500  # steps of SFT beside those that the recipe has
 USES = ("tool_users", "tool_calls_mean")  # the second is what other trainers log
 
@@ -141,16 +142,22 @@ def failing_calls(history: History) -> Finding | None:
 
 
 def _readable_calls(history: History) -> Change:
-    """The format that the chat template writes, where the recipe names another one."""
-    if history.recipe.get("tool_format") not in (None, "auto"):
+    """The format that the chat template writes, where the recipe names another one. Marks are for models without."""
+    if history.recipe.get("tool_format") not in (None, "auto", "marks"):
         return set_key(history.recipe, "tool_format", "auto")
     return _show_calls(history)
+
+
+def _better_asked(history: History) -> Change | None:
+    """Nothing where a tool of the user's raises. Those built in do so only for what they cannot do."""
+    names = [next(iter(one), "") if isinstance(one, dict) else str(one) for one in history.recipe.get("tools") or ()]
+    return _show_calls(history) if names and {name.partition(":")[0] for name in names} <= BUILT_IN else None
 
 
 FIXES: dict[str, Callable[[History], Change | None]] = {  # by the kind that most failed calls are of; else examples
     "malformed": _readable_calls,
     "timeout": lambda history: scale_key(history.recipe, "tool_timeout", 3),
-    "raised": lambda history: None,  # it is the tool, or what it is called with
+    "raised": _better_asked,
 }
 
 
