@@ -299,7 +299,12 @@ def test_a_real_run(tmp_path: Path) -> None:
     """From what environments do to what the doctor says of the run's folder."""
     keys = {"max_turns": 2, "max_completion_length": 48, "max_steps": 4, "sft_steps": 30, "sft_batch_size": 8}
     keys |= {"num_generations": 4, "per_device_train_batch_size": 8, "eval_size": 4, "eval_samples": 0}
-    given = {"environment_factory": Fragile, "reward_funcs": ["environment"], "broken_limit": 1.0, "reward_audit": False}
+    given = {
+        "environment_factory": Fragile,
+        "reward_funcs": ["environment"],
+        "broken_limit": 1.0,
+        "reward_audit": False,
+    }
     folder = train(dataset_name="arithmetic", output_dir=tmp_path / "run", **keys, **given).folder
     finding = diagnose(read_history(folder))[0]
     assert finding.code == "broken_environment" and "broken_grader" in finding.also
