@@ -303,7 +303,6 @@ def test_a_real_run(tmp_path: Path) -> None:
         "environment_factory": Fragile,
         "reward_funcs": ["environment"],
         "broken_limit": 1.0,
-        "reward_audit": False,
     }
     folder = train(dataset_name="arithmetic", output_dir=tmp_path / "run", **keys, **given).folder
     finding = diagnose(read_history(folder))[0]
