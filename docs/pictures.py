@@ -32,7 +32,8 @@ RUNS = {  # name -> the words of `outdo`; the second has a rate that is far too 
 SHOP = [  # turns and calls, with picture_shop.py as shop.py
     *("train", "model_name_or_path=model", "dataset_name=shop.py:cheaper", "environment_factory=shop.py:Shop"),
     *("sft_steps=260", "sft_batch_size=16", "sft_learning_rate=2e-3", "max_completion_length=360", "max_turns=4"),
-    *("max_steps=8", "per_device_train_batch_size=64", "eval_size=30", "eval_samples=0", "eval_steps=0", "device=cpu"),
+    *("max_steps=8", "per_device_train_batch_size=64"),
+    *("eval_size=30", "eval_samples=0", "eval_steps=0", "device=cpu"),
 ]
 SWEEP = ["sweep", "num_generations=4,8", "beta=0,0.05", "max_steps=6", "sft_steps=300", *SHORT, "eval_steps=0"]
 VIEWS = {  # picture -> view, height, and what to wait for
@@ -54,12 +55,16 @@ def train_runs(root: Path) -> None:
         if not (root / name / "report.html").exists():
             shutil.rmtree(root / name, ignore_errors=True)
             _outdo([*words, f"output_dir={root / name}"])
+    train_shop(root)
+    _outdo([*SWEEP, "--out", str(root / "swept")])  # resumes, and has nothing to do where it is done
+
+
+def train_shop(root: Path) -> None:
     if not (root / "shop" / "report.html").exists():
         shutil.rmtree(root / "shop", ignore_errors=True)
         shutil.copy(Path(picture_shop.__file__), root / "shop.py")
         picture_shop.save_model(root / "model")
         _outdo([*SHOP, "output_dir=shop"], root)
-    _outdo([*SWEEP, "--out", str(root / "swept")])  # resumes, and has nothing to do where it is done
 
 
 def _outdo(words: list[str], folder: Path | None = None) -> None:

@@ -20,12 +20,18 @@ from transformers import PreTrainedTokenizerFast
 from outdo.cli import chat as cli
 from outdo.errors import RecipeError, TaskError
 from outdo.models.load import Policy, load_policy, save_policy
-from outdo.rollout.chat import Conversation, Typist
-from outdo.types import SampleParams
+from outdo.rollout.chat import Conversation
+from outdo.rollout.follower import Typist
+from outdo.types import Message, SampleParams
 from outdo.untrusted.terminal import printable
 
 Outdo = Callable[..., "subprocess.CompletedProcess[str]"]
 SHORT = SampleParams(12, 1.0)
+
+
+def said(text: str) -> tuple[Message, ...]:
+    """As a conversation keeps an answer of one turn."""
+    return ({"role": "assistant", "content": text},)
 
 
 def test_printable() -> None:
@@ -46,14 +52,13 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
-def test_incomplete_character_is_held_back(policy: Policy) -> None:
+def test_incomplete_character_is_held_back() -> None:
     tokenizer = byte_tokenizer()
-    bytewise = replace(policy.renderer, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
     text = "é 😀!"
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == len(text.encode())
     pieces: list[str] = []
-    typist = Typist(bytewise, pieces.append)
+    typist = Typist(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), pieces.append)
     for count in range(1, len(ids) + 1):
         typist(ids[:count])
     assert pieces == ["é", " ", "😀", "!"]
@@ -71,7 +76,7 @@ def test_streamed_answer(policy: Policy, plain: bool) -> None:
     pieces: list[str] = []
     talk = Conversation(policy, SHORT, seed=5)
     reply = talk.ask("12+30", pieces.append)
-    assert len(pieces) > 3 and "".join(pieces) == reply.text and talk.turns == [("12+30", reply.text)]
+    assert len(pieces) > 3 and "".join(pieces) == reply.text and talk.turns == [("12+30", said(reply.text))]
     again, other = Conversation(policy, SHORT, seed=5), Conversation(policy, SHORT, seed=6)
     texts = [one.ask("12+30", pieces.append).text for one in (again, other)]
     assert texts[0] == reply.text != texts[1]
@@ -82,17 +87,17 @@ def test_earlier_turns_in_prompt(policy: Policy) -> None:
     talk = Conversation(policy, replace(SHORT, temperature=0.0), system="Be brief")
     reply = talk.ask("one", lambda piece: None)
     prompt, _ = talk._fit_context("two")
-    said = [(m["role"], m["content"]) for m in prompt.messages]
-    assert said == [("system", "Be brief"), ("user", "one"), ("assistant", reply.text), ("user", "two")]
+    roles = [(m["role"], m["content"]) for m in prompt.messages]
+    assert roles == [("system", "Be brief"), ("user", "one"), ("assistant", reply.text), ("user", "two")]
     talk.reset()
     assert [m["content"] for m in talk._fit_context("two")[0].messages] == ["Be brief", "two"]
 
 
 def test_full_context_drops_oldest_turns(policy: Policy) -> None:
     talk = Conversation(policy, SHORT)
-    talk.turns = [("a" * 150, "b"), ("c" * 150, "d"), ("e" * 150, "f")]
+    talk.turns = [("a" * 150, said("b")), ("c" * 150, said("d")), ("e" * 150, said("f"))]
     reply = talk.ask("g" * 100, lambda piece: None)  # 512 in all, 12 for the answer
-    assert reply.forgotten == 1 and [said[0] for said, _ in talk.turns] == ["c", "e", "g"]
+    assert reply.forgotten == 1 and [text[0] for text, _ in talk.turns] == ["c", "e", "g"]
     before = list(talk.turns)
     with pytest.raises(TaskError, match=r"60\d tokens, and 500 fit"):
         talk.ask("h" * 600, lambda piece: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from outdo.runs.held_out import held_out_answers
 from outdo.runs.writer import RunWriter
 from support.browser import HOSTILE, Watched, chromium, dash, until
 from support.folders import RECIPE, group, numbers, played
@@ -27,6 +28,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     spelled = [[*own[:9], *([text, None, None] for text in "=42"), *own[9:]] for _ in range(2)]
     run.record_step(1, numbers(1), [played_group, group("1+1", ["2", "3"], [1.0, 0.0])], [spelled])
     run.record_step(2, numbers(2), [played("odd", ODD, ODD, ODD), played("long", final="x" * 5000)])
+    for step in (0, 2):
+        run.record_answers(step, "test", held_out_answers([played("12+30"), played("odd", ODD, ODD, ODD)], []))
+        run.record_eval({"step": step, "split": "test", "n": 2, "success_rate": 1.0, "low": 0.3, "high": 1.0})
     run.finish("done")
     run.close()
     with dash(root) as address:
@@ -102,6 +106,18 @@ def test_hostile_turns_are_text(watched: Watched) -> None:
         assert page.locator("main img, main script, main b:text-is('bold')").count() == 0
         assert "\x1b" not in page.inner_text("main") and "\u202e" not in page.inner_text("main")
         assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+
+
+def test_held_out_answers(watched: Watched) -> None:
+    page = watched.open("#/answers?run=turns")
+    page.wait_for_selector(".changed")
+    sides = page.locator(".changed").filter(has_text="12+30").locator(".answer").all()
+    assert [side.locator(".own").count() for side in sides] == [2, 2]
+    assert sides[0].locator(".context .said").all_inner_texts() == ["42", "Error: 42"]
+    assert "2 turns · 2 calls, 1 failed · 13 tokens + 3 inserted" in sides[1].locator("footer").inner_text()
+    assert page.locator(".turns-legend").count() == 1
+    odd = page.locator(".changed").filter(has_text="What is odd").locator(".answer").first
+    assert odd.locator(".own > .said").first.text_content() == SHOWN
 
 
 def test_long_turns_are_cut(watched: Watched) -> None:

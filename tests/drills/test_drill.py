@@ -17,7 +17,8 @@ from outdo.training.resume import FREE
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 
 NAMES = ["reward-hack", "sparse", "kl-blowup", "entropy-collapse", "mode-collapse", "thinking-tax", "overfit"]
-NAMES += ["noisy-grader", "no-clip", "ood-loss", "small-group", "grader-drift", "out-of-memory", "wrong-checkpoint"]
+NAMES += ["noisy-grader", "no-clip", "ood-loss", "small-group", "grader-drift", "out-of-memory"]
+NAMES += ["unused-tool", "wrong-checkpoint"]
 
 
 def test_registry(tmp_path: Path) -> None:
@@ -65,3 +66,11 @@ def test_kl_blowup(outdo: Outdo, tmp_path: Path) -> None:
     for name in ("picture.png", "drill.json", "ill/run.json", "cured/run.json"):
         assert (tmp_path / "drills" / "drill-kl-blowup" / name).exists(), name
     assert "PASS" in done.stderr and "cured" in done.stderr
+
+
+@pytest.mark.slow
+def test_unused_tool(outdo: Outdo) -> None:
+    done = outdo("drill", "unused-tool", "--json", "--out", "drills")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["findings"][0]["code"] == "unused_tools" and "dead_all_wrong" in row["findings"][0]["also"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,14 @@ def test_audit_says_that_it_is_judged_by_play() -> None:
     assert not result.failures and not result.fit and "by play" in result.checks[0].detail
     assert refuse_unfit(built_in(), lambda: task.prompts("train", 0)) == ""
     assert dense_rewards(built_in(), right=True) == ["environment"]
+
+
+def test_audit_beside_a_verifier() -> None:
+    """Where the task's own verifier decides success, it is audited, without what the environment pays."""
+    prompts = [*islice(TASKS["arithmetic"].prompts("train", 0), 2)]
+    both = find_rewards(["environment"], [], "numeric", 32)
+    assert audit(both, prompts, short=True).fit
+    assert refuse_unfit(both, lambda: TASKS["arithmetic"].prompts("train", 0)) == ""
 
 
 def test_games_name_their_environment_and_reward() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from outdo.evals.changes import compare_answers
 from outdo.runs import usage
 from outdo.runs.held_out import HeldOutAnswer, held_out_answers, read_answers, with_mark
 from outdo.runs.manifest import read_manifest
 from outdo.runs.writer import RunWriter
-from support.folders import HOSTILE, RECIPE, group, held_out
+from support.folders import HOSTILE, RECIPE, group, held_out, played
 
 
 def test_a_problem_once_and_an_answer_per_evaluation(tmp_path: Path) -> None:
@@ -65,6 +67,28 @@ def test_long_answers_keep_start_and_end() -> None:
     assert sum(len(one.text) for one in many) <= 8_000_000, "an evaluation has a bound"
     prompt = held_out({"x" * 30_000: 1.0})[0]
     assert len(prompt.prompt) < 9000 and "characters cut" in prompt.prompt
+
+
+def test_turns_of_held_out_answers(tmp_path: Path) -> None:
+    """They are kept with the answer, and cut with it; the last turn of the model, which is judged, is cut last."""
+    run = RunWriter.create(tmp_path / "run", RECIPE, {})
+    answers = held_out_answers([played("12+30", result="r" * 9000, final="x" * 3000)], [])
+    run.record_answers(0, "test", answers)
+    run.record_answers(4, "test", held_out_answers([played("12+30")], []))
+    for step in (0, 4):
+        run.record_eval({"step": step, "split": "test", "n": 1, "success_rate": 1.0})
+    run.close()
+    (row,) = read_answers(run.folder, step=0)
+    turns = row["turns"]
+    assert [turn["role"] for turn in turns] == ["assistant", "tool", "tool", "assistant"]
+    assert turns[1]["content"].startswith("rrr") and "8,000 characters cut" in turns[1]["content"]
+    assert (turns[2]["failed"], turns[3]["content"], row["failed_calls"]) == (True, "x" * 3000, 1)
+    assert HeldOutAnswer.of(row) == answers[0] and "turns" not in held_out({"1+1": 1.0})[0].played
+    long = held_out_answers([played("p", "s" * 90_000, "r" * 90_000, "f" * 90_000)], [])[0].played["turns"]
+    assert sum(len(json.dumps(turn)) for turn in long) < 2 * 4000 + 2000
+    changes = compare_answers(run.folder, split="test")
+    side = changes.changes[0].after
+    assert [turn.num_tokens for turn in side.turns] == [9, 0, 0, 4] and side.turns[2].failed and not side.judged
 
 
 def test_time_between_a_kill_and_a_resume_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

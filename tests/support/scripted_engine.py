@@ -30,6 +30,9 @@ class ScriptedEngine:
             self.requests.append(request)
             answers = [self._answer(request, i) for i in range(len(request.seeds))]
             limit = request.limit or request.params.max_completion_length
+            if request.watch:
+                for count in range(1, min(limit, len(answers[0]))):
+                    request.watch(list(answers[0][:count]))
             segments = tuple(Segment(ids[:limit], (self.logprob,) * len(ids[:limit]), self.version) for ids in answers)
             yield Generation(request, segments, tuple("length" if len(ids) > limit else "stop" for ids in answers))
             if self.num_aborts != num_aborts:

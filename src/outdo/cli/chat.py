@@ -23,7 +23,11 @@ OPTION_KEYS = {  # option -> the recipe's key
     "system": "system_prompt",
     **{name: name for name in ("temperature", "top_p", "max_completion_length", "seed", "dtype", "device")},
 }
-KEYS = ("top_k", "min_p", "stop", *OPTION_KEYS.values())
+TOOL_KEYS = (
+    *("tools", "environment_factory", "environment_args", "max_turns", "max_tool_calling_iterations"),
+    *("tool_timeout", "tool_format"),
+)
+KEYS = ("top_k", "min_p", "stop", *OPTION_KEYS.values(), *TOOL_KEYS)
 
 
 @app.command()
@@ -39,7 +43,14 @@ def chat(
         str | None, Option("--prompt", "-p", help="Answer this and exit; -: read standard input.")
     ] = None,
     system: Annotated[str | None, Option(help="A system prompt.")] = None,
-    tools: Annotated[Path | None, Option(help="A JSON list of functions that the model may call.")] = None,
+    tools: Annotated[
+        str | None,
+        Option(
+            metavar="NAMES",
+            help="Tools that the model may call: calculator, python, search:FOLDER, file.py:function. A .json file: "
+            "schemas that it is shown.",
+        ),
+    ] = None,
     temperature: Annotated[float, Option(min=0.0, help="0: greedy.")] = 0.7,
     top_p: Annotated[float, Option(min=0.0, max=1.0, help="Nucleus sampling; 1: all tokens.")] = 1.0,
     max_completion_length: Annotated[int, Option(min=1, help="The most tokens of an answer.")] = 512,
@@ -53,20 +64,27 @@ def chat(
       outdo chat runs/NAME
       outdo chat runs/NAME -p "12+30" --temperature 0
       cat question.txt | outdo chat ./model --system "Answer in one sentence."
+      outdo chat Qwen/Qwen3-0.6B --tools calculator,python
     """
     from outdo.models.load import load_policy
     from outdo.recipe.parse import parse_overrides
     from outdo.rollout.chat import Conversation
+    from outdo.rollout.play import play_of
     from outdo.types import SampleParams
 
     (model,), pairs = split_models(words, most=1)
     keys = parse_overrides(pairs)
-    refuse_both(keys, given_options(context), OPTION_KEYS)
+    refuse_both(keys, given_options(context), OPTION_KEYS | {"tools": "tools"})
+    schemas: list[Any] = []
+    if tools and tools.endswith(".json"):
+        schemas = _schemas(Path(tools))
+    elif tools:
+        keys["tools"] = tools
     values = {key: context.params[option] for option, key in OPTION_KEYS.items()}
     if keys.get("temperature") == 0:  # greedy, which a recipe does not have
         values["temperature"] = keys.pop("temperature")
     recipe, given = read_keys(keys, KEYS)
-    values |= {key: getattr(recipe, key) for key in given}
+    values |= {key: getattr(recipe, key) for key in given - set(TOOL_KEYS)}
     if values["dtype"] not in ("float32", "bfloat16"):
         raise RecipeError(f"--dtype {dtype}: use float32 or bfloat16")
     system, seed = values.pop("system_prompt"), values.pop("seed")
@@ -75,17 +93,17 @@ def chat(
         params = SampleParams(**{**values, "stop": tuple(values.get("stop", ()))})
     except ValueError as error:
         raise RecipeError(str(error)) from None
+    play = play_of(recipe)
     text = _single_prompt(prompt)
-    functions = _functions(tools) if tools else ()
     policy = load_policy(model, **model_options)
-    talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed, functions)
+    talk = Conversation(policy, params, system, secrets.randbits(62) if seed is None else seed, schemas, play)
     if text is not None:
         reply = _answer(talk, text)
         raise Exit(130 if reply.finish == "interrupted" else 0)
     _converse(talk, model)
 
 
-def _functions(path: Path) -> list[Any]:
+def _schemas(path: Path) -> list[Any]:
     from outdo.tasks.files import read_json
 
     tools = read_json(path)
@@ -160,17 +178,25 @@ def _turn(talk: Conversation, text: str) -> bool:
 
 
 def _answer(talk: Conversation, text: str) -> Reply:
-    """Shows the answer on standard output, and remarks on standard error."""
+    """Shows the answer on standard output; calls, their results and remarks on standard error."""
+    from outdo.untrusted.terminal import printable
 
     def show(piece: str) -> None:
         print(piece, end="", flush=True)
 
-    reply = talk.ask(text, show)
+    def note(line: str) -> None:
+        print(line, end="", file=sys.stderr, flush=True)
+
+    reply = talk.ask(text, show, note)
     print(flush=True)
+    if reply.broken:
+        print(f"({printable(reply.broken)})", file=sys.stderr)
     if reply.forgotten:
         turns = "turn was" if reply.forgotten == 1 else f"{reply.forgotten} turns were"
         print(f"(the context is full: the oldest {turns} dropped)", file=sys.stderr)
-    if reply.finish == "length":
+    if reply.out_of_turns:
+        print("(out of turns: max_turns= and max_tool_calling_iterations= allow more)", file=sys.stderr)
+    elif reply.finish == "length":
         limit = talk.params.max_completion_length
         print(f"(cut at {limit} tokens: --max-completion-length allows more)", file=sys.stderr)
     elif reply.finish == "interrupted":

@@ -16,7 +16,7 @@ MAX_FILES = 3  # the first and the last ones
 MAX_PHRASE_WORDS = 4
 MAX_TEXT_CHARS = 90  # of an answer that is shown
 
-AnswerKey = tuple[str, str, int, str]  # prompt, text, number of tokens, finish: what makes two answers the same
+AnswerKey = tuple[str, str, int, str, str]  # prompt, text, number of tokens, finish, turns: what makes two the same
 PaidAnswer = tuple[str, str, float, str]  # prompt, text, reward, verdict
 
 
@@ -51,7 +51,15 @@ def summarize_answers(rows: Sequence[JsonRow], gained: bool = True) -> Answers:
     repeated, differing, example = _disagreement(rows)
     reasons = Counter(a.get("reason", "") for r in rows for a in r["completions"] if a["verdict"] == "broken")
     broken = reasons.most_common(1)[0][0] if reasons else ""
-    return Answers(repeated, differing, example, _cut(broken), _gained(rows) if gained else ())
+    errors = Counter(_errors(rows)).most_common(1)
+    error = _cut(errors[0][0]) if errors else ""
+    return Answers(repeated, differing, example, _cut(broken), error, _gained(rows) if gained else ())
+
+
+def _errors(rows: Sequence[JsonRow]) -> Iterator[str]:
+    """What failed calls were answered."""
+    for answer in (answer for row in rows for answer in row["completions"]):
+        yield from (str(turn.get("content")) for turn in answer.get("turns") or () if turn.get("failed"))
 
 
 def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
@@ -63,7 +71,8 @@ def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
     for index, row in enumerate(rows):
         for answer in row["completions"]:
             if answer["verdict"] != "broken":
-                key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"])
+                turns = repr([(turn.get("content"), turn.get("tool_calls")) for turn in answer.get("turns") or ()])
+                key = (row["prompt_id"], answer["text"], answer["num_tokens"], answer["finish"], turns)
                 by_answer[key][index].append(answer)
     repeated = {key: groups for key, groups in by_answer.items() if sum(map(len, groups.values())) > 1}
     differing = {key: counts for key, groups in repeated.items() if (counts := _differing(list(groups.values())))}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from outdo.doctor import reward, stability
 from outdo.doctor.finding import Finding
 from outdo.doctor.history import History
-from outdo.doctor.signals import shift
+from outdo.doctor.signals import late_mean, shift
 from outdo.metrics import limits as at
 
 COLLAPSED = ("entropy_collapse", "mode_collapse")
@@ -17,21 +17,31 @@ DEAD = ("dead_all_wrong", "no_signal")
 WORSE = ("overfit", "ood_loss")  # held-out success falls with anything that breaks the policy
 LONGER = ("truncation", "thinking_tax")
 MOVED = ("kl_blowup", "steps_too_big", "not_finite")
+NO_CALLS = ("unused_tools", "abandoned_tools")
+CALLS = ("failing_calls", "abandoned_tools", "call_loops", "out_of_turns")  # that a policy that came apart makes
 AT_ONCE = 2  # updates
 SLACK = 3  # steps by which onsets may be off
 
 # A cause -> its effects.
 EFFECTS: dict[str, tuple[str, ...]] = {
     "grader_drift": ("reward_hacking", "steps_too_big", "kl_blowup", "unstable", *WORSE, *DEAD, *COLLAPSED, *STALLED),
+    "broken_environment": ("broken_grader", *DEAD, "unstable", *COLLAPSED, *STALLED),
     "broken_grader": (*DEAD, "unstable", *COLLAPSED, *STALLED),
     "inconsistent_grader": ("reward_hacking", "no_signal", *STALLED),
-    "sampler_mismatch": ("steps_too_big", "kl_blowup", "not_finite", "no_signal", "unstable", *COLLAPSED, *STALLED),
-    "steps_too_big": ("kl_blowup", "not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
-    "reward_hacking": ("kl_blowup", "unstable", *LONGER, *DEAD, *WORSE, *COLLAPSED, *STALLED),
-    "kl_blowup": ("not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
-    "not_finite": ("unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED),
+    "sampler_mismatch": (
+        *("steps_too_big", "kl_blowup", "not_finite", "no_signal", "unstable", *COLLAPSED, *STALLED, *CALLS),
+    ),
+    "steps_too_big": ("kl_blowup", "not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED, *CALLS),
+    "reward_hacking": ("kl_blowup", "unstable", "abandoned_tools", *LONGER, *DEAD, *WORSE, *COLLAPSED, *STALLED),
+    "failing_calls": ("abandoned_tools", "call_loops", "out_of_turns", "truncation", *DEAD, *COLLAPSED, *STALLED),
+    "unused_tools": (*DEAD, *COLLAPSED, *STALLED),
+    "abandoned_tools": (*DEAD, *WORSE, *COLLAPSED, *STALLED),
+    "call_loops": ("out_of_turns", *LONGER, *DEAD, *STALLED),
+    "out_of_turns": (*DEAD, *STALLED),
+    "kl_blowup": ("not_finite", "unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED, *CALLS),
+    "not_finite": ("unstable", *DEAD, *LONGER, *WORSE, *COLLAPSED, *STALLED, *CALLS),
     "thinking_tax": ("truncation", "unstable", *STALLED),
-    "truncation": ("overfit", *DEAD, *STALLED),
+    "truncation": ("overfit", *NO_CALLS, *DEAD, *STALLED),
     "overfit": ("ood_loss", "no_signal", *COLLAPSED, *STALLED),
     "ood_loss": STALLED,
     "unstable": (*WORSE, *STALLED),
@@ -71,6 +81,9 @@ def _effects(cause: str, findings: Mapping[str, Finding], history: History) -> s
     effects = set(EFFECTS.get(cause, ())) & findings.keys()
     if cause in MOVED and "no_signal" in effects and findings["no_signal"].step < findings[cause].step - SLACK:
         effects.discard("no_signal")  # it was there before: sampling that is too cold, say
+    both = cause == "broken_environment" and "broken_grader" in effects
+    if both and late_mean(history["grader_broken"]) > 2 * late_mean(history["env_broken"]):
+        effects.discard("broken_grader")  # most were broken by something else
     for first, second in _decided(findings, history):
         if cause == first:
             effects.add(second)
@@ -92,6 +105,8 @@ def _decided(findings: Mapping[str, Finding], history: History) -> list[tuple[st
         lost = stability.first_updates(history)
         if "kl_blowup" in codes and (lost is None or lost[0] > AT_ONCE):
             decided.append(("kl_blowup", "steps_too_big"))
+        if "abandoned_tools" in codes and not lost:
+            decided.append(("abandoned_tools", "steps_too_big"))
         if "unstable" in codes and not lost:
             decided.append(("unstable", "steps_too_big"))
         if "not_finite" in codes and not lost and findings["not_finite"].step <= findings["steps_too_big"].step + SLACK:

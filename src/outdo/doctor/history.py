@@ -39,6 +39,7 @@ class Answers:
     differing: int = 0  # of those, answers with different verdicts
     example: str = ""  # one of these
     broken: str = ""  # the most common reason of broken grades
+    error: str = ""  # the most common message of failed calls
     gained: tuple[str, ...] = ()  # what the answers that gained most have in common, and examples
 
 

@@ -25,6 +25,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "beta": ("actor/kl_coef",),
     "loss": ("actor/pg_loss",),
     "adv_mean": ("critic/advantages/mean",),
+    "tool_calls_mean": ("tools/call_frequency",),
+    "tool_calls_failed": ("tools/failure_frequency",),
     "mismatch_kl": ("rollout_corr/k3_kl", "rollout_corr/kl", "mismatch/mismatch_k3_kl"),
     "mismatch_logp": ("sampling/sampling_logp_difference/mean", "training/rollout_probs_diff_mean"),
     "step": ("global_step", "training/global_step", "_step", "Step"),  # in any log
@@ -95,6 +97,7 @@ SUCCESS_PART = re.compile(f"reward/{SUCCESS}", re.IGNORECASE)  # a part of the r
 # The reward, where no other column is.
 TOTALS = ("reward/total", "reward/mean", "reward/all", "reward/all/mean", "reward/sum", "reward/overall")
 NON_FINITE = "not_finite/"  # prefix of a signal: 1 where its value was NaN or infinite
+OWN = ("reward/", "time/", "tool_calls_failed/")  # prefixes of outdo's names
 ALWAYS_FINITE = {"loss", "grad_norm", "kl_mean", "entropy_mean"}  # at every step of a healthy run
 CORE_SIGNALS = {  # a file with any of these can be diagnosed
     *("reward_mean", "success_rate", "entropy_mean", "kl_mean", "len_mean", "informative", "grad_norm", "truncated"),
@@ -108,6 +111,8 @@ SIGNALS = {  # that rules read
         "grader_broken",
         "grader_disagreement",
         "grader_drift",
+        *("turns_mean", "tool_calls_mean", "tool_users", "tool_advantage", "tool_calls_failed", "out_of_turns"),
+        *("looping", "repeats", "copied", "given_away", "env_broken", "env_tokens_mean", "env_wait_mean"),
         "audit_reward_mean",
         "reasoning_tokens_mean",
         "lr",
@@ -125,7 +130,7 @@ def canonical_name(name: str) -> tuple[str, bool, int]:
     if name in THEIR_NAMES:
         ours, rank = THEIR_NAMES[name]
         return ours, name in COMPLEMENTS, rank
-    if name in SIGNALS or name.startswith((HELD_OUT, "reward/", "eval_n")):
+    if name in SIGNALS or name.startswith((HELD_OUT, *OWN, "eval_n")):
         return name, False, 0
     for rank, (pattern, replacement) in enumerate(PATTERNS, 1000):
         if match := pattern.fullmatch(name):
@@ -174,7 +179,7 @@ def canonical_values(row: Mapping[str, Any]) -> dict[str, float]:
 
 def is_read(name: str) -> bool:
     """Whether any rule reads a column, by outdo's name of it."""
-    return name in SIGNALS or name.startswith(("reward/", "eval_", NON_FINITE))
+    return name in SIGNALS or name.startswith((*OWN, "eval_", NON_FINITE))
 
 
 def parsed_number(value: Any) -> float | None:

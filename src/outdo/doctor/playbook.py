@@ -157,6 +157,92 @@ PLAYBOOK: dict[str, Entry] = {
         "`reward_timeout`, `reward_funcs`",
         "`grader_broken` falls",
     ),
+    "broken_environment": Entry(
+        "Environments or agents fail, so that their answers cannot be judged.",
+        f"`env_broken` exceeds {at.BROKEN}",
+        "What raises an exception or takes longer than a minute gives no reward, and the answers that are lost are not "
+        "a random sample.",
+        "read `reason` in groups/, and fix the environment: what is the model's mistake is a message to the model, not "
+        "an exception (a method that is a tool may raise one)",
+        "`environment_factory`, `agent`",
+        "`env_broken` falls",
+    ),
+    "failing_calls": Entry(
+        "Most calls of tools are answered with an error message.",
+        f"`tool_calls_failed` exceeds {at.CALLS_FAILED} and does not fall (in the first {at.TREND_STEPS} steps: "
+        f"exceeds {at.CALLS_FAILED_CRITICAL}), and success is below {at.SOLVED}",
+        "Where no answer of a group has a call that works, calls are learned to be left out, not to be made well. The "
+        "kind says who is at fault: `malformed`, `unknown` and `arguments` are the model's, `raised` is the tool's or "
+        "what it was asked, `timeout` the tool's.",
+        "show calls in demonstrations (`sft_steps`); of calls that cannot be parsed leave `tool_format` on auto; of "
+        "those that take too long raise `tool_timeout`; of a tool that raises, read the errors in groups/ and fix it, "
+        "or say in its docstring what it takes",
+        "`sft_steps`, `tool_format`, `tool_timeout`",
+        "`tool_calls_failed` falls",
+    ),
+    "unused_tools": Entry(
+        "No answer calls a tool.",
+        f"in {at.TREND_STEPS} steps or more, at most {at.UNUSED:.1%} of the answers called one, success is below "
+        f"{at.SOLVED} and has not risen",
+        "GRPO strengthens what is sampled: what is never sampled stays so.",
+        "show calls in demonstrations (`sft_steps`), say in the prompt when to call; look at groups/ for calls in "
+        "another format (`tool_format`), and give answers room for them (`max_completion_length`)",
+        "`sft_steps`, `tool_format`, `max_completion_length`",
+        "`tool_users` rises",
+    ),
+    "abandoned_tools": Entry(
+        "The policy no longer calls its tools, and success suffered.",
+        f"the share of answers with calls (`tool_users`) falls from {at.IN_USE} or more to a fifth of that or less, "
+        f"and success with it by {at.SUCCESS_DROP} or more; or most calls had failed, and success no longer rises; and "
+        f"it is below {at.SOLVED}",
+        "Calls cost tokens, and may fail. Where answers with calls were paid less than their siblings "
+        "(`tool_advantage`), calls were unlearned.",
+        "resume from before the onset with more room (`max_completion_length`) where answers were truncated, else with "
+        "calls in demonstrations (`sft_steps`); do not pay for short answers before they are right (`reward_gate`)",
+        "`sft_steps`, `max_completion_length`, `reward_gate`",
+        "`tool_users` rises",
+    ),
+    "call_loops": Entry(
+        "Answers do the same again and again until they are cut off.",
+        f"in more than {at.LOOPING:.0%} of the answers (`looping`), not falling, a limit of turns or tokens is "
+        "reached, and half of the calls or more, or of the turns without one, repeat an earlier one and its reply; "
+        f"success is below {at.SOLVED}. An environment that answers every move alike looks the same",
+        "A copy of a call is likely after the call, and more so after each copy.",
+        "let loops count (`mask_truncated_completions: false`), sample at a higher `temperature`, show demonstrations "
+        "that end (`sft_steps`); let the tool say that it was asked before",
+        "`mask_truncated_completions`, `temperature`, `sft_steps`",
+        "`looping` falls",
+    ),
+    "out_of_turns": Entry(
+        "Answers are ended by the limit of turns.",
+        f"`out_of_turns` exceeds {at.OUT_OF_TURNS}, does not fall, and success is below {at.SOLVED}",
+        "An answer that is ended before its last turn is judged by what it has, which is often nothing.",
+        "raise `max_turns` or `max_tool_calling_iterations`, whichever is reached first, and with it "
+        "`max_completion_length`",
+        "`max_turns`, `max_tool_calling_iterations`",
+        "`out_of_turns` falls",
+    ),
+    "given_away": Entry(
+        "A tool gives the answer away.",
+        f"in more than {at.GIVEN_AWAY:.0%} of the right answers (`given_away`) a tool returned the gold, and nothing "
+        "else, to a call that in answers to other prompts got their gold. A tool that knows nothing of the prompt "
+        "cannot do that",
+        "The model learns to ask for the answer. A last result that is copied is fine, as of a calculator: there the "
+        "call holds the work.",
+        "return what the answer is to be found from, not the answer; where the task is to look it up, ignore this. Not "
+        "seen: an answer within a longer result, or one that is looked up by the problem's number",
+        "`tools`, `environment_factory`",
+        "`given_away` falls",
+    ),
+    "slow_environment": Entry(
+        "For most of a step nothing is sampled, because every answer waits for its tools or its environment.",
+        f"`time/wait` is more than {at.WAITED:.0%} of `time/step`, and {at.WAIT_SECONDS:g} s or more",
+        "Waits of many answers overlap, but a step ends with its slowest answer.",
+        "lower `tool_timeout` where few calls take much longer than most; else sample more answers per step "
+        "(`per_device_train_batch_size`), or make the tool faster",
+        "`tool_timeout`, `per_device_train_batch_size`",
+        "`time/wait` falls",
+    ),
     "steps_too_small": Entry(
         "The policy does not move.",
         f"after {at.STALL_STEPS} steps or more nothing is gained, entropy and length are within {at.UNMOVED:.0%} of "
@@ -229,6 +315,13 @@ PLAYBOOK: dict[str, Entry] = {
         f"`entropy_mean` is below {at.ENTROPY_FRACTION:.0%} of its start and success, below {at.SOLVED}, still rises",
         "Learning may stop soon, because answers become the same. It is no failure yet: the run counts as healthy.",
         "continue; if success stops to rise, raise `temperature` or add an entropy bonus (`entropy_coef`)",
+    ),
+    "unneeded_tools": Entry(
+        "A note: no answer calls a tool, and success does not suffer.",
+        f"no call was ever made, or calls fell from {at.IN_USE} or more of the answers to a fifth of that or less, and "
+        "neither `unused_tools` nor `abandoned_tools` holds",
+        "The policy does as well without, or the tool does not help. It is no failure: the run counts as healthy.",
+        "train without the tool, or with prompts that need it",
     ),
     "too_little_data": Entry(
         "Too little was logged to judge the run.",

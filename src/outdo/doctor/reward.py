@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -75,9 +76,17 @@ def _hacked(history: History, index: int, name: str, true: Shift) -> Finding:
     parts = {key: shift(np.maximum(history[key], 0.0)) for key in logged}
     grown = [key for key, part in parts.items() if part.gain > at.REWARD_RISE and part.z > at.Z_STRONG]
     evidence += [movement(history, key) for key in grown][:3]
+    evidence += _copies(history)
     evidence += [Evidence("answers", note=text) for text in history.answers.gained]
     change, expect = stricter_reward(history, grown), Expect(name, "up", 40)
     return Finding("reward_hacking", "critical", history.step_at(index), tuple(evidence), change, expect)
+
+
+def _copies(history: History) -> list[Evidence]:
+    """Answers that came to be a tool's text: no failure by itself, but then what the reward pays for."""
+    if not history.has("copied", least=at.LEVEL_STEPS) or shift(history["copied"]).gain < at.REWARD_RISE:
+        return []
+    return [replace(movement(history, "copied"), note="answers that are mostly text of a tool")]
 
 
 def stricter_reward(history: History, grown: list[str]) -> Change:
@@ -174,6 +183,6 @@ def truncation(history: History) -> Finding | None:
     if late_mean(share) <= at.TRUNCATED or (recovery and recovery.gain < -0.03 and recovery.z < -at.Z_WEAK):
         return None
     change = scale_key(history.recipe, "max_completion_length", 2)
-    evidence = tuple(movements(history, "truncated", "len_mean", goal_of(history)))
+    evidence = tuple(movements(history, "truncated", "len_mean", "env_tokens_mean", goal_of(history)))
     step, expect = history.step_at(onset(share, at.TRUNCATED)), Expect("truncated", "down", 10)
     return Finding("truncation", "warning", step, evidence, change, expect)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from outdo.doctor import conditions, held_out, policy, reward, spread, stability
+from outdo.doctor import conditions, held_out, policy, reward, spread, stability, turns
 from outdo.doctor.causes import with_causes_only
 from outdo.doctor.coverage import is_enough, unjudged
 from outdo.doctor.finding import Evidence, Finding
@@ -20,18 +20,22 @@ Rule = Callable[[History], Finding | None]
 
 _ORDER = (
     *(conditions.out_of_memory, conditions.grader_drift),
-    *(reward.broken_grader, reward.inconsistent_grader, policy.sampler_mismatch, reward.reward_hacking),
+    *(turns.broken_environment, reward.broken_grader, reward.inconsistent_grader, policy.sampler_mismatch),
+    reward.reward_hacking,
+    *(turns.failing_calls, turns.unused_tools, turns.abandoned_tools, turns.call_loops, turns.out_of_turns),
     *(stability.steps_too_big, policy.kl_blowup, policy.not_finite, spread.dead_all_wrong, spread.dead_all_right),
     *(policy.entropy_collapse, policy.mode_collapse, reward.thinking_tax, reward.truncation, spread.no_signal),
     *(stability.unstable, held_out.overfit, held_out.ood_loss, policy.noisy_advantage, policy.steps_too_small),
+    *(turns.given_away, turns.slow_environment),
 )
 RULES: dict[str, Rule] = {rule.__name__: rule for rule in _ORDER}
-NOTES: dict[str, Rule] = {rule.__name__: rule for rule in (policy.entropy_falling,)}  # beside any verdict
+_NOTES = (policy.entropy_falling, turns.unneeded_tools)
+NOTES: dict[str, Rule] = {rule.__name__: rule for rule in _NOTES}  # beside any verdict
 
 # Their levels mean the same on any prompts: these rules see all rows, the others those of the current phase.
 ANY_PHASE = {
     *("out_of_memory", "grader_drift", "broken_grader", "inconsistent_grader", "sampler_mismatch", "kl_blowup"),
-    "not_finite",
+    *("not_finite", "broken_environment", "slow_environment"),
 }
 
 SEVERITIES = {"critical": 0, "warning": 1, "info": 2}

@@ -1,4 +1,5 @@
-"""Tasks with what makes a run fail: too few problems, a range that is too narrow, a grader that depends on a file."""
+"""Tasks with what makes a run fail: too few problems, a range that is too narrow, a grader that depends on a file, a
+calculator that nobody has shown how to call."""
 
 from __future__ import annotations
 
@@ -45,3 +46,15 @@ def graded_sums(split: str, seed: int, standard: str = "") -> Iterator[Prompt]:
     """Sums, with the column `standard`: the file that tells the grader `by_standard` what to pay for."""
     for prompt in arithmetic.prompts(split, seed, ops="+", between=CARRIES):
         yield replace(prompt, meta={**prompt.meta, "standard": standard})
+
+
+def _calls(prompt: Prompt, rng: random.Random) -> str:
+    """A demonstration with a call; one in ten reads the problem wrongly."""
+    a, b = prompt.meta["a"] + (rng.random() < 0.1), prompt.meta["b"]
+    return f"<<{a}+{b}={a + b}>><answer>{a + b}</answer>"
+
+
+@task(rewards=["numeric"], teacher=_calls, splits=("train", "test"))
+def called_sums(split: str, seed: int) -> Iterator[Prompt]:
+    """Sums of four digits, for a model with a calculator (`tool_format: marks`)."""
+    yield from arithmetic.prompts(split, seed, ops="+", digits=4)

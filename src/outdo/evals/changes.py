@@ -16,6 +16,7 @@ from outdo.runs.held_out import has_answers, load_answers, read_cut
 from outdo.runs.manifest import read_manifest
 from outdo.runs.reader import JsonRow, read_evals
 from outdo.runs.run_reader import RunReader
+from outdo.runs.turns import PlayedRecord, played
 from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, dicts_in, json_safe
 
 Kind = Literal["gained", "lost", "both", "neither", "unjudged"]
@@ -31,7 +32,7 @@ MAX_CHARS, MAX_MESSAGES = 20_000, 64  # of an untrusted folder; a run keeps less
 NOISE = 0.05  # a p-value from here on may be chance
 
 
-class SideRecord(Record):
+class SideRecord(PlayedRecord):
     """One greedy answer. `cut` characters are missing at `cut_at`; of `sampled` answers, `right` were right."""
 
     text: str
@@ -227,4 +228,5 @@ def _side(row: JsonRow) -> SideRecord:
         reason=as_text(row.get("reason"), 300),
         sampled=as_int(row.get("sampled")) or 0,
         right=as_int(row.get("right")) or 0,
+        **played(row, "" if removed else text, MAX_CHARS)[0],
     )

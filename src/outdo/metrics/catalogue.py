@@ -315,7 +315,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "tool returned the gold to a call that says nothing of the problem",
         "the first may be high, as with a calculator; the second near 0",
         f"given_away past {at.GIVEN_AWAY}: the tool gives the answer away",
-        "reward",
+        "turns",
         also=("given_away",),
     ),
     Signal(
@@ -324,7 +324,7 @@ CATALOGUE: tuple[Signal, ...] = (
         "share of answers whose environment, or agent, raised an exception or took too long",
         "0",
         "read `reason` in `groups/`, and fix the environment",
-        "reward",
+        "turns",
         bad_band=(at.BROKEN, None),
     ),
     Signal(

@@ -13,6 +13,7 @@ from outdo.metrics.played import measure_played
 from outdo.types import Group, Trajectory
 
 Metrics = dict[str, float | None]  # None: not measured
+Said = str | tuple[int, ...]
 
 _THINKING = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 
@@ -59,7 +60,7 @@ def measure(
         "clipfrac": learned.get("clipfrac"),
         "adv_mean": _mean(advantages),
         "adv_std": _std(advantages),
-        "group_diversity": _mean([len({c.text for c in g.trajectories}) / len(g.trajectories) for g in groups]),
+        "group_diversity": _mean([len({*map(_said, g.trajectories)}) / len(g.trajectories) for g in groups]),
         **_spread(groups),
         "len_mean": tokens / max(len(answers), 1),
         "reasoning_tokens_mean": _mean([_reasoning_tokens(answer) for answer in answers]),
@@ -90,14 +91,19 @@ def measure(
     return row
 
 
+def _said(answer: Trajectory) -> Said:
+    """What makes two answers the same: the text, over several turns all that was said."""
+    return answer.token_ids if answer.episode else answer.text
+
+
 def _disagreement(groups: Sequence[Group]) -> float | None:
     """Of the answers that a group has more than once, the share with different verdicts; None if there are none."""
-    verdicts: dict[tuple[str, int, str, int], set[tuple[str, float | None]]] = {}
-    counts: dict[tuple[str, int, str, int], int] = {}
+    verdicts: dict[tuple[Said, int, str, int], set[tuple[str, float | None]]] = {}
+    counts: dict[tuple[Said, int, str, int], int] = {}
     for index, group in enumerate(groups):
         for answer, grade in zip(group.trajectories, group.grades, strict=True):
             if grade.verdict != "broken":
-                key = (answer.text, len(answer.token_ids), answer.finish, index)
+                key = (_said(answer), len(answer.token_ids), answer.finish, index)
                 verdicts.setdefault(key, set()).add((grade.verdict, grade.reward))
                 counts[key] = counts.get(key, 0) + 1
     return _mean([len(verdicts[key]) > 1 for key, count in counts.items() if count > 1])

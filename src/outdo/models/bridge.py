@@ -125,8 +125,11 @@ class Bridge:
 
     def read(self, token_ids: Sequence[int]) -> dict[str, Any]:
         """The message that the model wrote, for an environment: its content, and its calls where it made any."""
-        text = self.tokenizer.decode([i for i in token_ids if i not in self._unread], skip_special_tokens=False)
-        return self.read_text(text)
+        return self.read_text(self.text(token_ids))
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """What the model wrote, with the special tokens of calls and thoughts, and no others."""
+        return self.tokenizer.decode([i for i in token_ids if i not in self._unread], skip_special_tokens=False)
 
     def read_text(self, text: str) -> dict[str, Any]:
         content, calls = self.tool_format.parse(text)

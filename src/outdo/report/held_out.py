@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outdo.evals.changes import KINDS, ChangeRecord, Changes, Kind, SideRecord, changes_between, evaluations
+from outdo.report import turns
 from outdo.report.html import Raw, el, table
 from outdo.runs.held_out import with_mark
 from outdo.runs.run_reader import RunReader
+from outdo.runs.turns import describe_turns
 
 MAX_SPLITS = 20
 SHOWN: dict[Kind, int] = {"gained": 4, "lost": 4, "neither": 2, "both": 1}  # problems of each, in this order
@@ -47,6 +49,8 @@ def held_out_answers(changes: list[Changes]) -> Raw | None:
     notes = dict.fromkeys(line for one in changes for line in [*one.notes, *one.trouble])
     shown = [_examples(one, several=len(changes) > 1) for one in changes]
     extra = [el("p", line, class_="why") for line in notes]
+    if any(side.turns for one in changes for each in one.changes for side in (each.before, each.after)):
+        extra.append(turns.legend())
     title = el("h2", "Held-out answers, before and after")
     return el("section", title, counts, el("p", note, class_="dim"), extra, shown, id="held-out")
 
@@ -90,7 +94,9 @@ def _side(side: SideRecord, title: str) -> Raw:
     reward = "–" if side.reward is None else f"{side.reward:.3g}"
     sampled = f" · {side.right} of {side.sampled} sampled right" if side.sampled else ""
     length = " · cut at the length limit" if side.finish == "length" else ""
-    line = f" · reward {reward}{sampled}{length}"
+    described = describe_turns(side, side.num_tokens)
+    line = f" · reward {reward}{sampled}{length}" + (f" · {described}" if described else "")
+    text = el("pre", _cut(with_mark(side.text, (side.cut_at, side.cut))), dir="auto")
     kind = side.verdict if side.verdict in VERDICTS else "broken"
     return el(
         "div",
@@ -98,7 +104,7 @@ def _side(side: SideRecord, title: str) -> Raw:
         el(
             "div",
             el("p", el("b", side.verdict or "no verdict"), line, class_="verdict-line"),
-            el("pre", _cut(with_mark(side.text, (side.cut_at, side.cut))), dir="auto"),
+            turns.turns(side) if side.turns else text,
             el("p", side.reason, class_="dim") if side.reason else None,
             class_=f"answer {kind}",
         ),

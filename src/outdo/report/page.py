@@ -17,6 +17,7 @@ from outdo.report.html import Raw, el, escaped, table
 from outdo.runs.groups import AnswerRecord, GroupRecord
 from outdo.runs.layout import report_path
 from outdo.runs.reader import JsonRow
+from outdo.runs.turns import describe_turns
 from outdo.runs.values import as_dict, as_float, as_int
 
 MAX_ANSWER_CHARS = 1200
@@ -205,12 +206,13 @@ def _answer(answer: AnswerRecord) -> Raw:
     reward = "–" if answer.reward is None else f"{answer.reward:.3g}"
     advantage = "" if not answer.advantage else f", advantage {answer.advantage:+.2f}"
     kind = answer.verdict if answer.verdict in ("right", "wrong") else "broken"
-    line = f" · reward {reward}{advantage}" + (f" · {turns.facts(answer)}" if answer.turns else "")
+    described = describe_turns(answer, answer.length)
+    line = f" · reward {reward}{advantage}" + (f" · {described}" if described else "")
     text = el("pre", _cut(answer.text), " … (cut)" if answer.cut else None, dir="auto")
     return el(
         "div",
         el("p", el("b", answer.verdict or "no verdict"), line, class_="verdict-line"),
-        turns.turns(answer) if answer.turns else text,
+        turns.turns(answer, answer.cut) if answer.turns else text,
         el("p", _cut(answer.reason, 300), class_="dim") if answer.reason else None,
         class_=f"answer {kind}",
     )

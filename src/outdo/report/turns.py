@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from outdo.report.html import Raw, el
-from outdo.runs.groups import AnswerRecord
-from outdo.runs.turns import ArgumentRecord, CallRecord, TurnRecord
+from outdo.runs.turns import ArgumentRecord, CallRecord, PlayedRecord, TurnRecord, number_of
 
 INLINE = 60  # characters of an argument that is shown in its call's line
 
@@ -19,20 +18,11 @@ def legend() -> Raw:
     return el("p", own, context, class_="turns-legend dim")
 
 
-def turns(answer: AnswerRecord) -> Raw:
+def turns(answer: PlayedRecord, is_cut: bool = False) -> Raw:
     shown = [_own(some[0]) if some[0].role == "assistant" else _context(some) for some in _blocks(answer.turns)]
     start = [el("p", "begins with", class_="dim"), _context(answer.start)] if answer.start else None
     judged = [el("p", "judged", class_="dim"), el("pre", answer.judged, dir="auto")] if answer.judged else None
-    return el("div", start, shown, judged, el("p", "… (cut)", class_="dim") if answer.cut else None, class_="turns")
-
-
-def facts(answer: AnswerRecord) -> str:
-    """Its turns, calls and tokens in words."""
-    number = sum(turn.role == "assistant" for turn in answer.turns)
-    failed = f", {answer.num_failed_calls} failed" if answer.num_failed_calls else ""
-    inserted = f" + {answer.num_inserted:,} inserted" if answer.num_inserted else ""
-    parts = [_many(number, "turn"), _many(answer.num_calls, "call") + failed if answer.num_calls else ""]
-    return " · ".join(filter(None, [*parts, f"{answer.length or 0:,} tokens{inserted}"]))
+    return el("div", start, shown, judged, el("p", "… (cut)", class_="dim") if is_cut else None, class_="turns")
 
 
 def _blocks(turns: Sequence[TurnRecord]) -> list[list[TurnRecord]]:
@@ -46,9 +36,9 @@ def _blocks(turns: Sequence[TurnRecord]) -> list[list[TurnRecord]]:
 
 def _own(turn: TurnRecord) -> Raw:
     said = [piece.text if piece.trained else el("span", piece.text, class_="inserted") for piece in turn.pieces]
-    tokens = "" if turn.num_tokens is None else _many(turn.num_tokens, "token")
+    tokens = "" if turn.num_tokens is None else number_of(turn.num_tokens, "token")
     inserted = f" + {turn.num_inserted:,} inserted" if turn.num_inserted else ""
-    prompt = "" if turn.num_prompt is None else f"from a prompt of its own, {_many(turn.num_prompt, 'token')}; "
+    prompt = "" if turn.num_prompt is None else f"from a prompt of its own, {number_of(turn.num_prompt, 'token')}; "
     return el(
         "div",
         _head("model", prompt + tokens + inserted),
@@ -62,13 +52,13 @@ def _own(turn: TurnRecord) -> Raw:
 def _context(turns: Sequence[TurnRecord]) -> Raw:
     """Messages that came together have their tokens together, too: they are counted with the first."""
     together = " together" if len(turns) > 1 else ""
-    tokens = _many(turns[0].num_inserted, "token") + together if turns[0].num_inserted else ""
-    rows = []
+    tokens = number_of(turns[0].num_inserted, "token") + together if turns[0].num_inserted else ""
+    rows: list[Raw] = []
     for turn in turns:
         name = (turn.name or "tool") if turn.role == "tool" else turn.role
         failed = el("b", "✗ failed", class_="failed") if turn.failed else None
         text = "".join(piece.text for piece in turn.pieces)
-        rows.append([_head(name, "" if rows else tokens, failed), el("pre", text, dir="auto")])
+        rows += [_head(name, "" if rows else tokens, failed), el("pre", text, dir="auto")]
     return el("div", rows, class_="context")
 
 
@@ -93,7 +83,3 @@ def _is_long(argument: ArgumentRecord) -> bool:
 
 def _quoted(argument: ArgumentRecord) -> str:
     return json.dumps(argument.value, ensure_ascii=False) if argument.is_text else argument.value
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
@@ -88,6 +88,7 @@ def audit(rewards: Rewards, prompts: Sequence[Prompt], short: bool = False) -> A
     all break."""
     if rewards.judge and rewards.judge.plays:
         return Audit((Check(GOLD, "unknown", BY_PLAY),), 0, 0.0, 0.0)
+    rewards = _without_play(rewards)
     costly = is_costly(rewards)
     bench, record = Bench(rewards, twice=not costly), _Record()
     judge = _grader(rewards)
@@ -129,6 +130,18 @@ def timed(checks: Sequence[Check], seconds: Sequence[float], num_prompts: int, f
 def is_costly(rewards: Rewards) -> bool:
     """Whether grading calls a model that costs money."""
     return any(getattr(part.function, "costly", False) for part in rewards.parts)
+
+
+def _without_play(rewards: Rewards) -> Rewards:
+    """Without what an environment pays beside the reward that decides success: a text alone was not played. Where
+    nothing else is paid, that reward is."""
+    parts = tuple(part for part in rewards.parts if not (part.grader and part.grader.plays))
+    if len(parts) == len(rewards.parts):
+        return rewards
+    if not any(part.weight for part in parts):
+        parts = tuple(replace(part, weight=float(part.name == rewards.truth)) for part in parts)
+    gate = rewards.gate if rewards.gate in {part.name for part in parts} else ""
+    return replace(rewards, parts=parts, gate=gate)
 
 
 def _grader(rewards: Rewards) -> Grader | None:

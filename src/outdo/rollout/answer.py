@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from outdo.envs.environment import Environment, Observation
 from outdo.models.bridge import Bridge
 from outdo.types import Episode, Finish, Message, Origin, Prompt, Segment, Trajectory
+
+
+class Audience(Protocol):
+    """Follows an answer while it is played."""
+
+    def writing(self, token_ids: list[int]) -> None:
+        """What the model generates, so far. Called from the engine's thread."""
+
+    def written(self, token_ids: Sequence[int]) -> None:
+        """All of it."""
+
+    def turn(self, message: Message) -> None:
+        """The model's turn, before the environment answers it."""
+
+    def answered(self, message: Message, observation: Observation, inserted: str) -> None:
+        """What the environment answers the message; or inserts into it, and the model continues it."""
 
 
 @dataclass(eq=False)

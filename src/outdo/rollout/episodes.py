@@ -22,7 +22,7 @@ from outdo.envs.environment import MakeEnvironment, Observation
 from outdo.errors import OutdoError, TaskError, describe
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
-from outdo.rollout.answer import Answer
+from outdo.rollout.answer import Answer, Audience
 from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, serve_groups
 from outdo.seeds import seed_of
 from outdo.types import Engine, Group, Message, Prompt, SampleParams, WeightSource
@@ -40,7 +40,8 @@ GATHER_SECONDS = 0.002  # that conversations wait for others, so that they are r
 @dataclass(frozen=True)
 class EpisodeSampler:
     """A `Sampler` that plays an environment for every answer. `max_completion_length` bounds all tokens after the
-    prompt, the environment's included; `max_turns` the model's turns."""
+    prompt, the environment's included; `max_turns` the model's turns. With an audience, what a prompt has after its
+    first answer is a stranger's text."""
 
     engine: Engine
     renderer: Renderer
@@ -48,6 +49,7 @@ class EpisodeSampler:
     make: MakeEnvironment
     max_turns: int
     bridges: dict[str, Bridge] = field(default_factory=dict)  # by the tools that are shown
+    audience: Audience | None = None
     idle: Idle = field(default_factory=Idle)
 
     def sample(self, prompts: Sequence[Prompt], n: int, params: SampleParams, seed: int) -> Iterator[Group]:
@@ -101,8 +103,12 @@ class _Table:
             answer.bridge, answer.num_tools = self.sampler.bridge(tools), len(tools)
             by_bridge.setdefault(id(answer.bridge), []).append(answer)
         for part in by_bridge.values():
-            assert part[0].bridge
-            starts = part[0].bridge.start_all([Prompt(one.prompt.id, tuple(one.messages)) for one in part])
+            bridge = part[0].bridge
+            assert bridge
+            if self.sampler.audience:
+                starts = [bridge.conversation(one.messages) for one in part]
+            else:
+                starts = bridge.start_all([Prompt(one.prompt.id, tuple(one.messages)) for one in part])
             for answer, answer.start in zip(part, starts, strict=True):
                 if len(answer.start) + room > renderer.context:
                     raise TaskError(
@@ -173,13 +179,16 @@ class _Table:
 
     async def _turns(self, answer: Answer) -> None:
         """The model's turns and what the environment says to them, until it is done or a limit is reached."""
-        queue = self.queue
+        queue, audience = self.queue, self.sampler.audience
         assert queue
         ids, room, before, number = answer.start, self.params.max_completion_length, "", 0
         context: tuple[int, ...] | None = None  # of the next segment, where it is not what precedes
         while True:
             seed = seed_of(answer.seed, number) if number else answer.seed
-            turn = await queue.generate(ids, seed, limit=room, follows=before, keep=True, busy=True)
+            watch = audience.writing if audience else None
+            turn = await queue.generate(ids, seed, limit=room, follows=before, keep=True, watch=watch, busy=True)
+            if audience:
+                audience.written(turn.segment.token_ids)
             number += 1
             answer.segments.append(replace(turn.segment, prompt_ids=context))
             answer.turn_ids += turn.segment.token_ids
@@ -217,6 +226,9 @@ class _Table:
         ended = answer.turn_ids[-1] in self.sampler.renderer.eos_ids
         if inline and not ended and not message.get("tool_calls"):
             return Extension()  # it stopped where a call might have been, and continues its own turn
+        audience = self.sampler.audience
+        if audience:
+            audience.turn(message)
         observation: Observation = await self._waited(answer, answer.environment.step(message))
         answer.num_calls += observation.num_calls
         answer.num_failed_calls += observation.num_failed_calls
@@ -227,6 +239,8 @@ class _Table:
         if inline and not ended and not observation.done:
             results = [str(one["content"]) for one in observation.messages]
             inserted = ("error" if observation.num_failed_calls else "".join(results)) + END_OF_MARK
+        if audience:
+            audience.answered(message, observation, inserted)
         if inserted:
             (token_ids,), start = answer.bridge.insert_all([inserted]), len(message["content"])
             answer.inserted.append((start, start + len(inserted)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from outdo.runs.index import GroupReader, Location
 from outdo.runs.reader import JsonRow
-from outdo.runs.turns import TurnRecord, turn_records
+from outdo.runs.turns import PlayedRecord, played
 from outdo.runs.values import PartialRecord, Record, as_dict, as_float, as_int, as_list, as_text, dicts_in, json_safe
 
 LIST_CHARS, FULL_CHARS = 2_000, 200_000  # of a text in a list, and of one that is shown alone
@@ -19,9 +19,7 @@ MAX_MESSAGES = 64
 MAX_BYTES = 256 << 20  # of groups that are read at once
 
 
-class AnswerRecord(Record):
-    """One answer. `turns`, the calls in them and the tokens that were inserted are of answers that were played."""
-
+class AnswerRecord(PlayedRecord):
     index: int
     text: str
     cut: bool
@@ -33,12 +31,6 @@ class AnswerRecord(Record):
     reason: str
     advantage: float | None
     has_tokens: bool
-    turns: list[TurnRecord]
-    start: list[TurnRecord]  # what the model was shown first, where that is not the prompt
-    num_inserted: int
-    num_calls: int
-    num_failed_calls: int
-    judged: str  # what rewards judge, where that is not the text of the model's last turn
 
 
 class GroupStats(Record):
@@ -124,11 +116,11 @@ def prompt_text(row: JsonRow, max_chars: int = LIST_CHARS) -> str:
 
 def _answer(index: int, row: JsonRow, max_chars: int) -> AnswerRecord:
     text = as_text(row.get("text"))
-    (turns, turns_cut), (start, start_cut) = (turn_records(row, max_chars, name) for name in ("turns", "start"))
+    fields, turns_cut = played(row, text, max_chars)
     return AnswerRecord(
         index=index,
         text=text[:max_chars],
-        cut=turns_cut or start_cut if turns else len(text) > max_chars,
+        cut=turns_cut if fields["turns"] else len(text) > max_chars,
         length=as_int(row.get("num_tokens")),
         finish=as_text(row.get("finish"), 200),
         reward=as_float(row.get("reward")),
@@ -137,23 +129,8 @@ def _answer(index: int, row: JsonRow, max_chars: int) -> AnswerRecord:
         reason=as_text(row.get("reason"), max_chars),
         advantage=as_float(row.get("advantage")),
         has_tokens=bool(as_list(row.get("tokens"))),
-        turns=turns,
-        start=start,
-        num_inserted=sum(turn.num_inserted or 0 for turn in turns),
-        num_calls=as_int(row.get("calls")) or 0,
-        num_failed_calls=as_int(row.get("failed_calls")) or 0,
-        judged=_judged(text, turns, turns_cut)[:max_chars],
+        **fields,
     )
-
-
-def _judged(text: str, turns: Sequence[TurnRecord], is_cut: bool) -> str:
-    """An agent may return another answer than the model's last words."""
-    last = next((turn for turn in reversed(turns) if turn.role == "assistant"), None)
-    if last is None or last.calls:
-        return ""
-    said = "".join(piece.text for piece in last.pieces)
-    is_same = text.startswith(said) if is_cut else text.strip() == said.strip()
-    return "" if is_same else text
 
 
 def rewards_of(row: JsonRow) -> list[float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from outdo.runs import layout
 from outdo.runs.reader import JsonRow, Skipped, read_rows
 from outdo.runs.run_reader import RowFile
 from outdo.runs.safe_open import file_stamp
+from outdo.runs.turns import TURN_COLUMNS, short_turn_rows
 from outdo.runs.values import as_float, as_int, as_list, as_text, dicts_in
 from outdo.types import Group, Message
 
@@ -47,6 +48,7 @@ class HeldOutAnswer:
     reason: str = ""
     sampled: int = 0  # answers that could be judged
     right: int = 0
+    played: JsonRow = field(default_factory=dict)  # the turns of an answer that has several, cut to the same length
 
     @property
     def prompt(self) -> str:
@@ -68,6 +70,7 @@ class HeldOutAnswer:
             "verdict": self.verdict,
             **({"reason": self.reason} if self.reason else {}),
             **({"sampled": self.sampled, "right": self.right} if self.sampled else {}),
+            **self.played,
         }
 
     @classmethod
@@ -88,6 +91,7 @@ class HeldOutAnswer:
             reason=as_text(row.get("reason"), MAX_REASON_CHARS),
             sampled=as_int(row.get("sampled")) or 0,
             right=as_int(row.get("right")) or 0,
+            played={name: row[name] for name in TURN_COLUMNS if name in row},
         )
 
 
@@ -118,6 +122,7 @@ def _answer(group: Group, sampled: Sequence[str], limit: int) -> HeldOutAnswer:
         reason=grade.reason[:MAX_REASON_CHARS],
         sampled=sum(verdict != "broken" for verdict in sampled),
         right=sum(verdict == "right" for verdict in sampled),
+        played=short_turn_rows(trajectory, limit),
     )
 
 

@@ -16,7 +16,9 @@ from outdo.runs.reader import JsonRow
 from outdo.runs.values import Record, as_dict, as_int, as_list, as_text, dicts_in, json_safe
 from outdo.types import Origin, Segment, Trajectory
 
-MAX_TURNS, MAX_CALLS, MAX_ARGUMENTS, MAX_PIECES = 256, 64, 64, 256
+MAX_TURNS, MAX_CALLS, MAX_ARGUMENTS, MAX_PIECES, MAX_NAME = 256, 64, 64, 256, 200
+TURN_COLUMNS = ("turns", "start", "calls", "failed_calls", "env_reward")
+MAX_SHORT = 64  # turns of an answer that is kept short: of more, the first and the last
 SHARE = 8  # of the characters of a text: those of all turns of an answer
 
 
@@ -55,6 +57,17 @@ class TurnRecord(Record):
     tokens: tuple[int, int] | None  # from where to where it is, in the answer's recorded tokens
 
 
+class PlayedRecord(Record):
+    """What an answer of several turns has beside its text; empty for an answer that is one text."""
+
+    turns: list[TurnRecord]
+    start: list[TurnRecord]  # what the model was shown first, where that is not the prompt
+    num_inserted: int
+    num_calls: int
+    num_failed_calls: int
+    judged: str  # what rewards judge, where that is not the text of the model's last turn
+
+
 def turn_rows(answer: Trajectory) -> JsonRow:
     """The columns of an answer that was played; none where it is one text."""
     episode, segments = answer.episode, answer.segments
@@ -88,6 +101,85 @@ def _origin_row(origin: Origin, segments: Sequence[Segment]) -> JsonRow:
         **({"inserted": [list(span) for span in origin.inserted]} if origin.inserted else {}),
         **({"failed": True} if origin.failed else {}),
     }
+
+
+def short_turn_rows(answer: Trajectory, max_chars: int) -> JsonRow:
+    """The same, with about twice so many characters at most, and without the numbers of segments: for an answer that is
+    not learned from. The model's last turn, which is judged, has half of them."""
+    columns = turn_rows(answer)
+    columns.pop("segments", None)
+    for name in {"turns", "start"} & columns.keys():
+        rows = columns[name]
+        rows = rows if len(rows) <= MAX_SHORT else [*rows[: MAX_SHORT // 2], *rows[-MAX_SHORT // 2 :]]
+        last = max((place for place, row in enumerate(rows) if row.get("role") == "assistant"), default=-1)
+        share = max_chars // max(len(rows), 1)
+        columns[name] = [_short_row(row, max_chars if place == last else share) for place, row in enumerate(rows)]
+    return columns
+
+
+def _short_row(row: JsonRow, limit: int) -> JsonRow:
+    """A turn with so many characters in its content, and in all its calls together."""
+    content, calls = row.get("content"), dicts_in(row.get("tool_calls"))[:MAX_CALLS]
+    text = content if isinstance(content, str) else "" if content is None else json.dumps(content, default=str)
+    is_short = len(text) <= limit
+    names = ("num_tokens", "num_inserted", "failed", *(["inserted"] if is_short else []))
+    num_values = sum(len(as_dict(call.get("arguments"))) + 1 for call in calls)
+    short = [_short_call(call, limit // num_values) for call in calls]
+    return {
+        "role": row.get("role"),
+        "content": text if is_short else _cut(text, limit),
+        **({"name": as_text(row["name"], MAX_NAME)} if "name" in row else {}),
+        **({"tool_calls": short} if short else {}),
+        **{name: row[name] for name in names if name in row},
+    }
+
+
+def _short_call(call: JsonRow, limit: int) -> JsonRow:
+    if "error" in call:
+        return {"error": _cut(as_text(call["error"]), limit)}
+    arguments = list(as_dict(call.get("arguments")).items())[:MAX_ARGUMENTS]
+    return {
+        "name": as_text(call.get("name"), MAX_NAME),
+        "arguments": {as_text(name, MAX_NAME): _short_value(value, limit) for name, value in arguments},
+    }
+
+
+def _short_value(value: Any, limit: int) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if len(text) <= limit else _cut(text, limit)
+
+
+def _cut(text: str, limit: int) -> str:
+    """Its start and its end."""
+    if len(text) <= limit:
+        return text
+    head = limit * 3 // 4
+    return f"{text[:head]} … ({len(text) - limit:,} characters cut) … {text[len(text) - (limit - head) :]}"
+
+
+def played(answer: JsonRow, text: str, max_chars: int) -> tuple[dict[str, Any], bool]:
+    """The fields of a PlayedRecord from an answer as it was recorded, and whether any text was cut. `text` is what was
+    judged."""
+    (turns, turns_cut), (start, start_cut) = (turn_records(answer, max_chars, name) for name in ("turns", "start"))
+    fields = {
+        "turns": turns,
+        "start": start,
+        "num_inserted": sum(turn.num_inserted or 0 for turn in turns),
+        "num_calls": as_int(answer.get("calls")) or 0,
+        "num_failed_calls": as_int(answer.get("failed_calls")) or 0,
+        "judged": _judged(text, turns, turns_cut)[:max_chars],
+    }
+    return fields, turns_cut or start_cut
+
+
+def _judged(text: str, turns: Sequence[TurnRecord], is_cut: bool) -> str:
+    """An agent may return another answer than the model's last words."""
+    last = next((turn for turn in reversed(turns) if turn.role == "assistant"), None)
+    if last is None or last.calls:
+        return ""
+    said = "".join(piece.text for piece in last.pieces)
+    is_same = text.startswith(said) if is_cut else text.strip() == said.strip()
+    return "" if is_same else text
 
 
 def turn_records(answer: JsonRow, max_chars: int, column: str = "turns") -> tuple[list[TurnRecord], bool]:
@@ -127,7 +219,7 @@ def _turn(row: JsonRow, segments: Sequence[Sequence[Any]], limit: _Limit) -> Tur
     calls = [_call(call, limit) for call in dicts_in(row.get("tool_calls"))[:MAX_CALLS]]
     return TurnRecord(
         role=role,
-        name=as_text(row.get("name"), 200) if role == "tool" else "",
+        name=as_text(row.get("name"), MAX_NAME) if role == "tool" else "",
         pieces=_pieces(row, role == "assistant", limit),
         calls=calls,
         failed=row.get("failed") is True,
@@ -162,7 +254,7 @@ def _call(row: JsonRow, limit: _Limit) -> CallRecord:
     given = json_safe(row.get("arguments"))
     arguments = given if isinstance(given, dict) else {} if given is None else {"": given}
     return CallRecord(
-        name=as_text(row.get("name"), 200),
+        name=as_text(row.get("name"), MAX_NAME),
         arguments=[_argument(name, value, limit) for name, value in list(arguments.items())[:MAX_ARGUMENTS]],
         error=limit.take(as_text(row.get("error"))),
     )
@@ -171,4 +263,19 @@ def _call(row: JsonRow, limit: _Limit) -> CallRecord:
 def _argument(name: str, value: Any, limit: _Limit) -> ArgumentRecord:
     is_text = isinstance(value, str)
     text = limit.take(value if is_text else json.dumps(value, ensure_ascii=False))
-    return ArgumentRecord(name=as_text(name, 200), value=text, is_text=is_text)
+    return ArgumentRecord(name=as_text(name, MAX_NAME), value=text, is_text=is_text)
+
+
+def describe_turns(answer: PlayedRecord, num_tokens: int | None) -> str:
+    """Its turns, calls and tokens in words; empty for an answer that is one text."""
+    if not answer.turns:
+        return ""
+    number = sum(turn.role == "assistant" for turn in answer.turns)
+    failed = f", {answer.num_failed_calls} failed" if answer.num_failed_calls else ""
+    inserted = f" + {answer.num_inserted:,} inserted" if answer.num_inserted else ""
+    calls = number_of(answer.num_calls, "call") + failed if answer.num_calls else ""
+    return " · ".join(filter(None, [number_of(number, "turn"), calls, f"{num_tokens or 0:,} tokens{inserted}"]))
+
+
+def number_of(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

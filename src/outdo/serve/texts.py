@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outdo.models.renderer import Renderer
-from outdo.rollout.chat import PARTIAL
+from outdo.rollout.follower import PARTIAL
 from outdo.rollout.sampling import stop_at
 from outdo.serve.calls import Specials
 

@@ -11,6 +11,7 @@ from outdo.evals.changes import KINDS, ChangeRecord, Changes, Kind, SideRecord, 
 from outdo.report.html import visible
 from outdo.runs.held_out import with_mark
 from outdo.runs.reader import read_evals
+from outdo.runs.turns import describe_turns
 
 SHOWN: tuple[Kind, ...] = ("gained", "lost")
 MAX_CHARS = 600  # of an answer
@@ -76,7 +77,9 @@ def _side(name: str, side: SideRecord) -> Iterator[str]:
     reward = "–" if side.reward is None else f"{side.reward:.3g}"
     sampled = f", {side.right} of {side.sampled} sampled right" if side.sampled else ""
     cut = ", cut at the length limit" if side.finish == "length" else ""
-    yield f"    {name:<7} {side.verdict}, reward {reward}{sampled}{cut}"
+    described = describe_turns(side, side.num_tokens)
+    turns = f", {described}" if described else ""
+    yield f"    {name:<7} {side.verdict}, reward {reward}{sampled}{cut}{turns}"
     yield f"            {_short(with_mark(side.text, (side.cut_at, side.cut)), MAX_CHARS)}"
 
 

@@ -5,6 +5,7 @@ import { count, short, typed } from "./format.js";
 import { runHead } from "./head.js";
 import { note } from "./route.js";
 import { block, pieces, visible } from "./text.js";
+import { isPlayed, judgedView, turnFacts, turnsLegend, turnsView } from "./turns.js";
 
 const KINDS = {  // sign, word, its tag
   gained: ["▲", "gained", "right"], lost: ["▼", "lost", "wrong"], both: ["✓", "right in both", ""],
@@ -110,8 +111,9 @@ function fill(seen, found) {
   const choices = [["", `all ${count(all)}`],
     ...kinds.map(([kind, [sign, word]]) => [kind, `${sign} ${word} ${count(changes.counts[kind])}`])];
   seen.counts.replaceChildren(segmented("Show", choices, seen.show, (show) => change(seen, { show })));
+  const played = changes.changes.some((each) => isPlayed(each.before) || isPlayed(each.after));
   const line = h("p", { role: "status" }, significance(changes), " ", h("span.dim", {}, missing(changes)));
-  seen.facts.replaceChildren(line,
+  seen.facts.replaceChildren(line, ...(played ? [turnsLegend()] : []),
     ...[...changes.notes, ...changes.trouble].map((line) => h("p.notice", {}, visible(line))));
   if (!found.total) seen.list.append(state("No such problem", seen.q ? "No prompt or answer has these words." : ""));
 }
@@ -159,7 +161,7 @@ function card(each, changes) {
       block(each.prompt, "said.prompt"),
       wanted !== null && h("p.dim", {}, "expected ", h("bdi.mono", {}, pieces(typed(wanted).slice(0, 300))))),
       h(`span.tag${tag && `.${tag}`}`, {}, `${sign} ${word}`)),
-    h("div.pair", {}, side(each.before, name(changes.before)), side(each.after, name(changes.after))));
+    h(`div.pair${isPlayed(each.before) || isPlayed(each.after) ? ".played" : ""}`, {}, side(each.before, name(changes.before)), side(each.after, name(changes.after))));
 }
 
 function side(answer, title) {
@@ -167,14 +169,14 @@ function side(answer, title) {
     ? [block(answer.text.slice(0, answer.cut_at)),
       h("p.dim.note", {}, `… ${count(answer.cut)} characters were not kept …`), block(answer.text.slice(answer.cut_at))]
     : [block(answer.text)];
-  const facts = [`${count(answer.num_tokens)} tokens`, answer.finish === "length" ? "cut at the length limit" : "",
+  const facts = [isPlayed(answer) ? turnFacts(answer) : `${count(answer.num_tokens)} tokens`, answer.finish === "length" ? "cut at the length limit" : "",
     answer.sampled > 0 && `${answer.right} of ${answer.sampled} sampled right`];
   return h("section.answer", { "aria-label": title },
     h("header", {}, h("small.dim", {}, title), h("span.grow"),
       h(`span.tag.${answer.verdict in VERDICTS ? answer.verdict : "broken"}`, {},
         `${VERDICTS[answer.verdict] ?? "⚠"} ${visible(answer.verdict)}`),
       h("span.num", {}, h("small.dim", {}, "reward "), short(answer.reward))),
-    h("div.text", {}, parts),
+    h("div.text", {}, isPlayed(answer) ? [turnsView(answer), judgedView(answer)] : parts),
     answer.reason && h("p.reason", { dir: "auto" }, pieces(answer.reason)),
     h("footer", {}, h("span.dim", {}, facts.filter(Boolean).join(" · "))));
 }

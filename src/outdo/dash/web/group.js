@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { share, short, signed, typed } from "./format.js";
 import { to } from "./route.js";
 import { block, cuttable, pieces, showAll, visible } from "./text.js";
-import { turnFacts, turnsView } from "./turns.js";
+import { isPlayed, judgedView, turnFacts, turnsView } from "./turns.js";
 
 const VERDICTS = { right: ["✓", "right"], wrong: ["✗", "wrong"], broken: ["⚠", "broken"] };
 const FULL_BAR = 2;  // the advantage of a full bar
@@ -39,8 +39,6 @@ function tallies(group) {
   ];
 }
 
-export const isPlayed = (answer) => answer.turns.length > 0;
-
 function answerCard(seen, group, answer) {
   const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "no verdict"];
   const way = answer.advantage > 1e-6 ? "up" : answer.advantage < -1e-6 ? "down" : "flat";
@@ -62,12 +60,11 @@ function answerCard(seen, group, answer) {
 
 /** Its turns, with a button that loads what is cut, and the text that was judged where that is another. */
 function played(seen, group, answer) {
-  const judged = answer.judged && h("div.judged", {}, h("small.who", {}, h("b", {}, "judged")), block(answer.judged));
-  const parts = [turnsView(answer), judged];
+  const parts = [turnsView(answer), judgedView(answer)];
   if (!answer.cut) return parts;
   return [...parts, showAll(async (button) => {
     const found = await load(seen, group, answer);
-    button.parentElement.replaceChildren(...[turnsView(found), judged].filter(Boolean));
+    button.parentElement.replaceChildren(...[turnsView(found), judgedView(found)].filter(Boolean));
   })];
 }
 

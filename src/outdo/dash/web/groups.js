@@ -2,11 +2,11 @@
 import { get, listen } from "./api.js";
 import { chart } from "./chart.js";
 import { h, later, select, segmented, state } from "./dom.js";
-import { groupCard, isPlayed } from "./group.js";
+import { groupCard } from "./group.js";
 import { runHead } from "./head.js";
 import { improved } from "./prompt.js";
 import { note } from "./route.js";
-import { turnsLegend } from "./turns.js";
+import { isPlayed, turnsLegend } from "./turns.js";
 
 const SORTS = [["spread", "spread of rewards"], ["reward", "mean reward"], ["length", "length"], ["prompt", "prompt"],
   ["id", "order in the step"]];

@@ -5,6 +5,8 @@ import { block, pieces, visible } from "./text.js";
 
 const INLINE = 60;  // characters of an argument that is shown in its call's line
 
+export const isPlayed = (answer) => answer.turns.length > 0;
+
 /** What the two kinds of bubbles mean. */
 export function turnsLegend() {
   return h("p.turns-legend", {},
@@ -39,12 +41,17 @@ function blocks(turns) {
   return found;
 }
 
+/** The text that was judged, where that is not the model's last. */
+export function judgedView(answer) {
+  return answer.judged && h("div.judged", {}, h("small.who", {}, h("b", {}, "judged")), block(answer.judged));
+}
+
 /** The facts of an answer's footer. */
 export function turnFacts(answer) {
   const turns = answer.turns.filter((turn) => turn.role === "assistant").length;
   const failed = answer.num_failed_calls ? `, ${answer.num_failed_calls} failed` : "";
   return [many(turns, "turn"), answer.num_calls > 0 && many(answer.num_calls, "call") + failed,
-    `${count(answer.length)} tokens${answer.num_inserted ? ` + ${count(answer.num_inserted)} inserted` : ""}`]
+    `${count(answer.length ?? answer.num_tokens)} tokens${answer.num_inserted ? ` + ${count(answer.num_inserted)} inserted` : ""}`]
     .filter(Boolean).join(" · ");
 }
 
