@@ -55,7 +55,7 @@ class Recipe(BaseModel):
     lora_target_modules: list[str] = ["all-linear"]  # suffixes of layer names; all-linear: all but the output head
     load_in_4bit: bool = False  # keep the frozen weights in 4 bits (QLoRA); needs bitsandbytes
     # --- the task
-    dataset_name: str = "arithmetic"  # a task's name, a data set (docs/data.md), or path/to/file.py:function
+    dataset_name: str = "arithmetic"  # a task, a data set (docs/data.md), file.py:function, or verifiers:NAME
     task_args: dict[str, Any] = {}  # arguments of the task's function: task_args.digits=3
     columns: dict[str, str] = {}  # our column name: the data's name; columns.prompt=question columns.answer=solution
     dataset_config: str | None = None  # configuration of a hub data set that has several

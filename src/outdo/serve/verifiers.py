@@ -40,7 +40,8 @@ class EpisodeError(Exception):
 
 async def play(client: Any, prompt: Prompt) -> dict[str, float] | None:
     """The reward of one episode. Raises EpisodeError with what verifiers says of one that failed."""
-    column = prompt.meta[COLUMN]
+    if (column := prompt.meta.get(COLUMN)) is None:
+        raise EpisodeError("the prompt is no task of verifiers: set dataset_name=verifiers:NAME, and no agent")
     env, gate = await _served(column["name"], column["args"])
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(column["data"]), env.config.taskset.task)

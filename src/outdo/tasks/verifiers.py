@@ -155,7 +155,8 @@ def _module(name: str) -> str:
 
 def _prompts(name: str, args: Mapping[str, Any], tasks: Iterable[Any]) -> Iterator[Prompt]:
     for task in tasks:
-        data = task.data.model_dump(mode="json")
+        given = task.data.model_fields_set  # the rest are defaults
+        data = {key: value for key, value in task.data.model_dump(mode="json").items() if key in given}
         key = json.dumps({field: value for field, value in data.items() if field != "idx"}, sort_keys=True)
         column = {"name": name, "args": dict(args), "data": data}
         yield Prompt(f"{seed_of(key):016x}", _messages(name, task.data), data.get("answer"), {COLUMN: column})
