@@ -28,7 +28,7 @@ from outdo.tasks.verifiers import COLUMN, config_of, trained_agents
 from outdo.types import Prompt
 
 LIMITS = ("session_limit", TOO_LONG)  # codes of errors that end an answer which is then scored
-
+NO_HARNESS = "bash"  # verifiers' default where a taskset brings none
 MAX_STARTED = 32  # episodes of an environment at once, each of which starts processes
 MAX_EPISODES = 4096  # of other environments
 END_SECONDS = 5.0  # for servers to end with the process
@@ -179,11 +179,11 @@ def with_defaults(config: Any) -> Any:
     harness; named ones run where verifiers runs them. An answer is one attempt: what another one had sampled would be
     trained on too."""
     chat_harness.register()
-    updates: dict[str, Any] = {"retries": v1.RetryConfig()}
+    updates: dict[str, Any] = {}
     for name, agent in agent_config_fields(config).items():
         given: dict[str, Any] = {"retries": v1.RetryConfig()}
         is_here = "runtime" not in agent.model_fields_set or isinstance(agent.runtime, v1.SubprocessConfig)
-        if is_here and agent.harness is None and default_harness_id(config.taskset.id) == "bash":  # which means none
+        if is_here and agent.harness is None and default_harness_id(config.taskset.id) == NO_HARNESS:
             given |= {"harness": chat_harness.ChatConfig(), "runtime": v1.SubprocessConfig()}
         updates[name] = agent.model_copy(update=given)
     return config.model_copy(update=updates)
