@@ -161,7 +161,8 @@ function card(each, changes) {
       block(each.prompt, "said.prompt"),
       wanted !== null && h("p.dim", {}, "expected ", h("bdi.mono", {}, pieces(typed(wanted).slice(0, 300))))),
       h(`span.tag${tag && `.${tag}`}`, {}, `${sign} ${word}`)),
-    h(`div.pair${isPlayed(each.before) || isPlayed(each.after) ? ".played" : ""}`, {}, side(each.before, name(changes.before)), side(each.after, name(changes.after))));
+    h(`div.pair${isPlayed(each.before) || isPlayed(each.after) ? ".played" : ""}`, {},
+      side(each.before, name(changes.before)), side(each.after, name(changes.after))));
 }
 
 function side(answer, title) {
@@ -169,7 +170,8 @@ function side(answer, title) {
     ? [block(answer.text.slice(0, answer.cut_at)),
       h("p.dim.note", {}, `… ${count(answer.cut)} characters were not kept …`), block(answer.text.slice(answer.cut_at))]
     : [block(answer.text)];
-  const facts = [isPlayed(answer) ? turnFacts(answer) : `${count(answer.num_tokens)} tokens`, answer.finish === "length" ? "cut at the length limit" : "",
+  const facts = [isPlayed(answer) ? turnFacts(answer) : `${count(answer.num_tokens)} tokens`,
+    answer.finish === "length" ? "cut at the length limit" : "",
     answer.sampled > 0 && `${answer.right} of ${answer.sampled} sampled right`];
   return h("section.answer", { "aria-label": title },
     h("header", {}, h("small.dim", {}, title), h("span.grow"),

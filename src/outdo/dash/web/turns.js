@@ -50,8 +50,9 @@ export function judgedView(answer) {
 export function turnFacts(answer) {
   const turns = answer.turns.filter((turn) => turn.role === "assistant").length;
   const failed = answer.num_failed_calls ? `, ${answer.num_failed_calls} failed` : "";
-  return [many(turns, "turn"), answer.num_calls > 0 && many(answer.num_calls, "call") + failed,
-    `${count(answer.length ?? answer.num_tokens)} tokens${answer.num_inserted ? ` + ${count(answer.num_inserted)} inserted` : ""}`]
+  const inserted = answer.num_inserted ? ` + ${count(answer.num_inserted)} inserted` : "";
+  const tokens = `${count(answer.length ?? answer.num_tokens)} tokens${inserted}`;
+  return [many(turns, "turn"), answer.num_calls > 0 && many(answer.num_calls, "call") + failed, tokens]
     .filter(Boolean).join(" · ");
 }
 
