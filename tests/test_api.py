@@ -292,6 +292,7 @@ def test_what_runs_take_is_told_by_name(function: Callable[..., object]) -> None
         "callbacks",
         "tools",
         "environment_factory",
+        "agent",
         "reporter",
         "resume",
         "force",

@@ -43,9 +43,9 @@ def _with_signature(of: Callable[P, Any]) -> Callable[[Callable[..., Result]], C
 def train(recipe: str | Path | Recipe | None = None, **given: Any) -> Result:
     """Trains by a recipe (a YAML path, a Recipe, or the default) with `keys` over it, and returns the result.
 
-    `task`, `reward_funcs` and `callbacks` may be your own objects instead of names. So may `model` (of transformers,
-    with its tokenizer as `processing_class`), which is trained in place, and the rows of `train_dataset` and
-    `eval_dataset` (a list, a `datasets.Dataset`, a frame); the run's folder keeps both.
+    `task`, `reward_funcs`, `callbacks`, `tools`, `environment_factory` and `agent` may be your own objects instead of
+    names. So may `model` (of transformers, with its tokenizer as `processing_class`), which is trained in place, and
+    the rows of `train_dataset` and `eval_dataset` (a list, a `datasets.Dataset`, a frame); the run's folder keeps both.
 
     `resume` is the folder of a run to resume, by its own recipe; what has changed since and matters is refused unless
     `force`. A recipe with `stages` runs them in order. Raises a subclass of OutdoError; an interrupt is raised after
