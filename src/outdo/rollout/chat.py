@@ -40,9 +40,7 @@ class Conversation:
     params: SampleParams
     system: str | None = None
     seed: int = 0
-    tools: Sequence[
-        Mapping[str, Any]
-    ] = ()  # functions that the model is shown, for the chat template; nobody runs them
+    tools: Sequence[Mapping[str, Any]] = ()  # that the chat template shows; nobody runs them
     play: EnvironmentPlay | None = None
     turns: list[tuple[str, tuple[Message, ...]]] = field(default_factory=list)  # message, what followed
     count: int = 0

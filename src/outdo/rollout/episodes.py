@@ -23,7 +23,7 @@ from outdo.errors import OutdoError, TaskError, describe
 from outdo.models.bridge import Bridge, Extension, TurnEnd
 from outdo.models.renderer import TOOLS
 from outdo.rollout.answer import Answer, Audience
-from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import CLOSE_SECONDS, Idle, TurnQueue, in_loop, run_all, serve_groups
 from outdo.seeds import seed_of
 from outdo.types import Engine, Group, Message, Prompt, SampleParams, WeightSource
 
@@ -126,11 +126,7 @@ class _Table:
         assert self.queue
         watch = asyncio.create_task(self._leave_slow())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for group in self.groups:
-                    tasks.create_task(self._play_group(group))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            await run_all(map(self._play_group, self.groups))
         finally:
             watch.cancel()
             self.queue.close()

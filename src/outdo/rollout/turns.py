@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -182,6 +182,16 @@ def serve_groups(
     finally:
         with suppress(TimeoutError):
             in_loop(close()).result(CLOSE_SECONDS)
+
+
+async def run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs them at once. The first error ends the others, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for coroutine in coroutines:
+                tasks.create_task(coroutine)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 @cache

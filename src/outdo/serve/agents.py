@@ -25,7 +25,7 @@ from outdo.envs import threads
 from outdo.errors import ToolError, describe
 from outdo.models.renderer import TOOLS
 from outdo.recipe import plugins
-from outdo.rollout.turns import Idle, TurnQueue, in_loop, serve_groups
+from outdo.rollout.turns import Idle, TurnQueue, in_loop, run_all, serve_groups
 from outdo.seeds import seed_of
 from outdo.serve.api import Api
 from outdo.serve.backend import QueueBackend
@@ -202,11 +202,7 @@ class _Table:
     async def play(self) -> None:
         self.task = asyncio.current_task()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for group in self.groups:
-                    tasks.create_task(self._play_group(group))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            await run_all(map(self._play_group, self.groups))
         finally:
             self.queue.close()
 
