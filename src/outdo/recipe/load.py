@@ -206,10 +206,13 @@ def _canonical(data: Mapping[str, Any], where: str, notify: Callable[[str], None
 
 
 def _flatten(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """`sft: {epochs: 3}` becomes sft_epochs: 3, and so on for the other groups of keys."""
+    """`sft: {epochs: 3}` and `sft.epochs: 3` become sft_epochs: 3, and so on for the other groups of keys."""
     for key, value in data.items():
+        group, dot, rest = str(key).partition(".")
         if key in GROUPS and isinstance(value, Mapping):
             yield from ((f"{key}_{inner}", v) for inner, v in value.items())
+        elif dot and group in GROUPS:
+            yield f"{group}_{rest}", value
         else:
             yield key, value
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from outdo.errors import did_you_mean
 
-GROUPS = ("sft", "harvest")  # prefixes whose keys may also be written as a mapping
+GROUPS = ("sft", "harvest", "parallel")  # prefixes whose keys may also be written as a mapping
 MIXTURE = "mixture"  # dataset_name where dataset_mixture names the tasks
 # Keys of a single task. Each entry of a mixture has its own.
 SINGLE_TASK_KEYS = ("task_args", "columns", "dataset_config", "dataset_train_split", "dataset_test_split")
@@ -142,6 +142,13 @@ class Recipe(BaseModel):
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     max_grad_norm: float = Field(1.0, gt=0)
+    # --- several processes, as torchrun starts them (docs/parallel.md); also written `parallel: {sharding: full}`
+    # none: replicas; grads: gradients and optimizer over the processes (ZeRO-2); full: weights too (FSDP2, ZeRO-3)
+    parallel_sharding: Literal["auto", "none", "grads", "full"] = "auto"  # auto: the first of these that fits
+    parallel_replicas: int = Field(1, ge=1)  # copies of what is sharded (HSDP): each is over 1/this of the processes
+    parallel_offload: Literal["none", "optimizer", "parameters"] = "none"  # kept in the host's memory between updates
+    parallel_timeout: float = Field(1800, gt=0)  # seconds that a process waits for the others before the run ends
+    parallel_pretend: str = ""  # plan for a cluster that is not here, with --dry-run: 8xH100, 2x8xH200
     # --- SFT: the warm-up before GRPO, and `outdo sft`; also written `sft: {epochs: 3}`
     sft_steps: int = Field(0, ge=0, le=10**9)  # updates, or …
     sft_epochs: float = Field(0, ge=0)  # … passes over finite data

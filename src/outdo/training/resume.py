@@ -30,6 +30,7 @@ FREE = {
     *("tokens_per_micro_batch", "rollout_rows", "gradient_checkpointing", "regrade_steps", "eval_metric", "log_tokens"),
     *("eval_ks", "eval_sampling", "eval_split", "final_eval_split", "callbacks"),
     *("early_stopping_patience", "early_stopping_threshold"),
+    *("parallel_sharding", "parallel_replicas", "parallel_offload", "parallel_timeout", "parallel_pretend"),
     *("kl_steps", "kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
     *("report_to", "run_name", "project", "price_per_hour", "save_strategy", "eval_strategy", "load_best_model_at_end"),
     *("metric_for_best_model", "greater_is_better", "push_to_hub", "hub_model_id", "hub_private_repo", "hub_revision"),
