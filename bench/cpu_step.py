@@ -19,7 +19,7 @@ from typing import Any
 from bench import machine
 from bench.peers import venv
 from bench.work import SHAPES, Work
-from outdo.parallel.host import share_cores
+from outdo.host import share_cores
 
 
 def main(argv: list[str] | None = None, **defaults: Any) -> None:

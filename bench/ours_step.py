@@ -18,7 +18,7 @@ from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
 from outdo.models.renderer import Renderer
-from outdo.parallel.host import keep_memory
+from outdo.host import keep_memory
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout import make_sampler

@@ -17,7 +17,7 @@ NO_ENGINE = (
     "errors",
     "seeds",
     "recipe",
-    "parallel",
+    "host",
     "runs",
     "sandbox",
     "metrics",

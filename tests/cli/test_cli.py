@@ -231,7 +231,7 @@ sys.meta_path.insert(0, Interrupt())
 from outdo.cli import main
 main()
 """
-    for module in ("outdo.cli.sweep", "outdo.parallel.host", "outdo.tasks.task"):
+    for module in ("outdo.cli.sweep", "outdo.host", "outdo.tasks.task"):
         done = subprocess.run([sys.executable, "-c", code, module], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.strip()) == (130, ""), module
 

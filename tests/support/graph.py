@@ -13,10 +13,10 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "outdo"
 
 # Lowest first: a package imports from its own layer's left and from the layers below.
 LAYERS = (
-    ("types", "errors", "seeds", "untrusted", "web"),
-    ("recipe", "parallel"),
+    ("types", "errors", "seeds", "untrusted", "web", "host"),
+    ("recipe",),
     ("runs",),
-    ("algo", "sandbox"),
+    ("algo", "sandbox", "parallel"),
     ("models",),
     ("metrics", "tasks"),
     ("rewards", "learn", "envs"),

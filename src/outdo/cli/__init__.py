@@ -23,7 +23,7 @@ try:
     from outdo.cli import train as _train  # noqa: F401
     from outdo.cli.app import app
     from outdo.errors import OutdoError, OutdoWarning
-    from outdo.parallel.host import share_cores
+    from outdo.host import share_cores
     from outdo.untrusted.terminal import make_output_printable
 except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)

@@ -11,7 +11,7 @@ from typer import Argument, Exit, Option
 
 from outdo.cli.app import app
 from outdo.cli.train import exit_on_signal
-from outdo.parallel.host import one_thread
+from outdo.host import one_thread
 from outdo.untrusted.terminal import PrintableConsole
 
 if TYPE_CHECKING:

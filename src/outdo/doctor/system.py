@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outdo.errors import SandboxError
-from outdo.parallel.host import available_memory
+from outdo.host import available_memory
 from outdo.sandbox.execute import require_sandbox
 from outdo.sandbox.watch import how_limited
 

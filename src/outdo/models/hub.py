@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outdo.errors import EngineError, ModelError
 from outdo.models.sources import find_source
-from outdo.parallel.host import hub_answers
+from outdo.host import hub_answers
 
 LOGIN = "set HF_TOKEN to a token that may write, or run `hf auth login`"
 

@@ -16,7 +16,7 @@ from transformers.utils.hub import cached_file
 from outdo.errors import ModelError, did_you_mean
 from outdo.models import gguf
 from outdo.models.vet import refuse_unsafe_config, refuse_unsafe_folder, refuse_unsafe_index
-from outdo.parallel.host import hub_answers
+from outdo.host import hub_answers
 from outdo.runs import checkpoint, layout
 from outdo.untrusted.parse import parse_json
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.errors import TaskError
-from outdo.parallel.host import hub_answers
+from outdo.host import hub_answers
 from outdo.tasks.files import INSTALL, READERS, Line, find_reader
 from outdo.tasks.splits import HELD_OUT
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
-from outdo.parallel.host import keep_memory
+from outdo.host import keep_memory
 from outdo.training import resume
 from outdo.training.context import Result, RunContext
 from outdo.training.stages import RUNNERS, run_stages
