@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,12 @@ class Masters:
     """The weights in float32: the model's own, or copies of them where it computes in less.
 
     Small updates are lost in bfloat16, whose values are 0.4% apart. Gradients of micro-batches are summed here too, so
-    that one that fails midway leaves nothing behind.
+    that one that fails midway leaves nothing behind:
+
+        begin()                        # an update: no gradient yet
+        collect() or drop()            # after each backward: keep its gradients, or forget them
+        norm = finish(max_grad_norm)   # the optimizer may step
+        publish()                      # after it has: the model gets the new weights
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -24,12 +27,16 @@ class Masters:
         self.names, self.own = [name for name, _ in named], [p for _, p in named]
         self.weights = [p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for p in self.own]
         self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
+        self.sums: list[Tensor | None] = []
 
-    def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the gradients of the last backward to the sums and drops them."""
+    def begin(self) -> None:
+        self.sums = []
+
+    def collect(self) -> None:
+        """Adds the gradients of the last backward to the sums."""
         gradients = self._gradients()
         self.drop()
-        return _added(sums, gradients)
+        self.sums = _added(self.sums, gradients)
 
     def _gradients(self) -> list[Tensor | None]:
         return [p.grad for p in self.own]
@@ -38,9 +45,16 @@ class Masters:
         for p in self.own:
             p.grad = None
 
-    def set_gradients(self, sums: Sequence[Tensor | None]) -> None:
-        for weight, total in zip(self.weights, sums, strict=True):
+    def finish(self, max_norm: float) -> Tensor:
+        """Gives each weight its gradient, clipped. Returns the norm of all before that."""
+        for weight, total in zip(self.weights, self.sums or [None] * len(self.weights), strict=True):
             weight.grad = total
+        self.sums = []
+        return torch.nn.utils.clip_grad_norm_(self.weights, max_norm)
+
+    def is_finite(self) -> bool:
+        """Whether all weights are."""
+        return all(bool(weight.isfinite().all()) for weight in self.weights)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -56,6 +70,7 @@ class AdapterMasters(Masters):
         self.adapter = adapter
         self.names, self.weights = adapter.keys, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
+        self.sums = []
 
     def _gradients(self) -> list[Tensor | None]:
         return self.adapter.gradients

@@ -59,7 +59,7 @@ class BaseLearner:
 
     def is_finite(self) -> bool:
         """Whether all weights are."""
-        return all(bool(weight.isfinite().all()) for weight in self.masters.weights)
+        return self.masters.is_finite()
 
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
@@ -117,13 +117,12 @@ class BaseLearner:
         """Sets the clipped gradient of these samples. Returns its norm before clipping and the loss, on the device."""
         self.policy.set_training(True)
         loss = torch.zeros((), device=self.policy.device)
-        gradients: list[Tensor | None] = []
+        self.masters.begin()
         for part, stats in self._trained_on(prompt_ids, rows, loss_of):
-            gradients = self.masters.collect(gradients)
+            self.masters.collect()
             loss += part
             sums.add(stats)
-        self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.weights, self.recipe.max_grad_norm)
+        norm = self.masters.finish(self.recipe.max_grad_norm)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
     def _apply(self, is_finite: Tensor | None = None) -> None:
