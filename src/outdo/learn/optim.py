@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter
 from outdo.models.quantized import LiveAdapter
+
+T = TypeVar("T")
+Reduce = Callable[[list[Tensor | None]], list[Tensor | None]]  # sums of one process to those of all
 
 
 class Masters:
@@ -28,6 +34,24 @@ class Masters:
         self.weights = [p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for p in self.own]
         self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
         self.sums: list[Tensor | None] = []
+        self.reduce: Reduce = lambda sums: sums
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether every process must run as many micro-batches as the others."""
+        return False
+
+    def forward(self, policy: Policy, compute: Callable[[Policy], T]) -> T:
+        """What `compute` makes of the weights that are trained, with gradients; `policy` has the same."""
+        return compute(policy)
+
+    def shapes(self) -> list[torch.Size]:
+        """Of the whole weights, whatever part of them is here."""
+        return [weight.shape for weight in self.weights]
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What is here of a tensor with the shape of a weight."""
+        return whole
 
     def begin(self) -> None:
         self.sums = []
@@ -47,7 +71,8 @@ class Masters:
 
     def finish(self, max_norm: float) -> Tensor:
         """Gives each weight its gradient, clipped. Returns the norm of all before that."""
-        for weight, total in zip(self.weights, self.sums or [None] * len(self.weights), strict=True):
+        sums = self.reduce(self.sums or [None] * len(self.weights))
+        for weight, total in zip(self.weights, sums, strict=True):
             weight.grad = total
         self.sums = []
         return torch.nn.utils.clip_grad_norm_(self.weights, max_norm)
@@ -71,6 +96,7 @@ class AdapterMasters(Masters):
         self.names, self.weights = adapter.keys, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
         self.sums = []
+        self.reduce = lambda sums: sums
 
     def _gradients(self) -> list[Tensor | None]:
         return self.adapter.gradients
@@ -83,6 +109,7 @@ class AdapterMasters(Masters):
 
 
 def masters_of(policy: Policy) -> Masters:
+    """Of a process that trains alone, or on a replica: whole."""
     adapter = policy.adapter
     return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 
