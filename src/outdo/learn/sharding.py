@@ -32,6 +32,7 @@ from outdo.recipe.schema import Recipe
 
 Sharding = Literal["none", "grads", "full"]
 SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+BATCH_PARTS = ("cache", "activations")  # that take what the rest allows
 LEAST_TOKENS = 1024  # of a micro-batch: smaller ones would waste the device
 # Parts that parallel_offload keeps on the host; the weights only where they are not the sampler's too.
 OFFLOADED: dict[str, dict[Sharding, tuple[str, ...]]] = {
