@@ -24,30 +24,31 @@ def recipe_of(**keys: object) -> Recipe:
 
 
 def test_none_holds_twenty_bytes_a_weight() -> None:
-    held = rank_bytes(recipe_of(), BIG, "none", 8)
+    held = rank_bytes(recipe_of(), BIG, "none", 1)
     assert held == {"weights": 2 * N, "masters": 4 * N, "gradients": 6 * N, "optimizer": 8 * N, "reference": 0}
+    assert rank_bytes(recipe_of(), BIG, "none", 1, 8) == {**held, "gradients": 8 * N}
 
 
 def test_grads_splits_all_but_the_model() -> None:
     held = rank_bytes(recipe_of(beta=0.1), BIG, "grads", 8)
     assert held["weights"] == 2 * N and held["reference"] == 2 * N
     assert held["masters"] == N // 2 and held["optimizer"] == N
-    assert held["gradients"] == N // 2 + 2 * N
+    assert held["gradients"] == N + 2 * N
 
 
 def test_full_splits_the_model_and_keeps_a_copy_for_the_sampler() -> None:
     held = rank_bytes(recipe_of(beta=0.1), BIG, "full", 8)
     assert "weights" not in held and held["sampler's copy"] == 2 * N
     assert held["masters"] == held["gradients"] == N // 2 and held["optimizer"] == N
-    assert held["reference"] == N // 4
+    assert held["reference"] == 2 * N
     embedding = 152_064 * 3584
     layer = (N - embedding) // 28
     assert held["gathered layers"] == 2 * (embedding + 2 * layer) + 4 * embedding
 
 
-def test_float32_has_no_second_copy() -> None:
+def test_float32_is_its_own_master_where_it_is_whole() -> None:
     assert rank_bytes(recipe_of(dtype="float32"), BIG, "none", 1)["masters"] == 0
-    assert rank_bytes(recipe_of(dtype="float32"), BIG, "grads", 4)["masters"] == 0
+    assert rank_bytes(recipe_of(dtype="float32"), BIG, "grads", 4)["masters"] == N
     assert rank_bytes(recipe_of(dtype="float32"), BIG, "full", 4)["masters"] == N
 
 
@@ -127,10 +128,19 @@ def test_full_gathers_each_layer_twice_for_every_micro_batch() -> None:
     assert batches == 3
     sent = {one.name: one.sent for one in step_transfers(recipe, BIG, plan, parse_cluster("2x8xH200"))}
     assert sent["layers"] == pytest.approx(2 * batches * 2 * N * 7 / 8)
-    assert sent["the reference's layers"] == pytest.approx(batches * 2 * N * 7 / 8)
     assert sent["gradients"] == pytest.approx(batches * 4 * N * 7 / 8)
-    assert sent["gradients between replicas"] == pytest.approx(2 * 4 * N / 8 / 2)
+    assert sent["gradients between replicas"] == pytest.approx(batches * 2 * 4 * N / 8 / 2)
     assert sent["the sampler's copy"] == pytest.approx(2 * N * 7 / 8)
+
+
+def test_a_group_is_sampled_in_one_process() -> None:
+    recipe = recipe_of()  # 64 prompts x 8 answers
+    assert [plan_for(recipe, BIG, "grads", n, 1, None).rows for n in (8, 48, 64, 128)] == [64, 16, 8, 8]
+
+
+def test_full_in_one_process() -> None:
+    (plan,) = all_plans(recipe_of(parallel_sharding="full"), BIG, 1, None)
+    assert plan.sharding == "full" and plan.bytes_by_part["masters"] == 4 * N
 
 
 def test_one_process_sends_nothing() -> None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from outdo.cli.app import app
 from outdo.errors import RecipeError
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import RunWriter
 from outdo.sweeps import drive
-from outdo.sweeps.devices import GpuPool, Share, default_jobs, refuse_launcher, takes_gpu, visible_gpus
+from outdo.sweeps.devices import GpuPool, Share, default_jobs, takes_gpu, visible_gpus
 from outdo.sweeps.grid import read_sweep
 
 
@@ -86,8 +88,10 @@ def test_cells_over_two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jo
     assert {gpu for _, gpu in running} == ({"6"} if expected == 1 else {"6", "7"})
 
 
-def test_refused_under_torchrun() -> None:
-    with pytest.raises(RecipeError, match="--jobs"):
-        refuse_launcher({"RANK": "1", "WORLD_SIZE": "2"})
-    refuse_launcher({"RANK": "0", "WORLD_SIZE": "1"})
-    refuse_launcher({})
+def test_refused_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["sweep", "seed=0,1"])
+    assert isinstance(done.exception, RecipeError) and "--jobs" in str(done.exception)
+    assert not list(tmp_path.iterdir())

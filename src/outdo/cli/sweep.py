@@ -19,6 +19,7 @@ from outdo.cli.app import OptionalCount, app
 from outdo.cli.train import exit_on_signal
 from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError, RunError
+from outdo.parallel.launch import refuse_launch
 from outdo.runs.outputs import refuse_folder
 from outdo.untrusted.terminal import PrintableConsole
 
@@ -54,11 +55,12 @@ def sweep(
       outdo sweep recipes/ablation_variants.yaml --report docs/results/variants.md
     """
     from outdo.cli.child import start
-    from outdo.sweeps.devices import refuse_launcher
     from outdo.sweeps.drive import open_folder, run_cells
     from outdo.sweeps.grid import read_sweep
 
-    refuse_launcher()
+    refuse_launch(
+        "sweep", "Start it without a launcher: each of its cells gets a GPU, and --jobs sets how many run at once"
+    )
     path, pairs = split_words(as_words(command, words, config))
     console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
 """What each process of a launch holds, for every way to shard: pure functions of a recipe and a model's shape.
 
-none    every process has all: the model that it samples with, float32 originals, the optimizer, float32 sums
-grads   the model is whole; originals, optimizer and sums are 1/S of theirs (ZeRO-2)
-full    float32 weights, optimizer and sums are 1/S; layers are gathered one by one, and the sampler has a copy (FSDP2)
+none    every process has all: the model that it samples with, float32 masters, the optimizer, float32 sums
+grads   the model is whole; masters, optimizer and sums are 1/S of theirs (ZeRO-2)
+full    float32 masters, optimizer and sums are 1/S; layers are gathered one by one, and the sampler has a copy (FSDP2)
 
 S is the number of shards: processes / parallel_replicas. An adapter (LoRA) is always replicated: it is small.
 """
@@ -95,11 +95,11 @@ def all_plans(
     recipe: Recipe, shape: ModelShape, world_size: int, memory: int | None, device: str = "cuda"
 ) -> list[Plan]:
     """The plans that `parallel_sharding` allows, in the order of preference."""
-    shards = shard_count(recipe, world_size)
-    if recipe.use_peft or shards == 1:  # nothing to split
+    shards, wanted = shard_count(recipe, world_size), recipe.parallel_sharding
+    if recipe.use_peft or (shards == 1 and wanted != "full"):  # nothing to split
         return [plan_for(recipe, shape, "none", 1, world_size, memory, device)]
-    wanted = SHARDINGS if recipe.parallel_sharding == "auto" else (recipe.parallel_sharding,)
-    split = [(one, 1 if one == "none" else shards) for one in wanted]
+    names = SHARDINGS if wanted == "auto" else (wanted,)
+    split = [(one, 1 if one == "none" else shards) for one in names]
     return [plan_for(recipe, shape, one, count, world_size // count, memory, device) for one, count in split]
 
 
@@ -166,12 +166,12 @@ def plan_for(
     device: str = "cuda",
 ) -> Plan:
     """The plan of one way to shard. The cache and the activations take what the rest allows, as in a run."""
-    held = rank_bytes(recipe, shape, sharding, shards)
+    held = rank_bytes(recipe, shape, sharding, shards, replicas)
     kept = OFFLOADED[recipe.parallel_offload][sharding] if not recipe.use_peft else ()
     host = {name: held.pop(name) for name in kept if held.get(name)}
     base = sum(held.values())
     free = None if memory is None else max(0, memory - base)
-    answers = -(-recipe.answers_per_step // (shards * replicas))
+    answers = share_of_answers(recipe, shards * replicas)
     of_a_token, of_a_row = activation_bytes(recipe, shape, device), row_bytes(recipe, shape)
     longest = TYPICAL_PROMPT + recipe.max_completion_length
     tokens = _micro_batch(recipe, of_a_token, free, device, min(answers * longest, max(longest, LEAST_TOKENS)))
@@ -185,18 +185,22 @@ def plan_for(
     return Plan(sharding, shards, replicas, parts, least, memory, tokens, rows, host)
 
 
-def rank_bytes(recipe: Recipe, shape: ModelShape, sharding: Sharding, shards: int) -> dict[str, int]:
-    """Bytes that one process holds for the whole run, whatever the batches; nothing is offloaded."""
-    if recipe.use_peft or sharding == "none" or shards == 1:
-        return held_bytes(recipe, shape)
+def rank_bytes(recipe: Recipe, shape: ModelShape, sharding: Sharding, shards: int, replicas: int = 1) -> dict[str, int]:
+    """Bytes that one process holds for the whole run, whatever the batches; nothing is offloaded. The reference is a
+    whole model everywhere, as the sampler's is."""
+    if recipe.use_peft or sharding == "none":
+        held = held_bytes(recipe, shape)
+        if not recipe.use_peft and shards * replicas > 1:  # the sums of all processes, beside its own
+            held["gradients"] = max(held["gradients"], 8 * shape.parameters)
+        return held
     each, state, count = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes, shape.parameters
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     shard = -(-count // shards)
-    if sharding == "grads":  # a micro-batch's own gradients are whole until they are reduced
+    if sharding == "grads":  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
         return {
             "weights": each * count,
-            "masters": 0 if each == 4 else 4 * shard,
-            "gradients": 4 * shard + each * count,
+            "masters": 4 * shard,
+            "gradients": 8 * shard + each * count,
             "optimizer": int(state * shard),
             "reference": reference,
         }
@@ -206,7 +210,7 @@ def rank_bytes(recipe: Recipe, shape: ModelShape, sharding: Sharding, shards: in
         "gradients": 4 * shard,
         "optimizer": int(state * shard),
         "sampler's copy": each * count,
-        "reference": -(-reference // shards),
+        "reference": reference,
     }
 
 
@@ -221,6 +225,11 @@ def gathered_bytes(recipe: Recipe, shape: ModelShape) -> int:
 def logits_bytes(tokens: int, shape: ModelShape, device: str) -> int:
     """Of the chunk of logits in use, three times in float32."""
     return min(tokens * shape.vocabulary, CHUNK_ON_GPU if device == "cuda" else CHUNK) * 4 * 3
+
+
+def share_of_answers(recipe: Recipe, world_size: int) -> int:
+    """Answers that a process samples in a step, at most: a group is sampled in one process."""
+    return -(-recipe.prompts_per_step // world_size) * recipe.num_generations
 
 
 def row_bytes(recipe: Recipe, shape: ModelShape) -> int:

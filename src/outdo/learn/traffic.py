@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from outdo.learn.memory import BYTES, TYPICAL_PROMPT
 from outdo.learn.optimizers import OPTIMIZERS
-from outdo.learn.sharding import Plan
+from outdo.learn.sharding import Plan, share_of_answers
 from outdo.models.shape import ModelShape
 from outdo.parallel.clusters import Cluster, Gpu
 from outdo.parallel.links import Group, gather_seconds, reduce_seconds, replica_group, shard_group
@@ -103,14 +103,12 @@ def step_transfers(recipe: Recipe, shape: ModelShape, plan: Plan, cluster: Clust
     batches = num_updates * micro_batches(recipe, plan, cluster.size)
     transfers = [_gather("gradients", batches, 4 * count, shards, gpu)]
     if plan.replicas > 1:
-        transfers.append(_reduce("gradients between replicas", num_updates, 4 * count / plan.shards, replicas, gpu))
+        transfers.append(_reduce("gradients between replicas", batches, 4 * count / plan.shards, replicas, gpu))
     if plan.sharding == "grads":
         transfers.append(_gather("new weights", num_updates, each * count, shards, gpu))
     else:
         transfers.append(_gather("layers", 2 * batches, each * count, shards, gpu))
-        if has_reference(recipe):
-            transfers.append(_gather("the reference's layers", batches, each * count, shards, gpu))
-        transfers.append(_gather("the sampler's copy", 1, each * count, shards, gpu))
+        transfers.append(_gather("the sampler's copy", num_updates, each * count, shards, gpu))
     return (*transfers, rollouts)
 
 
@@ -136,7 +134,7 @@ def _sampling_seconds(recipe: Recipe, shape: ModelShape, plan: Plan, cluster: Cl
     """Prompts once, then token by token: a step reads the weights and the rows' keys and values."""
     gpu, each = cluster.gpu, BYTES[recipe.dtype]
     assert gpu is not None
-    answers = -(-recipe.answers_per_step // cluster.size)
+    answers = share_of_answers(recipe, cluster.size)
     prompts = -(-recipe.prompts_per_step // cluster.size)
     rows = min(plan.rows, answers)
     waves = -(-answers // rows)

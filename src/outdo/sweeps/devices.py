@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from shutil import which
 
-from outdo.errors import RecipeError
 from outdo.recipe.schema import Recipe
 
 LIST_SECONDS = 30.0  # that the driver may take to list its GPUs
@@ -83,15 +82,3 @@ def takes_gpu(recipe: Recipe) -> bool:
 def default_jobs(recipes: Sequence[Recipe], gpus: Sequence[str]) -> int:
     """Cells at once: as many as GPUs; one without."""
     return max(1, len(gpus)) if any(map(takes_gpu, recipes)) else 1
-
-
-def refuse_launcher(environment: Mapping[str, str] | None = None) -> None:
-    """Raises RecipeError in every process of a launch of several: each would start all cells."""
-    given = os.environ if environment is None else environment
-    count, rank = given.get("WORLD_SIZE", ""), given.get("RANK", "")
-    if rank and count.isdecimal() and int(count) > 1:
-        raise RecipeError(
-            f"this is process {rank} of {count} (RANK and WORLD_SIZE of torchrun or accelerate), and a sweep starts a "
-            "process for each cell itself, one on each GPU. Start it without torchrun: outdo sweep …; --jobs sets how "
-            "many run at once"
-        )
