@@ -76,8 +76,8 @@ def _step_lines(step: StepEstimate) -> Iterator[str]:
 
 def _scaling(recipe: Recipe, shape: ModelShape, cluster: Cluster) -> Iterator[str]:
     """The same step on one GPU, one node and eight nodes of this kind, and on the cluster itself."""
-    sizes = {1: (1, 1), cluster.per_node: (1, cluster.per_node), cluster.size: (cluster.nodes, cluster.per_node)}
-    sizes[NODE * cluster.per_node] = (NODE, cluster.per_node)
+    node = cluster.per_node if cluster.per_node > 1 else NODE
+    sizes = {1: (1, 1), node: (1, node), NODE * node: (NODE, node), cluster.size: (cluster.nodes, cluster.per_node)}
     for size, (nodes, per_node) in sorted(sizes.items()):
         other = replace(cluster, nodes=nodes, per_node=per_node)
         if size % recipe.parallel_replicas:
