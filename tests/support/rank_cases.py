@@ -53,7 +53,7 @@ CASES: dict[str, Case] = {
     "several updates": Case(keys={"steps_per_generation": 4, "num_iterations": 2, "epsilon_high": 0.28}),
     "small micro-batches": Case(keys={"tokens_per_micro_batch": 20}),
     "checkpointing": Case(keys={"gradient_checkpointing": True}),
-    "one answer": Case(groups=1, longest=2),
+    "one group": Case(groups=1, longest=2, keys={"optim": "sgd"}),
     "one group of many has spread": Case(spread=lambda number: number == 0, groups=5),
     "no group has spread": Case(spread=lambda number: False),
     "uneven lengths": Case(groups=4, longest=60),

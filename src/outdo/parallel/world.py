@@ -77,15 +77,16 @@ class World:
     def is_shared(self) -> bool:
         return self.size > 1
 
-    def gather(self, work: Callable[[], T], phase: str = "") -> list[T]:
-        """The results of all processes, by rank. `phase` says what it is doing, should it never come out of it."""
+    def gather(self, work: Callable[[], T], phase: str = "", *, may_stop: bool = False) -> list[T]:
+        """The results of all processes, by rank. `phase` says what it is doing, should it never come out of it. With
+        `may_stop`, a signal that asks for the end is raised here, in all."""
         if not self.is_shared:
             return [work()]
-        outcome, own = self._attempt(work, phase)
+        outcome, own = self._attempt(work, phase, self.interruptible if may_stop else nullcontext)
         return [each.value for each in self._raise_first(self._exchanged(outcome), own)]
 
     def first(self, work: Callable[[], T], phase: str = "") -> T:
-        """The result of the first process, in all. A signal does not interrupt it there."""
+        """The result of the first process, in all."""
         if not self.is_shared:
             return work()
         outcomes: list[Any] = [None]
@@ -93,7 +94,7 @@ class World:
         if self.is_first:
             self.is_first_alone = True
             try:
-                outcomes[0], own = self._attempt(work, phase, nullcontext)
+                outcomes[0], own = self._attempt(work, phase)
             finally:
                 self.is_first_alone = False
         with self.collective():
@@ -140,12 +141,12 @@ class World:
             raise ProcessLost(find_lost(self.peers, error)) from error
 
     def _attempt(
-        self, work: Callable[[], T], phase: str, interruptible: Callable[[], AbstractContextManager[None]] | None = None
+        self, work: Callable[[], T], phase: str, interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[_Done | _Raised, BaseException | None]:
         assert self.peers
         self.peers.note("phase", phase)
         try:
-            with (interruptible or self.interruptible)():
+            with interruptible():
                 return _Done(work()), None
         except ProcessLost:
             raise

@@ -48,7 +48,9 @@ def sample_graded(
             "are where their answers were sampled. Use reward_batch=group"
         )
     mine = prompts[world.rank :: world.size]
-    shares = world.gather(lambda: _share(world, sample(mine), None if at_once else rewards, waiting), SAMPLING)
+    shares = world.gather(
+        lambda: _share(world, sample(mine), None if at_once else rewards, waiting), SAMPLING, may_stop=True
+    )
     groups = _in_order([group for share in shares for group in share.groups], prompts)
     keep([replace(group, grades=()) for group in groups])
     if error := next((share.error for share in shares if share.error), None):

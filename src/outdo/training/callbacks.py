@@ -34,7 +34,12 @@ class Callback:
     `run.learner.scale_beta(factor)`.
 
     What a callback raises ends the run as failed; the model so far is saved.
+
+    Where several processes train, callbacks run in the first one, and how they steer the run is shared. One that is
+    `everywhere` runs in all, after the others; only there may it evaluate or save.
     """
+
+    everywhere = False
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> Callback:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import Any, Generic, TypeVar
 from safetensors import SafetensorError
 
 from outdo.doctor.conditions import IN_SAMPLING, IN_UPDATE, describe_out_of_memory
-from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError
+from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError, describe
 from outdo.evals.held_out import Evaluation
 from outdo.learn.memory import frozen_objects, is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, load_policy, save_adapter, save_policy
+from outdo.parallel.world import ProcessLost, get_world
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer, write_folder
 from outdo.runs.manifest import Status
@@ -65,7 +66,9 @@ class TrainingRun(Generic[L]):
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
         self.checkpointer = Checkpointer(writer, context.recipe, kind, context.reporter.note)
         self.checkpointer.protected |= set((writer.manifest.halted or {}).get("kept", ()))
-        self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
+        self.world = get_world()
+        own = [one for one in context.callbacks if one.everywhere or self.world.is_first]
+        self.callbacks: list[Callback] = [*built_in_callbacks(self), *own]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
         self.has_pending: Callable[[], bool] = lambda: False  # work since the last step that is worth a checkpoint
@@ -91,7 +94,7 @@ class TrainingRun(Generic[L]):
     def begin(self, phase: str) -> None:
         """Training starts here, with weights and rows as they were where it resumed."""
         self.reporter.begin(phase)
-        notify(self.callbacks, "on_start", self)
+        self._notify("on_start")
 
     # --- steering
 
@@ -109,15 +112,40 @@ class TrainingRun(Generic[L]):
     def is_finishing(self) -> bool:
         return bool(self._finish_early)
 
+    def _notify(self, event: str, *arguments: Any) -> None:
+        """Calls the callbacks. Of several processes the first one does, and the others are steered as it is."""
+        if not self.world.is_shared:
+            return notify(self.callbacks, event, self, *arguments)
+        own = [one for one in self.callbacks if not one.everywhere]
+
+        def call() -> dict[str, Any]:
+            notify(own, event, self, *arguments)
+            return self._steering()
+
+        self._steer(self.world.first(call, f"its callbacks ({event})"))
+        notify([one for one in self.callbacks if one.everywhere], event, self, *arguments)
+
+    def _steering(self) -> dict[str, Any]:
+        """What callbacks may have changed."""
+        learner = self.warm_up or self._learner
+        scales = {name: getattr(learner, name) for name in ("rate_scale", "beta") if hasattr(learner, name)}
+        return {"halt": self._halt, "evaluates": self._evaluates_halt, "early": self._finish_early, "scales": scales}
+
+    def _steer(self, steering: Mapping[str, Any]) -> None:
+        self._halt, self._evaluates_halt = steering["halt"], steering["evaluates"]
+        self._finish_early = steering["early"]
+        for name, value in steering["scales"].items():
+            setattr(self.warm_up or self._learner, name, value)
+
     # --- events of the loop
 
     def step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.done, self.tokens = step + 1, int(metrics.get("tokens") or 0)
-        notify(self.callbacks, "on_step", self, self.done, metrics, groups)
+        self._notify("on_step", self.done, metrics, groups)
         self.raise_if_halted()
 
     def step_end(self, done: int) -> bool:
-        notify(self.callbacks, "on_step_end", self, done)
+        self._notify("on_step_end", done)
         self.raise_if_halted()
         if self.is_finishing:
             self.end_early(done, f"step {done}")
@@ -136,7 +164,7 @@ class TrainingRun(Generic[L]):
     def sft_steps(self, rows: Sequence[dict[str, Any]], total: int, name: str = "step") -> None:
         """Supervised updates: recorded and shown."""
         for row in rows:
-            notify(self.callbacks, "on_sft_step", self, row)
+            self._notify("on_sft_step", row)
             if "loss" in row:
                 self.reporter.progress(name, row["step"], total, f"loss {row['loss']:.3f}")
 
@@ -148,13 +176,14 @@ class TrainingRun(Generic[L]):
 
     def evaluate(self, step: int) -> list[Evaluation]:
         """Held-out success after `step` steps, measured once."""
-        recorded, is_last = self.evaluator.recorded(step), step == self.total
+        self.world.refuse_alone("an evaluation")
+        recorded, is_last = self.world.first(lambda: self.evaluator.recorded(step)), step == self.total
         measured = {one.split for one in recorded}
         if recorded and not (is_last and self.evaluator.final_splits.keys() - measured):
             return recorded
         carried = self.evaluator.carried_over() if step == 0 else []
         evaluations = carried or self.evaluator.measure(self.sampler, step, is_last, measured)
-        notify(self.callbacks, "on_eval", self, step, evaluations)
+        self._notify("on_eval", step, evaluations)
         if carried and self.evaluator.prior:
             source = self.evaluator.prior.run
             self.reporter.note(f"  carried over from {source}: the same model and problems, not evaluated again")
@@ -178,12 +207,13 @@ class TrainingRun(Generic[L]):
         """By `save_strategy`; and where the best checkpoint is wanted, when this step's evaluation is the best."""
         recipe = self.recipe
         wants_best = recipe.save_strategy == "best" or recipe.load_best_model_at_end
-        if wants_best and self.checkpointer.is_best(self.done):
+        if wants_best and self.world.first(lambda: self.checkpointer.is_best(self.done)):
             return True
         return self.is_due(recipe.save_strategy, recipe.save_steps)
 
     def save(self, wait: bool = False) -> None:
         """A checkpoint of where the last step ended, unless its weights are NaN or infinite."""
+        self.world.refuse_alone("a checkpoint")
         learner = self.warm_up or self.learner
         if not learner.is_finite():
             return self.reporter.note(f"  warning: no checkpoint of step {self.done}: its weights are non-finite")
@@ -213,8 +243,9 @@ class TrainingRun(Generic[L]):
 
     def _notify_saved(self) -> None:
         """Waits for the checkpoint that is being written, and notifies of it in this thread."""
-        if (step := self.checkpointer.wait()) is not None:
-            notify(self.callbacks, "on_save", self, step, self.writer.checkpoints / checkpoint.name_of(step))
+        step = self.checkpointer.wait()
+        if (step := self.world.first(lambda: step)) is not None:
+            self._notify("on_save", step, self.writer.checkpoints / checkpoint.name_of(step))
 
     def restore(self, learner: L, point: ResumePoint) -> None:
         """The learner, the sampler and the files as the checkpoint had them. The weights came with the policy."""
@@ -245,6 +276,7 @@ class TrainingRun(Generic[L]):
                 try:
                     yield
                 except KeyboardInterrupt as error:
+                    self.world.interruptible = nullcontext  # all have it: their own signals may be still to come
                     self._end("stopped", f"{error or 'interrupted'} after step {self.done}", resumable=True)
                     raise
                 except Halted as error:
@@ -255,6 +287,9 @@ class TrainingRun(Generic[L]):
                         self._end("stopped", str(error), can_resume, error)
                     raise
                 except BaseException as error:
+                    if self.world.is_shared and not getattr(error, "is_shared", False):
+                        self._end_alone(error)
+                        raise
                     if is_out_of_memory(error):
                         raise self._end_out_of_memory(error) from error
                     why = str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
@@ -265,6 +300,25 @@ class TrainingRun(Generic[L]):
             self.reporter.close()
             self._notify_end()
             self.writer.close()
+
+    def _end_alone(self, error: BaseException) -> None:
+        """The end of one process of several, or of what the loss of one leaves: nothing can be saved any more."""
+        self.world.report_failure(error)
+        why = str(error) if isinstance(error, OutdoError) else describe(error)
+        with suppress(Exception):
+            self.checkpointer.wait()
+        with suppress(OSError):
+            self.reporter.close()
+            self.reporter.note(f"stopped: {self.done} steps are in {self.folder}")
+            if self.checkpointer.last_step >= 0 or checkpoint.existing(self.writer.checkpoints):
+                self.reporter.note(f"resume from the last checkpoint with: {self._resume_command()}")
+        with suppress(RunError):
+            self.writer.finish("stopped" if isinstance(error, ProcessLost) else "failed", why)
+
+    def _resume_command(self) -> str:
+        command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}"
+        launcher = f"torchrun --nproc-per-node {self.world.launch.local_size} -m " if self.world.is_shared else ""
+        return launcher + command
 
     def _end_out_of_memory(self, error: BaseException) -> OutOfMemory:
         """The run ends as stopped, in words that name the change that helps."""
@@ -319,7 +373,8 @@ class TrainingRun(Generic[L]):
         has_learner = bool(self.warm_up or self._learner)
         try:
             self.checkpointer.wait()
-            if resumable and has_learner and (self.has_pending() or self.checkpointer.last_step != self.done):
+            is_saved = self.world.first(lambda: self.checkpointer.last_step == self.done)
+            if resumable and has_learner and (self.has_pending() or not is_saved):
                 self.save(wait=True)
             self._save_model(use_best=not resumable)
         except Exception as error:  # whatever it is, the first error is the one to report
@@ -331,8 +386,7 @@ class TrainingRun(Generic[L]):
                 self.reporter.note(f"step {self.done} could not be saved; the checkpoints before it are valid")
             elif resumable:
                 remedy = f" {halted.remedy}" if halted and halted.remedy else ""
-                command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}{remedy}"
-                self.reporter.note(f"resume with: {command}")
+                self.reporter.note(f"resume with: {self._resume_command()}{remedy}")
         with suppress(RunError):  # a disk that failed the run fails its last line too
             if halted:
                 facts = {"keys": list(halted.keys), "remedy": halted.remedy, "onset": halted.onset}
@@ -344,6 +398,8 @@ class TrainingRun(Generic[L]):
         learner = self.warm_up or self._learner
         if learner and not learner.is_finite():
             raise RunError("its weights are NaN or infinite; the newest checkpoint has the last finite ones")
+        if not self.world.is_first:
+            return
         policy = (self._best_policy() if use_best and self.recipe.load_best_model_at_end else None) or self.policy
         try:
             write_folder(self.writer.model_folder, lambda folder: save_policy(policy, folder))
