@@ -33,7 +33,7 @@ def test_grads_splits_all_but_the_model() -> None:
     held = rank_bytes(recipe_of(beta=0.1), BIG, "grads", 8)
     assert held["weights"] == 2 * N and held["reference"] == 2 * N
     assert held["masters"] == N // 2 and held["optimizer"] == N
-    assert held["gradients"] == N + 2 * N
+    assert held["gradients"] == N + 2 * N  # two parts of the sums
 
 
 def test_full_splits_the_model_and_keeps_a_copy_for_the_sampler() -> None:

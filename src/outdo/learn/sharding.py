@@ -24,9 +24,8 @@ from outdo.learn.memory import (
     TYPICAL_PROMPT,
     activation_bytes,
     held_bytes,
-    reference_bytes,
+    training_bytes,
 )
-from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.shape import ModelShape
 from outdo.recipe.schema import Recipe
 
@@ -188,38 +187,11 @@ def plan_for(
 def rank_bytes(recipe: Recipe, shape: ModelShape, sharding: Sharding, shards: int, replicas: int = 1) -> dict[str, int]:
     """Bytes that one process holds for the whole run, whatever the batches; nothing is offloaded. The reference is a
     whole model everywhere, as the sampler's is."""
-    if recipe.use_peft or sharding == "none":
-        held = held_bytes(recipe, shape)
-        if not recipe.use_peft and shards * replicas > 1:  # the sums of all processes, beside its own
-            held["gradients"] = max(held["gradients"], 8 * shape.parameters)
-        return held
-    each, state, count = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes, shape.parameters
-    reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
-    shard = -(-count // shards)
-    if sharding == "grads":  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
-        return {
-            "weights": each * count,
-            "masters": 4 * shard,
-            "gradients": 8 * shard + each * count,
-            "optimizer": int(state * shard),
-            "reference": reference,
-        }
-    return {
-        "masters": 4 * shard,
-        "gathered layers": gathered_bytes(recipe, shape),
-        "gradients": 4 * shard,
-        "optimizer": int(state * shard),
-        "sampler's copy": each * count,
-        "reference": reference,
-    }
-
-
-def gathered_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Of the layers that are whole at one time where weights are sharded: the embedding, the layer in use and the one
-    that is fetched, in the model's dtype, and the largest of their gradients in float32."""
-    embedding = shape.vocabulary * shape.hidden
-    layer = max(0, shape.parameters - embedding) // max(1, shape.layers)
-    return BYTES[recipe.dtype] * (embedding + 2 * layer) + 4 * max(embedding, layer)
+    if recipe.use_peft:
+        return held_bytes(recipe, shape)
+    model = "sampler's copy" if sharding == "full" else "weights"
+    weights = BYTES[recipe.dtype] * shape.parameters
+    return {model: weights, **training_bytes(recipe, shape, sharding, shards, replicas)}
 
 
 def logits_bytes(tokens: int, shape: ModelShape, device: str) -> int:

@@ -18,6 +18,7 @@ from outdo.models.renderer import Renderer
 from outdo.models.shape import ModelShape, shape_of
 from outdo.models.sources import Source, find_source
 from outdo.parallel.clusters import Cluster
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import default_folder
 from outdo.training.cluster_plan import cluster_of, plan_lines
@@ -58,6 +59,9 @@ def refuse_too_large(recipe: Recipe, shape: ModelShape, learns: bool = True) -> 
     """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
     device = pick_device(recipe.device)
     free = free_memory(device)
+    if learns and (size := get_world().size) > 1:
+        refuse_unfit(recipe, shape, size, free, device.type)
+        return
     parts = held_bytes(recipe, shape, learns)
     if free is None or sum(parts.values()) <= free:
         return
