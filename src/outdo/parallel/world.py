@@ -97,6 +97,9 @@ class World:
                 outcomes[0], own = self._attempt(work, phase)
             finally:
                 self.is_first_alone = False
+        elif self.peers:
+            with self.peers.busy(""):  # counted, as the first one's
+                pass
         with self.collective():
             dist.broadcast_object_list(outcomes, src=0, group=self.control)
         (done,) = self._raise_first(outcomes, own)
@@ -116,6 +119,12 @@ class World:
             with self.collective():
                 dist.all_reduce(tensor, op)
         return tensor
+
+    def add(self, name: str, count: int) -> int:
+        """The sum of what all processes have added under that name, at once and without waiting for each other."""
+        assert self.peers
+        with self.collective():
+            return int(self.peers.store.add(f"outdo/{name}", count))
 
     def refuse_alone(self, what: str) -> None:
         """Raises RunError inside `first`: the others would not take part."""
@@ -144,16 +153,13 @@ class World:
         self, work: Callable[[], T], phase: str, interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[_Done | _Raised, BaseException | None]:
         assert self.peers
-        self.peers.note("phase", phase)
         try:
-            with interruptible():
+            with self.peers.busy(phase), interruptible():
                 return _Done(work()), None
         except ProcessLost:
             raise
         except BaseException as error:
             return _Raised(self.rank, self.portable(error)), error
-        finally:
-            self.peers.note("phase", "")
 
     def portable(self, error: BaseException) -> BaseException:
         """The error as other processes get it."""
@@ -211,7 +217,8 @@ def join(timeout: float, device: str = "auto") -> World:
     everyone: list[Any] = [None] * launch.size
     dist.all_gather_object(everyone, (socket.gethostname(), os.getpid()), group=control)
     peers = Peers(launch, tuple(everyone), _store())
-    background = World(launch, dist.new_group(backend="gloo", timeout=limit), peers)
+    beside = Peers(launch, tuple(everyone), _store(), "background")
+    background = World(launch, dist.new_group(backend="gloo", timeout=limit), beside)
     _joined[:] = [World(launch, control, peers, background=background)]
     return _joined[0]
 

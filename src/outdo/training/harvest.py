@@ -25,7 +25,7 @@ from outdo.parallel.world import get_world, join
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
 from outdo.rollout import make_sampler
-from outdo.rollout.shares import sample_graded
+from outdo.rollout.shares import sample_graded, sample_share
 from outdo.rollout.source import sample_params
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.no_links import open_no_links
@@ -154,7 +154,7 @@ def harvest(
     opened = open_no_links(journal.parent, journal) if world.is_first else open(os.devnull, "w")  # noqa: SIM115
     with disk_errors(journal), opened as file:
         for part in (remaining[i : i + size] for i in range(0, len(remaining), size)):
-            sample = partial(sampler.sample, n=samples, params=params, seed=seed)
+            sample = partial(sample_share, sampler, n=samples, params=params, seed=seed)
             for group in sample_graded(part, sample, rewards):
                 row = select_answers(group, keep)
                 file.write(json.dumps(row) + "\n")

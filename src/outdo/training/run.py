@@ -10,28 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from safetensors import SafetensorError
-
 from outdo.doctor.conditions import IN_SAMPLING, IN_UPDATE, describe_out_of_memory
 from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError, describe
 from outdo.evals.held_out import Evaluation
 from outdo.learn.memory import frozen_objects, is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
-from outdo.models.load import Policy, load_policy, save_adapter, save_policy
+from outdo.models.load import Policy
 from outdo.parallel.world import ProcessLost, get_world
 from outdo.runs import checkpoint
-from outdo.runs.files import Writer, write_folder
+from outdo.runs.files import Writer
 from outdo.runs.manifest import Status
 from outdo.runs.writer import RunWriter
 from outdo.training import interrupts
 from outdo.training.best import Best
-from outdo.training.callbacks import Callback, notify
+from outdo.training.callbacks import Callback, notify, notify_everywhere
 from outdo.training.checkpointing import Checkpointer, load_optimizer
 from outdo.training.context import COMMANDS, Result, RunContext, epoch_of
 from outdo.training.evaluation import Evaluator
 from outdo.training.monitors import built_in_callbacks
-from outdo.training.plan import lora_of
+from outdo.training.saved_model import save_model
 from outdo.types import Group, Sampler
 
 L = TypeVar("L", bound=BaseLearner)
@@ -91,6 +89,11 @@ class TrainingRun(Generic[L]):
     def learner(self, learner: L) -> None:
         self._learner = learner
 
+    @property
+    def any_learner(self) -> BaseLearner | None:
+        """That of the warm-up while it lasts; None before there is one."""
+        return self.warm_up or self._learner
+
     def begin(self, phase: str) -> None:
         """Training starts here, with weights and rows as they were where it resumed."""
         self.reporter.begin(phase)
@@ -113,29 +116,20 @@ class TrainingRun(Generic[L]):
         return bool(self._finish_early)
 
     def _notify(self, event: str, *arguments: Any) -> None:
-        """Calls the callbacks. Of several processes the first one does, and the others are steered as it is."""
-        if not self.world.is_shared:
-            return notify(self.callbacks, event, self, *arguments)
-        own = [one for one in self.callbacks if not one.everywhere]
+        notify_everywhere(self, event, *arguments)
 
-        def call() -> dict[str, Any]:
-            notify(own, event, self, *arguments)
-            return self._steering()
-
-        self._steer(self.world.first(call, f"its callbacks ({event})"))
-        notify([one for one in self.callbacks if one.everywhere], event, self, *arguments)
-
-    def _steering(self) -> dict[str, Any]:
+    def steering(self) -> dict[str, Any]:
         """What callbacks may have changed."""
-        learner = self.warm_up or self._learner
+        learner = self.any_learner
         scales = {name: getattr(learner, name) for name in ("rate_scale", "beta") if hasattr(learner, name)}
         return {"halt": self._halt, "evaluates": self._evaluates_halt, "early": self._finish_early, "scales": scales}
 
-    def _steer(self, steering: Mapping[str, Any]) -> None:
+    def steer(self, steering: Mapping[str, Any]) -> None:
+        """Takes over what the callbacks of the first process have changed."""
         self._halt, self._evaluates_halt = steering["halt"], steering["evaluates"]
         self._finish_early = steering["early"]
         for name, value in steering["scales"].items():
-            setattr(self.warm_up or self._learner, name, value)
+            setattr(self.any_learner, name, value)
 
     # --- events of the loop
 
@@ -346,7 +340,7 @@ class TrainingRun(Generic[L]):
     def finish(self) -> None:
         with self.uninterruptible():
             self.save(wait=True)
-            self._save_model(use_best=True)
+            save_model(self, use_best=True)
             self.writer.finish("done", self._finish_early)
 
     def result(self, before: list[Evaluation], after: list[Evaluation]) -> Result:
@@ -354,7 +348,7 @@ class TrainingRun(Generic[L]):
 
     def _can_save(self, error: Halted) -> bool:
         """Whether a halted run is at the end of a step, with weights that are worth a checkpoint."""
-        learner = self.warm_up or self._learner
+        learner = self.any_learner
         return bool(learner and (error is self._halt or learner.is_between_steps) and learner.is_finite())
 
     def _evaluate_halted(self) -> None:
@@ -370,13 +364,13 @@ class TrainingRun(Generic[L]):
     def _end(self, status: Status, why: str, resumable: bool = False, halted: Halted | None = None) -> None:
         """The end of a run that did not finish: keeps what there is, and never hides the first error. `resumable`:
         nothing is half done, so that a checkpoint of this moment is valid."""
-        has_learner = bool(self.warm_up or self._learner)
+        has_learner = bool(self.any_learner)
         try:
             self.checkpointer.wait()
             is_saved = self.world.first(lambda: self.checkpointer.last_step == self.done)
             if resumable and has_learner and (self.has_pending() or not is_saved):
                 self.save(wait=True)
-            self._save_model(use_best=not resumable)
+            save_model(self, use_best=not resumable)
         except Exception as error:  # whatever it is, the first error is the one to report
             why += f" (and the model could not be saved: {error})"
         with suppress(OSError):
@@ -392,35 +386,3 @@ class TrainingRun(Generic[L]):
                 facts = {"keys": list(halted.keys), "remedy": halted.remedy, "onset": halted.onset}
                 self.writer.update_manifest(halted={**facts, "kept": sorted(self.checkpointer.protected)})
             self.writer.finish(status, why)
-
-    def _save_model(self, use_best: bool = False) -> None:
-        """The weights as they are, or those of the best checkpoint where the recipe wants them."""
-        learner = self.warm_up or self._learner
-        if learner and not learner.is_finite():
-            raise RunError("its weights are NaN or infinite; the newest checkpoint has the last finite ones")
-        if not self.world.is_first:
-            return
-        policy = (self._best_policy() if use_best and self.recipe.load_best_model_at_end else None) or self.policy
-        try:
-            write_folder(self.writer.model_folder, lambda folder: save_policy(policy, folder))
-            self.writer.link_model()
-            if policy.adapter:
-                write_folder(self.writer.adapter_folder, lambda folder: save_adapter(policy, folder))
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"cannot save the model to {self.writer.model_folder}: {error}") from error
-
-    def _best_policy(self) -> Policy | None:
-        """The policy of the best checkpoint, which it notes; None where that is the last, or there is none."""
-        if self.context.kind != "grpo" or (best := self.checkpointer.best()) is None:
-            return None
-        folder, policy = self.writer.checkpoints / checkpoint.name_of(best.step), None
-        if best.step != self.done:
-            if problem := checkpoint.corruption(folder):
-                self.reporter.note(f"  warning: the best checkpoint, {folder}: {problem}; the last weights are saved")
-                return None
-            recipe, lora = self.recipe, lora_of(self.recipe)
-            policy = load_policy(str(folder), device="cpu", dtype=recipe.dtype, seed=recipe.seed, lora=lora)
-        self.best = best
-        self.writer.update_manifest(best=best.row())
-        self.reporter.note(f"best: {best.describe()}; its weights are in {self.writer.model_folder}")
-        return policy
