@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from outdo.errors import ModelError, RecipeError
@@ -10,6 +16,7 @@ from outdo.learn.traffic import estimate_step, micro_batches, step_transfers
 from outdo.models.shape import ModelShape
 from outdo.parallel.clusters import parse_cluster
 from outdo.recipe.schema import Recipe
+from support.basics import ROOT
 
 # Qwen2.5-7B: 28 layers of 3584, 4 heads of keys of 128.
 BIG = ModelShape(7_615_616_512, 28, 3584, 18944, 3584, 512, 152_064, 32_768)
@@ -181,3 +188,24 @@ def test_eight_times_the_gpus_are_less_than_eight_times_as_fast() -> None:
         assert step is not None
         rates.append(step.tokens_per_second)
     assert 1.5 < rates[1] / rates[0] < 8
+
+
+def test_two_processes_hold_what_is_planned(tmp_path: Path) -> None:
+    """The parts of a real update, of a model whose weights do not all divide by two: both together have each once."""
+    script = ROOT / "tests" / "support" / "rank_bytes.py"
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    variables["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    )
+    subprocess.run([*words, str(script), str(tmp_path)], env=variables, capture_output=True, timeout=120, check=True)
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    count = ranks[0]["none"]["parameters"]
+    shape = ModelShape(count, 1, 1, 1, 1, 1, 1, 1)
+    for sharding, shards in (("none", 1), ("grads", 2), ("full", 2)):
+        planned = rank_bytes(recipe_of(), shape, sharding, shards, 2 // shards)  # type: ignore[arg-type]
+        for part in ("masters", "optimizer"):
+            total = sum(rank[sharding][part] for rank in ranks)
+            assert total == pytest.approx(2 * planned[part], rel=1e-6), (sharding, part)
+        assert sum(rank[sharding]["sums"] for rank in ranks) == 2 * 4 * count // shards
+        assert ranks[0][sharding]["model"] == planned.get("weights", planned.get("sampler's copy")) == 2 * count
