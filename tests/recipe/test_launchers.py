@@ -319,7 +319,8 @@ def test_accelerate_file_as_a_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(tmp_path / "zero2.yaml")
     assert "torchrun --nproc-per-node 2 -m outdo train" in str(caught.value)
-    assert "parallel.sharding=grads" in str(caught.value)
+    assert "--multi_gpu -m outdo train RECIPE.yaml parallel.sharding=grads" in str(caught.value)
+    assert str(caught.value).endswith("RECIPE.yaml dtype=bfloat16 parallel.sharding=grads")
 
 
 @pytest.mark.parametrize(("name", "options"), [("fsdp2", ()), ("zero2", ("--multi_gpu",))])

@@ -80,12 +80,16 @@ def refuse_launcher_file(data: Mapping[str, Any], where: str) -> None:
     if not any(key in data for key in MARKS):
         return
     keys = keys_of_file(data, where).keys
-    count = data.get("num_processes")
-    words = ["torchrun", "--nproc-per-node", str(count or "GPUS"), "-m", "outdo", "train", "RECIPE.yaml"]
-    words += [f"{name.replace('parallel_', 'parallel.')}={format_value(value)}" for name, value in keys.items()]
+    pairs = [f"{name.replace('parallel_', 'parallel.')}={format_value(value)}" for name, value in keys.items()]
+    train = ["-m", "outdo", "train", "RECIPE.yaml"]
+    launch = ["accelerate", "launch", "--config_file", where]
+    if str(data.get("distributed_type")).upper() == "DEEPSPEED":  # else accelerate wants deepspeed, which is not used
+        launch, train = [*launch, "--multi_gpu"], [*train, *(pair for pair in pairs if not pair.startswith("dtype"))]
+    torchrun = ["torchrun", "--nproc-per-node", str(data.get("num_processes") or "GPUS")]
+    alone = [*torchrun, "-m", "outdo", "train", "RECIPE.yaml", *pairs]
     raise RecipeError(
-        f"{where}: this configures accelerate, and is not a recipe. Start one with: accelerate launch --config_file "
-        f"{where} -m outdo train RECIPE.yaml; or without accelerate: {shlex.join(words)}"
+        f"{where}: this configures accelerate, and is not a recipe. Start one with: {shlex.join([*launch, *train])}; or "
+        f"without accelerate: {shlex.join(alone)}"
     )
 
 
