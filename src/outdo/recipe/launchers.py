@@ -88,8 +88,8 @@ def refuse_launcher_file(data: Mapping[str, Any], where: str) -> None:
     torchrun = ["torchrun", "--nproc-per-node", str(data.get("num_processes") or "GPUS")]
     alone = [*torchrun, "-m", "outdo", "train", "RECIPE.yaml", *pairs]
     raise RecipeError(
-        f"{where}: this configures accelerate, and is not a recipe. Start one with: {shlex.join([*launch, *train])}; or "
-        f"without accelerate: {shlex.join(alone)}"
+        f"{where}: this configures accelerate, and is not a recipe. Start one with: {shlex.join([*launch, *train])}; "
+        f"or without accelerate: {shlex.join(alone)}"
     )
 
 
