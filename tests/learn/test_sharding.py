@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from outdo.errors import ModelError, RecipeError
-from outdo.learn.sharding import all_plans, pick_sharding, plan_for, rank_bytes, refuse_unfit
+from outdo.learn import sharding as sharding_module
+from outdo.learn.sharding import all_plans, pick_sharding, plan_for, rank_bytes, refuse_unfit, with_sharding
 from outdo.learn.traffic import estimate_step, micro_batches, step_transfers
+from outdo.models.load import load_policy
 from outdo.models.shape import ModelShape
 from outdo.parallel.clusters import parse_cluster
+from outdo.parallel.launch import Launch
+from outdo.parallel.world import World
 from outdo.recipe.schema import Recipe
 from support.basics import ROOT
 
@@ -188,6 +192,27 @@ def test_eight_times_the_gpus_are_less_than_eight_times_as_fast() -> None:
         assert step is not None
         rates.append(step.tokens_per_second)
     assert 1.5 < rates[1] / rates[0] < 8
+
+
+@pytest.mark.parametrize(
+    (
+        "free",
+        "picked",
+    ),  # bytes that two processes share beside a model of 4.3 MB; they take 25.2, 23.1 and 19.9 MB each
+    [(2**40, "none"), (48 * 10**6, "grads"), (42 * 10**6, "full"), (None, "none")],
+)
+def test_auto_is_resolved_for_the_smallest(monkeypatch: pytest.MonkeyPatch, free: int | None, picked: str) -> None:
+    world = World(Launch(0, 2, 0, 2))
+    monkeypatch.setattr(world, "gather", lambda work, phase: [2**40, free])
+    monkeypatch.setattr(sharding_module, "get_world", lambda: world)
+    recipe = Recipe(per_device_train_batch_size=8, max_completion_length=16, tokens_per_micro_batch=64)
+    policy = load_policy("tiny", device="cpu")
+    assert with_sharding(policy, recipe).parallel_sharding == picked
+    chosen = recipe.model_copy(update={"parallel_sharding": "full"})
+    assert with_sharding(policy, chosen) is chosen
+    monkeypatch.setattr(world, "gather", lambda work, phase: [2**40, 30 * 10**6])
+    with pytest.raises(ModelError):
+        with_sharding(policy, recipe)
 
 
 def test_two_processes_hold_what_is_planned(tmp_path: Path) -> None:

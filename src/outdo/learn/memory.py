@@ -34,10 +34,10 @@ def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
     if recipe.tokens_per_micro_batch or device.type != "cuda":
         return recipe.tokens_per_micro_batch or MAX_TOKENS.get(device.type, MAX_TOKENS["cpu"])
     free = free_bytes(device) - sum(training_bytes_here(policy, recipe).values())
-    return _tokens_that_fit(_as_loaded(policy, recipe), shape_of_policy(policy), free)
+    return _tokens_that_fit(as_loaded(policy, recipe), shape_of_policy(policy), free)
 
 
-def _as_loaded(policy: Policy, recipe: Recipe) -> Recipe:
+def as_loaded(policy: Policy, recipe: Recipe) -> Recipe:
     """The recipe with the type and the adapter that the policy has, which a caller may have loaded otherwise."""
     dtype = str(policy.model.dtype).removeprefix("torch.")
     return recipe.model_copy(update={"dtype": dtype, "use_peft": policy.adapter is not None})
@@ -102,7 +102,7 @@ def training_bytes_here(policy: Policy, recipe: Recipe) -> dict[str, int]:
     sharding = "none" if recipe.parallel_sharding == "auto" else recipe.parallel_sharding
     shards, copies = (1, size) if sharding == "none" else (max(1, size // replicas), replicas)
     sharding = "none" if sharding == "grads" and size == 1 else sharding
-    return training_bytes(_as_loaded(policy, recipe), shape_of_policy(policy), sharding, shards, copies)
+    return training_bytes(as_loaded(policy, recipe), shape_of_policy(policy), sharding, shards, copies)
 
 
 def gathered_bytes(recipe: Recipe, shape: ModelShape) -> int:
@@ -134,7 +134,7 @@ def kl_interval(recipe: Recipe, shape: ModelShape, rest: int | None) -> int:
 
 def with_kl_steps(policy: Policy, recipe: Recipe) -> Recipe:
     """The recipe with its default for `kl_steps` resolved, for a policy that is loaded."""
-    loaded, shape, free = _as_loaded(policy, recipe), shape_of_policy(policy), free_memory(policy.device)
+    loaded, shape, free = as_loaded(policy, recipe), shape_of_policy(policy), free_memory(policy.device)
     rest = None if free is None else free - sum(training_bytes_here(policy, recipe).values())
     return recipe.model_copy(update={"kl_steps": kl_interval(loaded, shape, rest)})
 

@@ -23,10 +23,14 @@ from outdo.learn.memory import (
     MAX_TOKENS,
     TYPICAL_PROMPT,
     activation_bytes,
+    as_loaded,
+    free_memory,
     held_bytes,
     training_bytes,
 )
-from outdo.models.shape import ModelShape
+from outdo.models.load import Policy
+from outdo.models.shape import ModelShape, shape_of_policy
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 
 Sharding = Literal["none", "grads", "full"]
@@ -123,6 +127,21 @@ def refuse_unfit(recipe: Recipe, shape: ModelShape, world_size: int, memory: int
         f"{', '.join(needs)} on each with the smallest batch, and each has {size_text(memory)}: "
         f"{_what_fits(recipe, shape, world_size, memory, device)}"
     )
+
+
+def with_sharding(policy: Policy, recipe: Recipe) -> Recipe:
+    """The recipe with `parallel_sharding` resolved for a policy that is loaded: what fits the process that has the
+    least memory. All processes call it. Raises ModelError where nothing fits."""
+    world = get_world()
+    if not world.is_shared or recipe.parallel_sharding != "auto":
+        return recipe
+    shares = world.launch.local_size if policy.device.type == "cpu" else 1  # processes that have one memory
+    free = world.gather(lambda: free_memory(policy.device), "measuring memory")
+    known = [one for one in free if one is not None]
+    weights = sum(p.numel() * p.element_size() for p in policy.model.parameters())
+    memory = min(known) // shares + weights if len(known) == len(free) else None
+    plan = refuse_unfit(as_loaded(policy, recipe), shape_of_policy(policy), world.size, memory, policy.device.type)
+    return recipe.model_copy(update={"parallel_sharding": plan.sharding})
 
 
 def _processes(count: int, device: str) -> str:
