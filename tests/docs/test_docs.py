@@ -71,7 +71,7 @@ def shortened(line: str) -> list[str]:
 # Pages whose commands take a while; `make test-slow` runs those.
 LONG = (
     *("doctor.md", "engine.md", "evaluation.md", "method.md", "python.md", "reliability.md", "reports.md"),
-    *("rewards.md", "runs.md", "saving.md", "sweeps.md", "tasks.md", "trackers.md"),
+    *("parallel.md", "rewards.md", "runs.md", "saving.md", "sweeps.md", "tasks.md", "trackers.md"),
 )
 
 

@@ -52,7 +52,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # a file's keys -> what the messa
     ({"lr_scheduler_type": "polynomial"}, "cosine"),
     ({"fp16": True}, "bf16=true"),
     ({"torch_dtype": "float16"}, "bfloat16"),
-    ({"world_size": 8}, "one process on one device"),
+    ({"world_size": 8}, "torchrun --nproc-per-node 8"),
     ({"training_args": {"beta": 0.1}}, "a recipe is flat"),
     ({"disable_dropout": True}, "config.json"),
     ({"lora_dropout": 0.05}, "lora_dropout"),
@@ -155,7 +155,7 @@ FILES = {
     "Unsloth's small batch": ("num_generations: 6\nper_device_train_batch_size: 1\n", "per_device_train_batch_size=6"),
     "nested parts": ("model_args: {model_name_or_path: gpt2}\n", "a recipe is flat"),
     "verl's": ("actor_rollout_ref: {rollout: {n: 8}}\n", "num_generations"),
-    "several GPUs": ("num_processes: 8\nnum_generations: 8\n", "one device"),
+    "several GPUs": ("num_processes: 8\nnum_generations: 8\n", "torchrun"),
     "an optimizer of bitsandbytes": ("optim: lion_32bit\n", "adamw_torch"),
     "a plateau": ("lr_scheduler_type: reduce_lr_on_plateau\n", "lr_scheduler_type"),
 }

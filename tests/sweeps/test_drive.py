@@ -15,6 +15,7 @@ from outdo.doctor.run_row import read_run_row
 from outdo.errors import OutdoError, RunError
 from outdo.runs.manifest import holds_run
 from outdo.runs.writer import RunWriter
+from outdo.sweeps.devices import Share
 from outdo.sweeps.drive import Child, open_folder, run_cells
 from outdo.sweeps.grid import Sweep, read_sweep
 
@@ -31,7 +32,7 @@ class Ended:
     def send(self, number: int) -> None: ...
 
 
-def corrupt_run(words: Sequence[str], log: Path, threads: int) -> Child:
+def corrupt_run(words: Sequence[str], log: Path, share: Share) -> Child:
     """Leaves a run whose rows cannot be read, as a full disk might."""
     run = Path(str(log).removesuffix(".log"))
     if not holds_run(run):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from outdo.sweeps.devices import Share
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -35,9 +37,9 @@ class Child:
             os.kill(self.pid, number)
 
 
-def start(words: Sequence[str], log: Path, threads: int) -> Child:
-    """Starts `outdo WORDS`, which writes to `log` and gets SIGTERM when this process ends. It has a process group of
-    its own, so that Ctrl-C reaches it once, through this process."""
+def start(words: Sequence[str], log: Path, share: Share) -> Child:
+    """Starts `outdo WORDS`, which writes to `log`, has its share of the machine, and gets SIGTERM when this process
+    ends. It has a process group of its own, so that Ctrl-C reaches it once, through this process."""
     from outdo import api, cli  # noqa: F401 imported once, before the fork
     from outdo.training import plan  # noqa: F401 imported once, before the fork
 
@@ -47,13 +49,13 @@ def start(words: Sequence[str], log: Path, threads: int) -> Child:
     try:
         pid = os.fork()
         if pid == 0:
-            _become(words, log, threads)
+            _become(words, log, share)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Child(pid)
 
 
-def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
+def _become(words: Sequence[str], log: Path, share: Share) -> NoReturn:
     status = 70
     try:
         os.setpgid(0, 0)
@@ -63,7 +65,7 @@ def _become(words: Sequence[str], log: Path, threads: int) -> NoReturn:
                 signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         _redirect(log)
-        status = _run(words, threads)
+        status = _run(words, share)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
@@ -83,13 +85,13 @@ def _redirect(log: Path) -> None:
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _run(words: Sequence[str], threads: int) -> int:
+def _run(words: Sequence[str], share: Share) -> int:
+    os.environ.update(share.variables, COLUMNS="100")  # before CUDA starts, which reads its GPUs once
     import torch
 
     from outdo.cli import main
 
-    os.environ.update(OMP_NUM_THREADS=str(threads), COLUMNS="100")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(share.threads)
     sys.argv = ["outdo", *words]
     main()
     return 0

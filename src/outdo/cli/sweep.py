@@ -36,7 +36,10 @@ def sweep(
         str | None, Option("--config", metavar="RECIPE.yaml", help="The recipe, as TRL's option.")
     ] = None,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder; default: runs/sweep-NAME.")] = None,
-    parallel: Annotated[int, Option(min=1, help="Cells that run at once and share the cores.")] = 1,
+    jobs: Annotated[
+        int | None,
+        Option("--jobs", "-j", "--parallel", min=1, help="Cells at once; default: one on each GPU, or one at a time."),
+    ] = None,
     only: Annotated[list[str] | None, Option(help="Run only this setting or cell; repeatable.")] = None,
     report: Annotated[Path | None, Option(help="Write the result as Markdown, with a picture.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="List the cells and stop.")] = False,
@@ -48,14 +51,16 @@ def sweep(
 
     \b
       outdo sweep num_generations=4,8,16 beta=0,0.05,0.2 seed=0,1,2
-      outdo sweep recipes/arithmetic.yaml reward_funcs=numeric,[numeric,format] --parallel 2
+      outdo sweep recipes/arithmetic.yaml reward_funcs=numeric,[numeric,format] --jobs 2
       outdo sweep recipes/ablation_variants.yaml --report docs/results/variants.md
     """
     from outdo.cli.child import start
     from outdo.sweeps.drive import open_folder, run_cells
     from outdo.sweeps.grid import read_sweep
 
-    refuse_launch("sweep", "Start it without a launcher: its cells share the GPUs of this machine")
+    refuse_launch(
+        "sweep", "Start it without a launcher: each of its cells gets a GPU, and --jobs sets how many run at once"
+    )
     path, pairs = split_words(as_words(command, words, config))
     console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)
@@ -72,7 +77,7 @@ def sweep(
     drive = open_folder(sweep, folder, start)
     notify(f"{len(sweep.cells)} cells in {folder}")
     with exit_on_signal(f"the same command resumes {folder}"):
-        run_cells(drive, parallel, notify, only or [])
+        run_cells(drive, jobs, notify, only or [])
     _report_skipped([line for lines in drive.skipped.values() for line in lines])
     if report:
         _write_page(drive, report, shlex.join(["outdo", *sys.argv[1:]]))

@@ -14,6 +14,7 @@ from outdo.learn.logprobs import CHUNK, CHUNK_ON_GPU
 from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.load import Policy
 from outdo.models.shape import ModelShape, shape_of_policy
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 
 MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe sets it
@@ -32,12 +33,11 @@ def tokens_at_once(policy: Policy, recipe: Recipe) -> int:
     device = policy.device
     if recipe.tokens_per_micro_batch or device.type != "cuda":
         return recipe.tokens_per_micro_batch or MAX_TOKENS.get(device.type, MAX_TOKENS["cpu"])
-    recipe, shape = _as_loaded(policy, recipe), shape_of_policy(policy)
-    free = free_bytes(device) - sum(training_bytes(recipe, shape).values())
-    return _tokens_that_fit(recipe, shape, free)
+    free = free_bytes(device) - sum(training_bytes_here(policy, recipe).values())
+    return _tokens_that_fit(as_loaded(policy, recipe), shape_of_policy(policy), free)
 
 
-def _as_loaded(policy: Policy, recipe: Recipe) -> Recipe:
+def as_loaded(policy: Policy, recipe: Recipe) -> Recipe:
     """The recipe with the type and the adapter that the policy has, which a caller may have loaded otherwise."""
     dtype = str(policy.model.dtype).removeprefix("torch.")
     return recipe.model_copy(update={"dtype": dtype, "use_peft": policy.adapter is not None})
@@ -74,19 +74,43 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
     return {"weights": weights, **adapter, **training_bytes(recipe, shape)}
 
 
-def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
-    """Bytes that the learner holds besides the weights, whatever the batch."""
+def training_bytes(
+    recipe: Recipe, shape: ModelShape, sharding: str = "none", shards: int = 1, replicas: int = 1
+) -> dict[str, int]:
+    """Bytes that the learner of one process holds besides the weights that sample, whatever the batch; spread over
+    `shards` x `replicas` processes as `sharding` has it (`learn/sharded.py`)."""
     each, state = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
         return {"gradients": 8 * shape.factors, "optimizer": int(state * shape.factors), "reference": reference}
-    masters = 0 if each == 4 else 4 * shape.parameters
-    return {
-        "masters": masters,
-        "gradients": 4 * shape.parameters + masters // 2,
-        "optimizer": int(state * shape.parameters),
-        "reference": reference,
-    }
+    part = -(-shape.parameters // shards) if sharding != "none" else shape.parameters
+    parts = {"masters": 4 * part, "gradients": 4 * part, "optimizer": int(state * part), "reference": reference}
+    if sharding == "full":
+        parts["gathered layers"] = gathered_bytes(recipe, shape)
+    elif sharding == "grads":  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
+        parts["gradients"] = 8 * part + each * part * shards
+    else:
+        parts["masters"] = 0 if each == 4 else parts["masters"]
+        exchanged = 4 * part if shards * replicas > 1 else 0  # the sums of all processes, beside its own
+        parts["gradients"] += max(exchanged, parts["masters"] // 2)
+    return parts
+
+
+def training_bytes_here(policy: Policy, recipe: Recipe) -> dict[str, int]:
+    """Of a policy that is loaded, in this launch. In a run `parallel_sharding` is no longer auto."""
+    size, replicas = get_world().size, recipe.parallel_replicas
+    sharding = "none" if recipe.parallel_sharding == "auto" else recipe.parallel_sharding
+    shards, copies = (1, size) if sharding == "none" else (max(1, size // replicas), replicas)
+    sharding = "none" if sharding == "grads" and size == 1 else sharding
+    return training_bytes(as_loaded(policy, recipe), shape_of_policy(policy), sharding, shards, copies)
+
+
+def gathered_bytes(recipe: Recipe, shape: ModelShape) -> int:
+    """Of the layers that are whole at one time where weights are sharded: the embedding, the layer in use and the one
+    that is fetched, in the model's dtype, and the largest of their gradients in float32."""
+    embedding = shape.vocabulary * shape.hidden
+    layer = max(0, shape.parameters - embedding) // max(1, shape.layers)
+    return BYTES[recipe.dtype] * (embedding + 2 * layer) + 4 * max(embedding, layer)
 
 
 def reference_bytes(recipe: Recipe, shape: ModelShape) -> int:
@@ -110,8 +134,8 @@ def kl_interval(recipe: Recipe, shape: ModelShape, rest: int | None) -> int:
 
 def with_kl_steps(policy: Policy, recipe: Recipe) -> Recipe:
     """The recipe with its default for `kl_steps` resolved, for a policy that is loaded."""
-    loaded, shape, free = _as_loaded(policy, recipe), shape_of_policy(policy), free_memory(policy.device)
-    rest = None if free is None else free - sum(training_bytes(loaded, shape).values())
+    loaded, shape, free = as_loaded(policy, recipe), shape_of_policy(policy), free_memory(policy.device)
+    rest = None if free is None else free - sum(training_bytes_here(policy, recipe).values())
     return recipe.model_copy(update={"kl_steps": kl_interval(loaded, shape, rest)})
 
 
@@ -140,7 +164,7 @@ def cache_budget(policy: Policy, recipe: Recipe | None = None, learns: bool = Tr
         return int(recipe.rollout_memory * GIB)
     if policy.device.type != "cuda":
         return None
-    parts = training_bytes(_as_loaded(policy, recipe), shape_of_policy(policy)) if recipe and learns else {}
+    parts = training_bytes_here(policy, recipe) if recipe and learns else {}
     return max(0, free_bytes(policy.device) - sum(parts.values())) // 2
 
 
@@ -201,7 +225,7 @@ def too_long_message(tokens: int, recipe: Recipe, length_key: str) -> str:
 def describe_memory(policy: Policy, recipe: Recipe, tokens: int, peak: int) -> str:
     """The memory in one line, after the largest micro-batch was run."""
     parts = {"weights": sum(p.numel() * p.element_size() for p in policy.model.parameters())}
-    parts |= training_bytes(_as_loaded(policy, recipe), shape_of_policy(policy))
+    parts |= training_bytes_here(policy, recipe)
     sizes = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size)
     _, total = torch.cuda.mem_get_info(policy.device)
     return f"memory in GiB: {sizes}; at most {peak / GIB:.1f} of {total / GIB:.0f} with {tokens:,} tokens at once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from outdo.models.renderer import Renderer, keep_spaces
 from outdo.models.sources import SCRATCH, TOKENIZERS, Source, find_source, why_not
 from outdo.models.stack import Layer, Stack, find_stack
 from outdo.models.tiny import tiny_model, tiny_tokenizer
+from outdo.recipe.launchers import load_on_every_rank
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def load_policy(
     """
     target = pick_device(device)
     source = find_source(name)
+    load_on_every_rank(os.environ)
     if lora and source.kind == "tiny":
         raise ModelError(f"use_peft=true needs a pretrained model, and {name} has random weights")
     if lora and lora.four_bit:

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from outdo.errors import RecipeError
+from outdo.recipe.deepspeed import deepspeed_keys
 from outdo.recipe.forms import FORMS, format_value, number
+from outdo.recipe.fsdp import fsdp_keys
+from outdo.recipe.translated import Translated
 
 # Other common names for our keys.
 SYNONYMS = {
@@ -44,7 +47,10 @@ SYNONYMS = {
     "clip_grad_norm": "max_grad_norm",
     "kl_beta": "beta",
     "max_gen_length": "max_completion_length",
+    "ddp_timeout": "parallel_timeout",
 }
+# Keys with a whole configuration of another launcher.
+CONFIGURATIONS = ("deepspeed", "fsdp", "fsdp_config")
 
 _CODE_KEYS = ["code_eval_test_batch_size", "code_language", "code_provider", "e2b_router_url", "ioi_provider"]
 _CODE_KEYS += ["morph_router_url", "parallel_code_exec_per_proc"]
@@ -93,9 +99,13 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "the reference is always the starting model": ("ref_model_mixup_alpha", "ref_model_sync_steps"),
     "code runs in the sandbox": tuple(_CODE_KEYS),
-    "training runs in one process on one device": (
-        *("accelerator_config", "deepspeed", "ignore_bias_buffers", "local_rank", "mp_parameters", "ray_scope"),
-        *("parallelism_config", "use_ipex", "use_mps_device"),
+    "the data is in memory, and each process takes its share of a step": ("accelerator_config",),
+    "torchrun or `accelerate launch` numbers the processes": ("local_rank",),
+    "each layer is a unit, fetched while the one before it is computed": (
+        *("fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap"),
+    ),
+    "they are of other backends": (
+        *("ignore_bias_buffers", "mp_parameters", "ray_scope", "use_ipex", "use_mps_device"),
     ),
     "the data is read into memory before training": ("dataset_num_proc", "dataset_streaming", "streaming"),
     "gradient_checkpointing recomputes whole layers": (
@@ -110,7 +120,8 @@ _REASONS: dict[str, tuple[str, ...]] = {
 IGNORED = {key: reason for reason, keys in _REASONS.items() for key in keys}
 IGNORED_PREFIXES = {
     "dataloader_": "the data is in memory, and needs no loader",
-    **dict.fromkeys(("ddp_", "fsdp", "tpu_"), "training runs in one process on one device"),
+    "ddp_": "how gradients are exchanged changes no result",
+    "tpu_": "they are of other backends",
     **dict.fromkeys(("torch_compile", "torchdynamo"), "the layers have kernels of their own"),
     **dict.fromkeys(("hub_", "overwrite_hub_"), "the model is uploaded once, when the run is done"),
     **dict.fromkeys(("log_", "logging_"), "every step is logged"),
@@ -153,6 +164,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "neftune_noise_alpha": (None, "no noise is added to the embeddings"),
     "repetition_max_penalty": (-1.0, "`repetition` pays down to -1; scale it with reward_weights"),
     "off_policy_mask_threshold": (None, "use importance_sampling=mask"),
+    "parallelism_config": (None, "a layer is never split between processes; use parallel.sharding"),
     "optim_target_modules": (None, "all weights have the same optimizer"),
     "optim_args": (None, "use the keys adam_beta1, adam_beta2 and weight_decay"),
     "repetition_n_grams": (3, "`repetition` counts 3-grams"),
@@ -185,12 +197,18 @@ INSTEAD = {
         "verl's nested recipes are not supported, and its keys have other names here: rollout.n is num_generations, "
         "optim.lr is learning_rate; docs/recipes.md lists the rest",
     ),
+    "deepspeed_config": "give the file of DeepSpeed itself: deepspeed=PATH; accelerate's is for `accelerate launch`",
+    "mixed_precision": "use bf16=true (dtype=bfloat16); its originals are float32",
     "test_split_size": "without a test split, eval_fraction of the rows is held out",
     "batch_size": "use generation_batch_size (answers per step), or per_device_train_batch_size x "
     "gradient_accumulation_steps (answers per update)",
     **dict.fromkeys(
-        ("world_size", "num_gpus", "n_gpus", "num_processes", "num_machines", "nproc_per_node", "tensor_parallel_size"),
-        "training runs in one process on one device; device=cuda:1 chooses it",
+        ("world_size", "num_gpus", "n_gpus", "num_processes", "num_machines", "nproc_per_node"),
+        "the launcher sets the number of processes: torchrun --nproc-per-node 8 -m outdo train RECIPE.yaml",
+    ),
+    **dict.fromkeys(
+        ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"),
+        "a layer is never split between processes; parallel.sharding=full splits what is stored",
     ),
     **dict.fromkeys(
         ("model_args", "training_args", "training", "train", "grpo", "grpo_config", "peft_config", "lora_config"),
@@ -219,7 +237,7 @@ def translate_keys(
     data = {key: value for key, value in data.items() if key not in unset}
     forms = [key for key in data if key in FORMS]
     for key, value in data.items():
-        if key in forms:
+        if key in forms or key in CONFIGURATIONS:
             continue
         if key in our_keys or key in SYNONYMS:
             out[key] = value
@@ -232,15 +250,33 @@ def translate_keys(
             if name != key or format_value(value) != format_value(data[key]):
                 notify(f"{where}: {key}={format_value(data[key])} is {name}={format_value(value)} here")
             out[name] = value
+    for part in _configurations(data, where):
+        out |= part.keys_beside(out, SYNONYMS)
+        for line in part.notes():
+            notify(line)
     for reason, keys in ignored.items():
         notify(f"{where}: {', '.join(keys)} ignored, because {reason}")
     return out
 
 
+def _configurations(data: Mapping[str, Any], where: str) -> list[Translated]:
+    """What DeepSpeed's and FSDP's configurations in a recipe come to."""
+    parts = []
+    if data.get("deepspeed") not in (None, "", False):
+        parts.append(deepspeed_keys(data["deepspeed"], where))
+    if any(data.get(key) for key in ("fsdp", "fsdp_config")):
+        group = data.get("parallel")
+        grouped = group.get("replicas") if isinstance(group, Mapping) else None
+        replicas = data.get("parallel_replicas", data.get("parallel.replicas", grouped))
+        parts.append(fsdp_keys(data.get("fsdp"), data.get("fsdp_config"), where, replicas=replicas))
+    return parts
+
+
 def is_foreign(data: Mapping[str, Any], our_keys: Mapping[str, Any]) -> bool:
     """Whether a recipe has keys that only other trainers have."""
     return any(
-        key not in our_keys and (key in FORMS or key in ONLY or _is_ignored(key)) for key in map(str, data.keys())
+        key not in our_keys and (key in (*FORMS, *ONLY, *CONFIGURATIONS) or _is_ignored(key))
+        for key in map(str, data.keys())
     )
 
 

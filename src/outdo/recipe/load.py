@@ -14,6 +14,7 @@ from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe import plugins
 from outdo.recipe.batches import fitting_batch, refuse_batches
 from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
+from outdo.recipe.launchers import refuse_launcher_file
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
 from outdo.recipe.trust import CODE_KEYS
@@ -37,6 +38,7 @@ def load_recipe(
         base = _canonical(base_of, "the recipe", notify)
     elif path is not None:
         file = read_yaml(Path(path))
+        refuse_launcher_file(file, str(path))
         base = beside_recipe(_canonical(file, str(path), notify), Path(path).parent)
     elif over.get("model_name_or_path", "tiny") == "tiny":
         base = yaml.safe_load(resources.files("outdo.recipe").joinpath("default.yaml").read_text())

@@ -29,6 +29,7 @@ from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.no_links import refuse_links
 from outdo.sweeps.analysis import Setting, settings_of
 from outdo.sweeps.choice import Choice, choose
+from outdo.sweeps.devices import GpuPool, Share, default_jobs, takes_gpu, visible_gpus
 from outdo.sweeps.grid import SWEEP_FILE, Cell, Sweep, changed_keys
 from outdo.training import interrupts
 from outdo.untrusted.parse import parse_json
@@ -48,8 +49,8 @@ class Child(Protocol):
     def send(self, number: int) -> None: ...
 
 
-Children = list[tuple[Child, Cell, float]]  # with the start time
-Start = Callable[[Sequence[str], Path, int], Child]  # arguments of `outdo`, its log, its number of threads
+Children = list[tuple[Child, Cell, float, str]]  # with the start time, and the GPU
+Start = Callable[[Sequence[str], Path, Share], Child]  # arguments of `outdo`, its log, its share of the machine
 
 
 @dataclass
@@ -147,31 +148,36 @@ def read_sweep_file(folder: Path) -> dict[str, Any]:
     raise RunError(f"{folder / SWEEP_FILE} cannot be read: move it away to have it rebuilt from the runs")
 
 
-def run_cells(drive: Drive, parallel: int, notify: Notify, only: Sequence[str] = ()) -> None:
-    """Runs the cells that have not ended, `parallel` at a time. Raises KeyboardInterrupt once the children stopped."""
+def run_cells(drive: Drive, jobs: int | None, notify: Notify, only: Sequence[str] = ()) -> None:
+    """Runs the cells that have not ended, `jobs` at a time; None: as many as there are GPUs, one without. Each gets one
+    GPU. Raises KeyboardInterrupt once the children stopped."""
     chosen = [cell for cell in drive.sweep.cells if not only or cell.setting in only or cell.name in only]
     remaining = {cell.name for cell in chosen if drive.rows[cell.name]["status"] not in ENDED}
     if len(remaining) < len(chosen):
         notify(f"{len(chosen) - len(remaining)} of {len(chosen)} cells are already done")
     if not remaining:
         return
+    pool = GpuPool(visible_gpus())
+    jobs = jobs or default_jobs([cell.recipe for cell in chosen], pool.gpus)
+    if pool.gpus:
+        notify(f"{len(pool.gpus)} GPUs, {jobs} cells at once")
     with interrupts.listen():
         children: Children = []
         try:
-            sweep = _prepare(drive, notify)
-            _run_all(drive, [cell for cell in sweep.cells if cell.name in remaining], children, parallel, notify)
+            sweep = _prepare(drive, pool, notify)
+            _run_all(drive, [cell for cell in sweep.cells if cell.name in remaining], children, jobs, pool, notify)
         except BaseException:
             if children:
                 notify(f"stopping {len(children)} cells; each saves a checkpoint")
-            _stop([child for child, _, _ in children])
-            for _, cell, _ in children:
+            _stop([child for child, *_ in children])
+            for _, cell, *_ in children:
                 drive.rows[cell.name] = drive.read_row(cell)
             with suppress(RunError):  # the first error is the one to report
                 drive.save()
             raise
 
 
-def _prepare(drive: Drive, notify: Notify) -> Sweep:
+def _prepare(drive: Drive, pool: GpuPool, notify: Notify) -> Sweep:
     """Trains the model that all cells start from, once."""
     recipe = drive.sweep.prepare
     if recipe is None:
@@ -179,12 +185,14 @@ def _prepare(drive: Drive, notify: Notify) -> Sweep:
     run = drive.folder / "prepare"
     if not _is_done(run):
         notify("preparing the model that every cell starts from")
-        child = _start_child(drive.start, "sft", recipe, run, threads(1))
+        gpu = pool.take() if takes_gpu(recipe) else ""
+        child = _start_child(drive.start, "sft", recipe, run, Share(threads(1), gpu))
         try:
             _wait([child])
         except BaseException:
             _stop([child])
             raise
+        pool.give_back(gpu)
         if not _is_done(run):
             raise EngineError(f"the preparation failed, and no cell was started: {_last_line(run)}")
     return drive.sweep.started_from(str((run / MODEL).resolve()))
@@ -194,18 +202,20 @@ def _is_done(run: Path) -> bool:
     return holds_run(run) and read_manifest(run).status == "done"
 
 
-def _run_all(drive: Drive, cells: Sequence[Cell], children: Children, parallel: int, notify: Notify) -> None:
+def _run_all(drive: Drive, cells: Sequence[Cell], children: Children, jobs: int, pool: GpuPool, notify: Notify) -> None:
     queue, ended, start = list(cells), 0, time.monotonic()
     while queue or children:
-        while queue and len(children) < parallel:
+        while queue and len(children) < jobs:
             cell = queue.pop(0)
-            child = _start_child(drive.start, "train", cell.recipe, drive.run_folder(cell), threads(parallel))
-            children.append((child, cell, time.monotonic()))
+            share = Share(threads(jobs), pool.take() if takes_gpu(cell.recipe) else "")
+            child = _start_child(drive.start, "train", cell.recipe, drive.run_folder(cell), share)
+            children.append((child, cell, time.monotonic(), share.gpu))
             drive.rows[cell.name] |= {"status": "running", "troubles": ["running"]}
             drive.save()
-        _wait([child for child, _, _ in children])
-        for child, cell, began in [each for each in children if each[0].poll() is not None]:
-            children.remove((child, cell, began))
+        _wait([child for child, *_ in children])
+        for child, cell, began, gpu in [each for each in children if each[0].poll() is not None]:
+            children.remove((child, cell, began, gpu))
+            pool.give_back(gpu)
             ended += 1
             row = _ended_row(drive, cell, child.poll() or 0) | {"wall_seconds": round(time.monotonic() - began, 1)}
             drive.rows[cell.name] = row
@@ -245,23 +255,23 @@ def _ended_row(drive: Drive, cell: Cell, status: int) -> dict[str, Any]:
     return row | {"status": "failed", "why": why or f"exit status {status}", "troubles": ["failed"]}
 
 
-def threads(parallel: int) -> int:
+def threads(jobs: int) -> int:
     """Of one child: OMP_NUM_THREADS, or an even share of the cores."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // parallel)
+    return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // jobs)
 
 
-def _start_child(start: Start, command: str, recipe: Recipe, run: Path, num_threads: int) -> Child:
+def _start_child(start: Start, command: str, recipe: Recipe, run: Path, share: Share) -> Child:
     """Starts or resumes a run, from a recipe that is saved beside it so that it can be run alone."""
     path, log = run.with_name(f"{run.name}.yaml"), run.with_name(f"{run.name}.log")
     if holds_run(run):
         words = ["--trust"] if _names_same_code(run, recipe) else []  # the user has named it, for the sweep
-        return start([command, "--resume", str(run), *words], log, num_threads)
+        return start([command, "--resume", str(run), *words], log, share)
     keys = recipe.model_dump(mode="json", exclude_unset=True)
     keys |= {"model_name_or_path": recipe.model_name_or_path, "output_dir": str(run)}
     with disk_errors(path):
         write_atomic(path, yaml.safe_dump(keys, sort_keys=False))
-    return start([command, str(path)], log, num_threads)
+    return start([command, str(path)], log, share)
 
 
 def _names_same_code(run: Path, recipe: Recipe) -> bool:

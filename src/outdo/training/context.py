@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
+from outdo.recipe.launchers import with_launcher
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.recipe.trust import refuse_untrusted, remember
@@ -168,6 +170,7 @@ def make_context(
         resolved = load_recipe(None, keys, reporter.note, base, where)
     else:
         resolved = recipe
+    resolved = _as_launched(resolved, resume, reporter)
     names = [name.removeprefix(OBJECT) for name in resolved.reward_funcs]
     if names != resolved.reward_funcs:
         resolved = resolved.model_copy(update={"reward_funcs": names})
@@ -199,6 +202,16 @@ def make_context(
     )
     context.play  # noqa: B018  # what is wrong with tools and environments is refused now
     return context
+
+
+def _as_launched(recipe: Recipe, resume: str | Path | None, reporter: Reporter) -> Recipe:
+    """With what `accelerate launch` asks for. A run that is resumed has what it was started with."""
+    if resume is not None:
+        return recipe
+    recipe, lines = with_launcher(recipe, os.environ)
+    for line in lines:
+        reporter.note(line)
+    return recipe
 
 
 def build_task(

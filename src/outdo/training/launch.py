@@ -10,6 +10,7 @@ from functools import partial
 from outdo.host import keep_memory
 from outdo.parallel.world import join
 from outdo.training import resume
+from outdo.training.cluster_plan import refuse_pretended
 from outdo.training.context import Result, RunContext
 from outdo.training.stages import RUNNERS, run_stages
 from outdo.training.trackers import select_trackers
@@ -19,6 +20,7 @@ KINDS: dict[str, Callable[[RunContext], Result]] = {**RUNNERS, "stages": run_sta
 
 def launch(context: RunContext) -> Result:
     """Starts the run, or resumes one. Raises a subclass of OutdoError; an interrupt, once the run is saved."""
+    refuse_pretended(context.recipe)
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
     world = join(context.recipe.parallel_timeout, context.recipe.device)

@@ -11,13 +11,17 @@ from transformers import GenerationConfig
 from outdo.errors import ModelError, PlaceError
 from outdo.learn.memory import BYTES, free_memory, held_bytes, kl_interval, planned_bytes, reference_bytes
 from outdo.learn.optimizers import OPTIMIZERS, require_optimizer
+from outdo.learn.sharding import BATCH_PARTS, pick_sharding, refuse_unfit, size_text
 from outdo.models.load import LoadedModel, Policy, load_policy, load_tokenizer, pick_device, policy_of
 from outdo.models.lora import Lora
 from outdo.models.renderer import Renderer
 from outdo.models.shape import ModelShape, shape_of
 from outdo.models.sources import Source, find_source
+from outdo.parallel.clusters import Cluster
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import default_folder
+from outdo.training.cluster_plan import cluster_of, plan_lines
 
 
 def lora_of(recipe: Recipe) -> Lora | None:
@@ -55,13 +59,16 @@ def refuse_too_large(recipe: Recipe, shape: ModelShape, learns: bool = True) -> 
     """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
     device = pick_device(recipe.device)
     free = free_memory(device)
+    if learns and (size := get_world().size) > 1:
+        refuse_unfit(recipe, shape, size, free, device.type)
+        return
     parts = held_bytes(recipe, shape, learns)
     if free is None or sum(parts.values()) <= free:
         return
-    told = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
+    told = ", ".join(f"{name} {size_text(n)}" for name, n in parts.items() if n)
     raise ModelError(
         f"model {recipe.model_name_or_path}: {'training' if learns else 'sampling from'} it takes "
-        f"{_size(sum(parts.values()))} ({told}) before the first batch, and {device} has {_size(free)} free: "
+        f"{size_text(sum(parts.values()))} ({told}) before the first batch, and {device} has {size_text(free)} free: "
         f"{_smaller(recipe, shape, free, learns)}"
     )
 
@@ -75,7 +82,7 @@ def _smaller(recipe: Recipe, shape: ModelShape, free: int, learns: bool) -> str:
         other = recipe.model_copy(update={key: value})
         need = sum(held_bytes(other, shape if recipe.use_peft else guess, learns).values())
         if getattr(recipe, key) != value and need <= free:
-            ways.append(f"{key}={str(value).lower()} needs {_size(need)}")
+            ways.append(f"{key}={str(value).lower()} needs {size_text(need)}")
     return ", or ".join([*ways, "take a smaller model"])
 
 
@@ -116,8 +123,8 @@ def refuse_full_disk(found: Disk, folder: Path) -> None:
     """Raises PlaceError where a run would end with what it learnt and no room to keep it."""
     if found.least > found.free:
         raise PlaceError(
-            f"{folder}: the disk has {_size(found.free)} free, and a run needs {_size(found.least)} for the model and "
-            f"checkpoints of {_size(found.checkpoint)}: make room, or write elsewhere with output_dir"
+            f"{folder}: the disk has {size_text(found.free)} free, and a run needs {size_text(found.least)} for the "
+            f"model and checkpoints of {size_text(found.checkpoint)}: make room, or write elsewhere with output_dir"
         )
 
 
@@ -138,12 +145,10 @@ def describe(recipe: Recipe) -> list[str]:
     """The plan, line by line."""
     r, source = recipe, find_source(recipe.model_name_or_path)
     shape = shape_of(source, lora_of(r))
-    device = pick_device(r.device)
-    free = free_memory(device)
-    every = kl_interval(r, shape, None if free is None else free - sum(held_bytes(r, shape).values()))
+    cluster = cluster_of(r)
+    is_one = cluster.size == 1 and not r.parallel_pretend
+    every = kl_interval(r, shape, _rest(r, shape, cluster))
     r = r.model_copy(update={"kl_steps": every if not r.beta else r.kl_steps})
-    parts = planned_bytes(r, shape, device)
-    taken = ", ".join(f"{name} {_size(n)}" for name, n in parts.items() if n)
     folder = Path(r.output_dir) if r.output_dir else default_folder(r.dataset_name, r.run_name)
     room = disk(r, shape, folder)
     long = f"{r.sft_steps} steps" if r.sft_steps else f"{r.sft_epochs:g} epochs in steps" if r.sft_epochs else ""
@@ -152,8 +157,8 @@ def describe(recipe: Recipe) -> list[str]:
     adapter = f", of which an adapter of {shape.factors:,} learns" if r.use_peft else ""
     own = "their own verifiers" if r.dataset_mixture else "its own verifier"
     lines = [
-        f"model     {source.description}: {shape.parameters:,} parameters{adapter}, {r.dtype}, on {device}, "
-        f"sees {shape.context:,} tokens",
+        f"model     {source.description}: {shape.parameters:,} parameters{adapter}, {r.dtype}, "
+        f"on {_where(r, cluster)}, sees {shape.context:,} tokens",
         f"tokens    {token_lines(source)}",
         f"task      {_tasks(r)}, rewarded by {', '.join(r.reward_funcs) or own}",
         f"run       {whole}",
@@ -162,20 +167,44 @@ def describe(recipe: Recipe) -> list[str]:
         f"updates   {r.updates_per_step * r.num_iterations} a step, of {r.answers_per_step // r.updates_per_step} "
         f"answers each; {r.optim}, learning_rate {_rates(r)}",
         f"KL        {_kl(r, shape, every)}",
-        f"memory    about {_size(sum(parts.values()))} beyond Python's own: {taken}",
+        *([_memory(r, shape)] if is_one else plan_lines(r, shape, cluster)),
         f"writes    {folder}: {_writes(r, room)}",
     ]
-    require_optimizer(r.optim)
-    refuse_too_large(r, shape)
-    refuse_full_disk(room, folder)
+    if is_one:
+        refuse_too_large(r, shape)
+    else:
+        refuse_unfit(r, shape, cluster.size, cluster.memory, cluster.device)
+    if not r.parallel_pretend:
+        require_optimizer(r.optim)
+        refuse_full_disk(room, folder)
     return lines
+
+
+def _where(r: Recipe, cluster: Cluster) -> str:
+    return r.parallel_pretend or f"{f'{cluster.size} x ' if cluster.size > 1 else ''}{pick_device(r.device)}"
+
+
+def _rest(r: Recipe, shape: ModelShape, cluster: Cluster) -> int | None:
+    """Bytes of a device that a run does not hold all along. None: unknown."""
+    if cluster.memory is None:
+        return None
+    plan = pick_sharding(r, shape, cluster.size, cluster.memory, cluster.device)
+    return cluster.memory - sum(n for part, n in plan.bytes_by_part.items() if part not in BATCH_PARTS)
+
+
+def _memory(r: Recipe, shape: ModelShape) -> str:
+    """Of one process on this machine."""
+    parts = planned_bytes(r, shape, pick_device(r.device))
+    taken = ", ".join(f"{name} {size_text(n)}" for name, n in parts.items() if n)
+    return f"memory    about {size_text(sum(parts.values()))} beyond Python's own: {taken}"
 
 
 def _writes(r: Recipe, found: Disk) -> str:
     learns = sum(stage.get("stage") != "harvest" for stage in r.stages) or 1
     each = " in each stage that learns" if learns > 1 else ""
-    free = f"{'only ' if learns * found.most > found.free else ''}{_size(found.free)} free"
-    return f"up to {_size(found.most)}{each}, checkpoints of {_size(found.checkpoint)} and the model; {free}"
+    free = f"; {'only ' if learns * found.most > found.free else ''}{size_text(found.free)} free"
+    free = "" if r.parallel_pretend else free  # of another machine's disk nothing is known
+    return f"up to {size_text(found.most)}{each}, checkpoints of {size_text(found.checkpoint)} and the model{free}"
 
 
 def _kl(r: Recipe, shape: ModelShape, every: int) -> str:
@@ -184,9 +213,9 @@ def _kl(r: Recipe, shape: ModelShape, every: int) -> str:
         return f"part of the loss, with beta {r.beta:g}: measured at every step"
     need = reference_bytes(r, shape)
     if not every:
-        cost = f"the reference would take {_size(need)} of memory; " if need else ""
+        cost = f"the reference would take {size_text(need)} of memory; " if need else ""
         return f"not measured: {cost}kl_steps=10 measures it every 10 steps, and kl_guard needs it"
-    memory = f"{_size(need)} of memory for the starting model" if need else "no memory: the adapter is switched off"
+    memory = f"{size_text(need)} of memory for the starting model" if need else "no memory: the adapter is switched off"
     often = "every step" if every == 1 else f"every {every} steps"
     return f"measured {often}, not trained on (beta 0); costs {memory}, and a forward pass over the step's answers"
 
@@ -205,10 +234,3 @@ def _tasks(recipe: Recipe) -> str:
         for entry in recipe.dataset_mixture
     ]
     return " and ".join(shares) if shares else recipe.dataset_name
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"

@@ -11,6 +11,7 @@ from typing import Any
 from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.learn.memory import with_kl_steps
+from outdo.learn.sharding import with_sharding
 from outdo.models.load import Policy
 from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
@@ -81,11 +82,15 @@ def remember_run(context: RunContext, folder: Path, recipe: Recipe) -> None:
 
 def make_run(opened: Opened) -> TrainingRun[Any]:
     """The run of an opened folder, which is released where the run cannot be made."""
-    context = opened.context
-    if context.kind == "grpo":
-        recipe = get_world().first(lambda: with_kl_steps(opened.policy, context.recipe))
-        context = replace(context, recipe=recipe)
+    context, world = opened.context, get_world()
     try:
+        recipe = with_sharding(opened.policy, context.recipe)
+        if context.kind == "grpo":
+            sharded = recipe
+            recipe = world.first(lambda: with_kl_steps(opened.policy, sharded))
+        context = replace(context, recipe=recipe)
+        if world.is_shared:
+            context.reporter.note(f"{world.size} processes, parallel.sharding={recipe.parallel_sharding}")
         sampler = make_sampler(
             opened.policy, context.recipe, learns=True, notify=context.reporter.note, play=context.play
         )
