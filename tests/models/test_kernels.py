@@ -146,42 +146,6 @@ def _check_attention_of(rows: int, overlaps: bool) -> None:
     assert not arrived.any()
 
 
-@pytest.mark.parametrize("with_rope", [False, True])
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 4, 32), (6, 2, 64), (9, 3, 16)])
-def test_paged_attention_siblings(plain: None, heads: int, kv_heads: int, size: int, with_rope: bool) -> None:
-    """A prompt that is read once for all its rows gives what it gives when each row reads it."""
-    lengths = {(0, 3, 5): 130, (1, 2): 64, (4,): 70, (6, 7, 8, 9, 10, 11, 12, 13, 14, 15): 17}
-    paged = cache.PagedCache(16, 512, torch.device(DEVICE), 90)
-    groups = [(length, list(rows)) for rows, length in lengths.items()]
-    for length, rows in groups:
-        paged.place(length, rows)
-    paged.reading(groups)
-    paged.grow(range(16), 200)
-    paged.own_B[:] = torch.arange(16, device=DEVICE) * 13
-    paged.idle_B[:] = torch.arange(16, device=DEVICE) == 2
-    paged.upload()
-    chunks, shares = paged.siblings.among(16)
-    assert [[row for row in chunk if row >= 0] for chunk in chunks.tolist()][:4] == [
-        [0, 3, 5], [1, 2], [6, 7, 8, 9, 10, 11, 12, 13], [14, 15]
-    ]  # fmt: skip
-    assert shares.tolist() == [row != 4 for row in range(16)]
-    pages, qkv = random(90, 2, kv_heads, cache.PAGE, size), random(16, heads + 2 * kv_heads, size)
-    state = paged.table_RP, paged.prompt_B, paged.own_B
-    rope = (random(16, size), random(16, size)) if with_rope else None
-    arrived = torch.zeros(16, kv_heads, dtype=torch.int32, device=DEVICE)
-    ours, theirs = pages.clone(), pages.clone()
-    given = paged.idle_B, arrived, heads, 0.3, rope
-    out = kernels.paged_attention(qkv, ours, *state, *given, splits=1, siblings=(chunks, shares))
-    rotated = qkv if rope is None else ops.rotate(qkv, *rope, heads + kv_heads)
-    expected = cache.paged_attention(rotated, theirs, *state, heads, 0.3)
-    busy = ~paged.idle_B
-    assert_close(out[busy], expected[busy], atol=1e-5, rtol=1e-4)
-    assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
-    paged.release([0, 3, 14])
-    paged.upload()
-    assert paged.siblings.among(16)[1].tolist() == [row not in (0, 3, 4, 5, 14, 15) for row in range(16)]
-
-
 @triton.jit
 def _nothing(PDL: tl.constexpr):  # type: ignore[no-untyped-def]
     pass

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from outdo.models.attention import AttentionSpec, SharedPrompts, attend
-from outdo.models.ops import Uploaded, kernels, rotate, sent
+from outdo.models.ops import kernels, rotate, sent
 from outdo.models.resume import ExtendedRows, Parked, Resumed
-from outdo.models.siblings import Siblings
 
 PAGE = 64  # tokens
 
@@ -176,15 +175,17 @@ class PagedCache:
     def __init__(self, rows: int, longest: int, device: torch.device, num_pages: int) -> None:
         self.rows, self.longest, self.device, self.num_pages = rows, longest, device, num_pages
         width = 2 + -(-longest // PAGE)  # a prompt's and a row's last pages may be partly empty
-        self._table = Uploaded((rows, width), device)
-        self.table, self.table_RP = self._table.host, self._table.device
-        self.siblings = Siblings(rows, device)
+        self.table_RP = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.prompt_B = torch.zeros(rows, dtype=torch.int32, device=device)
         self.own_B = torch.zeros(rows, dtype=torch.int32, device=device)
         self.idle_B = torch.ones(rows, dtype=torch.bool, device=device)  # rows that are done, paused or not started
         self.pages: list[Tensor] = []
         self.arrived_BK = torch.zeros(0, dtype=torch.int32, device=device)  # the kernel's own count
-        # The host's own copies.
+        # The host's own copy, which is uploaded to the device.
+        self.table = np.zeros((rows, width), dtype=np.int32)
+        # Copies of the table on their way to the device: when the third is sent, the first has arrived.
+        pinned = device.type == "cuda"
+        self.uploads = [torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned) for _ in range(3)]
         self.prompt = np.zeros(rows, dtype=np.int32)
         self.fed = np.zeros(rows, dtype=np.int32)  # a row's own tokens that have pages
         self.held = np.zeros(rows, dtype=np.int32)  # a row's own pages
@@ -197,7 +198,6 @@ class PagedCache:
         self.group_of: list[list[int] | None] = [None] * self.rows  # the prompt's pages, one list for all its answers
         self.sharers: dict[int, int] = {}  # id of that list: how many rows still use it
         self._active = self.rows
-        self.siblings.stale = True
         for array in (self.table, self.prompt, self.fed, self.held, self.placed):
             array[:] = 0
         for tensor in (self.table_RP, self.prompt_B, self.own_B):
@@ -212,7 +212,6 @@ class PagedCache:
     def place(self, prompt: int, rows: Sequence[int]) -> None:
         pages = [self.free.pop() for _ in range(-(-prompt // PAGE))]
         self.sharers[id(pages)] = len(rows)
-        self.siblings.stale = True
         index = np.asarray(rows, dtype=np.int64)
         self.table[index] = 0
         self.table[index, : len(pages)] = pages
@@ -244,8 +243,9 @@ class PagedCache:
         return refused
 
     def upload(self) -> None:
-        self._table.send()
-        self.siblings.upload(self.group_of)
+        self.uploads.append(self.uploads.pop(0))
+        self.uploads[-1].copy_(torch.from_numpy(self.table))
+        self.table_RP.copy_(self.uploads[-1], non_blocking=True)
 
     def release(self, rows: Sequence[int]) -> None:
         for row in rows:
@@ -311,7 +311,6 @@ class PagedCache:
     def _clear(self, rows: Sequence[int]) -> None:
         for row in rows:
             self.group_of[row] = None
-        self.siblings.stale = True
         index = np.asarray(rows, dtype=np.int64)
         self.table[index], self.prompt[index], self.held[index], self.placed[index] = 0, 0, 0, False
 
@@ -323,7 +322,6 @@ class PagedCache:
             own[n:] = 0
         self.group_of[:n] = [self.group_of[row] for row in rows]
         self.group_of[n:] = [None] * (self.rows - n)
-        self.siblings.stale = True
         on_device = sent(index, self.device)
         for tensor, rest in ((self.prompt_B, 0), (self.own_B, 0), (self.idle_B, True)):
             tensor[:n] = tensor[on_device]
@@ -338,10 +336,8 @@ class PagedCache:
         rows = self.table_RP[:n], self.prompt_B[:n], self.own_B[:n]
         if k := kernels(qkv_NHD, qkv_NHD.shape[-1]):
             state = *rows, self.idle_B[:n], self.arrived_BK
-            args, siblings = (spec.heads, spec.scale, spec.rope), self.siblings.among(n)
-            return k.paged_attention(
-                qkv_NHD, self.pages[layer], *state, *args, overlaps=spec.overlaps, siblings=siblings
-            )
+            args = spec.heads, spec.scale, spec.rope
+            return k.paged_attention(qkv_NHD, self.pages[layer], *state, *args, overlaps=spec.overlaps)
         if spec.rope:
             qkv_NHD = rotate(qkv_NHD, *spec.rope, (qkv_NHD.shape[1] + spec.heads) // 2)
         return paged_attention(qkv_NHD, self.pages[layer], *rows, spec.heads, spec.scale)

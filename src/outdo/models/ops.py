@@ -32,21 +32,6 @@ def sent(values: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 
-class Uploaded:
-    """Integers that the host changes and sends to the device again and again, without waiting for the copies."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self.host = np.zeros(shape, dtype=np.int32)
-        self.device = torch.zeros(shape, dtype=torch.int32, device=device)
-        # On their way to the device: when the third is sent, the first has arrived.
-        self._staged = [torch.zeros(shape, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(3)]
-
-    def send(self) -> None:
-        self._staged.append(self._staged.pop(0))
-        self._staged[-1].copy_(torch.from_numpy(self.host))
-        self.device.copy_(self._staged[-1], non_blocking=True)
-
-
 def differentiable_add_norm(
     x_ND: Tensor, delta_ND: Tensor | None, weight_D: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from outdo.models.kernels.overlap import can_overlap, launch, start_next, wait
-
-SHARED_PROGRAMS = 192  # of `_prompts` at least, where prompts are long enough to be split
+from outdo.models.kernels.overlap import launch, start_next, wait
 
 # --- paged attention, one new token in each row
 
@@ -42,9 +42,16 @@ def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: 
 
 
 @triton.jit
-def _page(pages, table, i, seen, spot, K, PAGE: tl.constexpr, D: tl.constexpr):
-    """A page's keys and values of one head."""
-    at = pages + tl.load(table + i).to(tl.int64) * (2 * K * PAGE * D) + spot
+def _seen(idx, prompt, base, stop):
+    """Which slots hold a token: the prompt's last page may be partly empty. An idle row has `stop` 0 and sees none."""
+    return (idx < stop) & ((idx < prompt) | (idx >= base))
+
+
+@triton.jit
+def _keys_and_values(pages, table, i, seen, spot, K, PAGE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+    """The i-th block of keys and values of one head. A block lies within a page."""
+    page = tl.load(table + i * BLOCK // PAGE).to(tl.int64) * (2 * K * PAGE * D)
+    at = pages + page + i * BLOCK % PAGE * D + spot
     k = tl.load(at, mask=seen[:, None], other=0.0)
     return k, tl.load(at + K * PAGE * D, mask=seen[:, None], other=0.0)
 
@@ -64,59 +71,17 @@ def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _prompts(
-    qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, siblings_ptr, tops_ptr, sums_ptr, outs_ptr, scale,
-    table_stride, H, K, REP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    SIBLINGS: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr, EXACT: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """A prompt's part of the attention of all rows that share it."""
-    head = tl.program_id(1)
-    split = tl.program_id(2)
-    at = tl.arange(0, D)
-    slot = tl.arange(0, PAGE)
-    query = tl.arange(0, SIBLINGS * HEADS)  # REP of HEADS, a power of two, are used
-    siblings = siblings_ptr + tl.program_id(0) * SIBLINGS
-    start_next(PDL)
-    first = tl.load(siblings)
-    if first >= 0:
-        row = tl.load(siblings + query // HEADS).to(tl.int64)
-        inside = (row >= 0) & (query % HEADS < REP)
-        row = tl.where(inside, row, 0)
-        mask = inside[:, None]
-        cos = tl.load(cos_ptr + row[:, None] * D + at[None, :], mask=mask, other=0.0) if ROPE else 1.0
-        sin = tl.load(sin_ptr + row[:, None] * D + at[None, :], mask=mask, other=0.0) if ROPE else 0.0
-        place = (row * (H + 2 * K) + head * REP + query % HEADS)[:, None] * D + at[None, :]
-        q = _rotated(qkv_ptr, place, mask, cos, sin, D, ROPE)
-        prompt = tl.load(prompt_ptr + first)
-        table = table_ptr + first * table_stride
-        pages = pages_ptr + head * PAGE * D
-        spot = slot[:, None] * D + at[None, :]
-        top = tl.full([SIBLINGS * HEADS], -1e30, tl.float32)
-        total = tl.zeros([SIBLINGS * HEADS], tl.float32)
-        out = tl.zeros([SIBLINGS * HEADS, D], tl.float32)
-        for i in tl.range(split, (prompt + PAGE - 1) // PAGE, SPLITS, num_stages=STAGES):
-            seen = i * PAGE + slot < prompt
-            k, v = _page(pages, table, i, seen, spot, K, PAGE, D)
-            top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
-        part = (row * H + head * REP + query % HEADS) * SPLITS + split
-        tl.store(tops_ptr + part, top, mask=inside)
-        tl.store(sums_ptr + part, total, mask=inside)
-        tl.store(outs_ptr + part[:, None] * D + at[None, :], out, mask=mask)
-
-
-@triton.jit
 def _paged(  # noqa: PLR0915 one kernel
     qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, part_ptr, arrived_ptr,
-    shares_ptr, tops_ptr, sums_ptr, outs_ptr, scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK_Q: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, SHARED: tl.constexpr,
-    STAGES: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr, PDL_SHARED: tl.constexpr,
+    scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(0)
+    row = tl.program_id(1)
     split = tl.program_id(2)
     at = tl.arange(0, D)
-    slot = tl.arange(0, PAGE)
+    slot = tl.arange(0, BLOCK)
     query = tl.arange(0, BLOCK_Q)
     start_next(PDL)
     prompt = tl.load(prompt_ptr + row)
@@ -128,14 +93,10 @@ def _paged(  # noqa: PLR0915 one kernel
     page_size: tl.constexpr = PAGE * D
     pages = pages_ptr + head * page_size
     spot = slot[:, None] * D + at[None, :]
-    first, shares = split, 0
-    if SHARED:  # `_prompts` attends to the prompt
-        shares = tl.load(shares_ptr + row)
-        first = tl.where(shares != 0, base // PAGE, 0)
+    first, blocks = split, (stop + BLOCK - 1) // BLOCK
     if PDL:  # keys of earlier steps can be loaded before the wait
-        idx = first * PAGE + slot
-        seen = (idx < stop) & ((idx < prompt) | (idx >= base))
-        k, v = _page(pages, table, tl.where(first * PAGE < stop, first, 0), seen, spot, K, PAGE, D)
+        seen = _seen(first * BLOCK + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, tl.where(first < blocks, first, 0), seen, spot, K, PAGE, D, BLOCK)
         first += SPLITS
 
     wait(PDL)
@@ -160,28 +121,15 @@ def _paged(  # noqa: PLR0915 one kernel
         out += v_new.to(tl.float32)[None, :]
     if PDL:
         top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
-    for i in tl.range(first, (stop + PAGE - 1) // PAGE, SPLITS, num_stages=STAGES):
-        idx = i * PAGE + slot
-        # The prompt's last page may be partly empty. An idle row has `stop` 0.
-        seen = (idx < stop) & ((idx < prompt) | (idx >= base))
-        k, v = _page(pages, table, i, seen, spot, K, PAGE, D)
+    # Every second head begins at the end: while half of the programs read a prompt, which siblings find in the L2 cache,
+    # the others load their own keys from memory.
+    for i in tl.range(first, blocks, SPLITS, num_stages=STAGES):
+        block = i if PDL else tl.where(head % 2 == 1, blocks - 1 - i, i)
+        seen = _seen(block * BLOCK + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, block, seen, spot, K, PAGE, D, BLOCK)
         top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
 
-    heads = row.to(tl.int64) * H + head * REP + query
-    place = heads[:, None] * D + at[None, :]
-    if SHARED:
-        wait(PDL_SHARED)
-        inside = query < tl.where(shares != 0, REP, 0)
-        for i in range(SHARED):
-            part = heads * SHARED + i
-            other = tl.load(tops_ptr + part, mask=inside, other=-1e30, cache_modifier=".cg")
-            higher = tl.maximum(top, other)
-            shrink, grow = tl.exp(top - higher), tl.exp(other - higher)
-            total = total * shrink + tl.load(sums_ptr + part, mask=inside, other=0.0, cache_modifier=".cg") * grow
-            more = outs_ptr + part[:, None] * D + at[None, :]
-            more = tl.load(more, mask=inside[:, None], other=0.0, cache_modifier=".cg")
-            out = out * shrink[:, None] + more * grow[:, None]
-            top = higher
+    place = out_ptr + (row.to(tl.int64) * H + head * REP + query[:, None]) * D + at[None, :]
     if SPLITS > 1:
         # Each program stores its part. The last one to arrive combines them, in the order of the splits.
         part_size: tl.constexpr = BLOCK_Q * (D + 2)
@@ -194,76 +142,55 @@ def _paged(  # noqa: PLR0915 one kernel
         tl.debug_barrier()
         if tl.atomic_add(arrived_ptr + row * K + head, 1, sem="acq_rel") == SPLITS - 1:
             tl.store(arrived_ptr + row * K + head, 0)
-            tl.store(out_ptr + place, _joined(parts, query, spot_q, BLOCK_Q, D, SPLITS), mask=query[:, None] < REP)
+            tl.store(place, _joined(parts, query, spot_q, BLOCK_Q, D, SPLITS), mask=query[:, None] < REP)
     else:
-        tl.store(out_ptr + place, out / total[:, None], mask=query[:, None] < REP)
+        tl.store(place, out / total[:, None], mask=query[:, None] < REP)
 
 
 def paged_attention(
     qkv_NHD: Tensor, pages: Tensor, table_NP: Tensor, prompt_N: Tensor, own_N: Tensor, idle_N: Tensor,
     arrived: Tensor, heads: int, scale: float, rope: tuple[Tensor, Tensor] | None = None, splits: int | None = None,
-    overlaps: bool = False, siblings: tuple[Tensor, Tensor] | None = None,
+    overlaps: bool = False,
 ) -> Tensor:  # fmt: skip
     """Writes the new token's key and value into its row's page, and attends over the prompt and the row's own tokens.
 
     `pages` is [pages, 2, K, PAGE, D]; a row's table names its prompt's pages, then its own. `own_N` counts the row's
     own tokens before this one. `rope` are the cosines and signed sines for queries and keys that are not rotated
     yet. Where rows are few their keys are split among programs, which count themselves in `arrived` [N, K]: zero
-    before and after the call; where they are many, a prompt is read once for the rows that share it: `siblings` are
-    those rows [prompts, S], filled up with -1, and for each row whether it is among them. `overlaps`: the kernels
-    before and after are those of `few.py`; elsewhere it is slower.
+    before and after the call. `overlaps`: the kernels before and after are those of `few.py`; elsewhere it is slower.
     """
     rows, _, size = qkv_NHD.shape
     kv_heads, page = pages.shape[2], pages.shape[3]
     rep, programs = heads // kv_heads, rows * kv_heads
     block_q = max(16, triton.next_power_of_2(rep))
-    best, warps = _shape(programs, overlaps)
-    splits = splits or best
+    shape = _shape(programs, page * size * pages.dtype.itemsize, overlaps)
+    splits = splits or shape.splits
     out = qkv_NHD.new_empty(rows, heads, size)
     parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
-    cos, sin = rope or (qkv_NHD, qkv_NHD)
-    inputs = qkv_NHD, cos, sin, pages, table_NP, prompt_N
-    fixed = {
-        "REP": rep, "D": size, "PAGE": page, "ROPE": rope is not None, "EXACT": qkv_NHD.dtype == torch.float32,
-        "STAGES": 3 if page * size * pages.dtype.itemsize <= 16384 else 2,
-    }  # fmt: skip
-    if siblings and splits == 1 and not overlaps:
-        shared = _attend_prompts(inputs, siblings[0], (rows, heads, kv_heads), scale, fixed)
-        shares = siblings[1]
-    else:
-        shared, shares = (out, out, out), out
-    num_shared = shared[0].shape[-1] if shares is not out else 0
-    after = bool(num_shared) and can_overlap(out)
-    _paged[(rows, kv_heads, splits)](
-        *inputs, own_N, idle_N, out, parts, arrived, shares, *shared, scale, table_NP.stride(0), heads, kv_heads,
-        BLOCK_Q=block_q, SPLITS=splits, SHARED=num_shared, PDL=overlaps, PDL_SHARED=after, num_warps=warps, **fixed,
-        **launch(overlaps or after),
+    _paged[(kv_heads, rows, splits)](
+        qkv_NHD, *(rope or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
+        table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q, BLOCK=min(shape.block, page),
+        STAGES=shape.stages, ROPE=rope is not None, SPLITS=splits, EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps,
+        num_warps=shape.warps, **launch(overlaps),
     )  # fmt: skip
     return out
 
 
-def _attend_prompts(
-    inputs: tuple[Tensor, ...], siblings: Tensor, shape: tuple[int, int, int], scale: float, fixed: dict[str, int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Maxima and sums [N, H, splits] and outputs [N, H, splits, D] of the prompts' parts."""
-    (rows, heads, kv_heads), qkv, table = shape, inputs[0], inputs[4]
-    groups, most = siblings.shape
-    queries = most * triton.next_power_of_2(fixed["REP"])
-    splits = max(1, min(4, SHARED_PROGRAMS * most // (rows * kv_heads)))
-    tops, sums = (qkv.new_empty(rows, heads, splits, dtype=torch.float32) for _ in range(2))
-    outs = qkv.new_empty(rows, heads, splits, fixed["D"], dtype=torch.float32)
-    _prompts[(groups, kv_heads, splits)](
-        *inputs, siblings, tops, sums, outs, scale, table.stride(0), heads, kv_heads, HEADS=queries // most,
-        SIBLINGS=most, SPLITS=splits, PDL=can_overlap(qkv), num_warps=4, **fixed,
-    )  # fmt: skip
-    return tops, sums, outs
+class _Shape(NamedTuple):
+    splits: int
+    block: int  # keys
+    warps: int
+    stages: int  # blocks that are loaded at the same time, and one
 
 
-def _shape(programs: int, overlaps: bool) -> tuple[int, int]:
-    """Splits and warps: the fastest on an H200 for 200 to 1,500 keys."""
+def _shape(programs: int, page_bytes: int, overlaps: bool) -> _Shape:
+    """The fastest on an H200 for 200 to 1,500 keys; there, 132 multiprocessors load up to 227 KB at the same time."""
     if overlaps and programs <= 144:
-        return (6, 2) if programs <= 48 else (2 if programs <= 96 else 3, 4)
-    return max(1, min(6, 400 // programs)), 2
+        return _Shape(6, 64, 2, 2) if programs <= 48 else _Shape(2 if programs <= 96 else 3, 64, 4, 2)
+    splits = max(1, min(6, 400 // programs))
+    if splits > 1 or page_bytes > 16384:
+        return _Shape(splits, 64 if page_bytes <= 16384 else 32, 4, 2)
+    return _Shape(1, 16, 1, 6)
 
 
 # --- the merge of two attentions over different keys
