@@ -1,7 +1,7 @@
 """One decode step of sampling, by kernel: `python -m bench.decode_step`.
 
-Rows of random keys and values in the middle of their answers, on a model of random weights; the step is replayed as in a
-rollout. Unlike `bench.rollout --profile` it needs no rollout, so long answers take no longer to measure than short ones.
+Rows of random keys and values in the middle of their answers, on a model of random weights; the step is replayed as in
+a rollout. Unlike `bench.rollout --profile` it needs none, so long answers take no longer to measure than short ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+from itertools import pairwise
 
 import torch
 
@@ -27,7 +28,7 @@ def main() -> None:
     print(machine.line(machine.facts()))
     policy = policy_of(w.Work(shape=args.shape, device=args.device))
     for rows in args.rows:
-        step = _Step(LocalEngine(policy, rows), rows, args.group, args.prompt_tokens, args.own_tokens)
+        step = _Step(LocalEngine(policy, rows, rounds=args.fp8), rows, args.group, args.prompt_tokens, args.own_tokens)
         times = step.times()
         median = statistics.median(times)
         print(
@@ -71,7 +72,7 @@ class _Step:
             self.run()
         events[-1].record()
         torch.cuda.synchronize()
-        return [a.elapsed_time(b) for a, b in zip(events[:-1], events[1:], strict=True)]
+        return [a.elapsed_time(b) for a, b in pairwise(events)]
 
     def profile(self) -> str:
         kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
@@ -90,6 +91,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--own-tokens", type=int, default=128, help="that each row has written")
+    parser.add_argument("--fp8", action="store_true", help="products in 8 bits, as with sampler=fp8")
     parser.add_argument("--profile", action="store_true")
     return parser.parse_args()
 

@@ -121,8 +121,8 @@ def _paged(  # noqa: PLR0915 one kernel
         out += v_new.to(tl.float32)[None, :]
     if PDL:
         top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
-    # Every second head begins at the end: while half of the programs read a prompt, which siblings find in the L2 cache,
-    # the others load their own keys from memory.
+    # Every second head begins at the end: while half of the programs read a prompt, which siblings find in the L2
+    # cache, the others load their own keys from memory.
     for i in tl.range(first, blocks, SPLITS, num_stages=STAGES):
         block = i if PDL else tl.where(head % 2 == 1, blocks - 1 - i, i)
         seen = _seen(block * BLOCK + slot, prompt, base, stop)
