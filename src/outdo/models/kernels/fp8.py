@@ -97,8 +97,8 @@ def swiglu(x_N2F: Tensor) -> tuple[Tensor, Tensor]:
     """silu(gate) * up in 8 bits, and the scale of each row."""
     rows, width = x_N2F.shape[0], x_N2F.shape[1] // 2
     y, scale = _rounded(x_N2F[:, :width])
-    block = min(4096, triton.next_power_of_2(width))
-    _swiglu[(rows,)](x_N2F, y, scale, width, LARGEST=LARGEST, SMALLEST=SMALLEST, BLOCK=block, num_warps=8)
+    block = min(8192, triton.next_power_of_2(width))
+    _swiglu[(rows,)](x_N2F, y, scale, width, LARGEST=LARGEST, SMALLEST=SMALLEST, BLOCK=block, num_warps=16)
     return y, scale
 
 
