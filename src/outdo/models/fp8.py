@@ -1,9 +1,9 @@
-"""The decoder of `stack.py` with the products of its layers in 8 bits, for sampling.
+"""The decoder of `stack.py` with the products of its MLPs in 8 bits, for sampling.
 
-Weights are rounded to float8_e4m3fn with a scale for each output, their inputs with a scale for each token; sums, the
-residual stream, attention and the head are as they are without it. A product then takes half the time and half the
-memory traffic, and its result has an error of a few percent, so that sampler and learner differ by more than rounding
-to bfloat16: the importance weights must correct for it.
+Their weights are rounded to float8_e4m3fn with a scale for each output, their inputs with a scale for each token. A
+product then takes about half the time and half the memory traffic, and its result has an error of a few percent, so
+that sampler and learner differ by more than rounding to bfloat16: the importance weights must correct for it. The other
+products stay exact: they are small, so that rounding them would cost accuracy and gain nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ FULL_TILES = 100  # tiles of 128 x 128 from which a product occupies a large GPU
 
 
 class RoundedLayer(NamedTuple):
-    """A layer's weights as `stack.Layer` has them, those of products in 8 bits with the scales of their outputs."""
+    """A layer's weights as `stack.Layer` has them, those of the MLP in 8 bits with the scales of their outputs."""
 
     norm: Tensor
     qkv: Tensor
-    qkv_scale: Tensor
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
     out: Tensor
-    out_scale: Tensor
     norm_mlp: Tensor
     gate_up: Tensor
     gate_up_scale: Tensor
@@ -56,25 +54,22 @@ def supports(device: torch.device) -> bool:
 @torch.no_grad()
 def rounded(layer: Layer) -> RoundedLayer:
     weights = layer._asdict()
-    for name in ("qkv", "out", "gate_up", "down"):
+    for name in ("gate_up", "down"):
         weights[name], weights[f"{name}_scale"] = round_rows(weights[name])
     return RoundedLayer(**weights)
 
 
 def round_rows(x_ND: Tensor) -> Rounded:
-    if (k := ops.kernels(x_ND)) and x_ND.shape[1] <= 16384:
-        return Rounded(*k.fp8.round_rows(x_ND))
     wide = x_ND.float()
     scale_N = wide.abs().amax(-1).clamp(min=SMALLEST) / LARGEST
     return Rounded((wide / scale_N[:, None]).to(torch.float8_e4m3fn), scale_N)
 
 
-def product(x: Rounded, w_ND: Tensor, w_scale_N: Tensor, bias_N: Tensor | None, dtype: torch.dtype) -> Tensor:
+def product(x: Rounded, w_ND: Tensor, w_scale_N: Tensor, dtype: torch.dtype) -> Tensor:
     if not w_ND.is_cuda:
-        return F.linear(_wide(x), _wide(Rounded(w_ND, w_scale_N)), None if bias_N is None else bias_N.float()).to(dtype)
+        return F.linear(_wide(x), _wide(Rounded(w_ND, w_scale_N))).to(dtype)
     scales = x.scale_N[:, None], w_scale_N[None]
-    out = torch._scaled_mm(x.values_ND, w_ND.T, *scales, out_dtype=dtype, use_fast_accum=True)
-    return out if bias_N is None else out.add_(bias_N)
+    return torch._scaled_mm(x.values_ND, w_ND.T, *scales, out_dtype=dtype, use_fast_accum=True)
 
 
 def product_parts(x: Rounded, w_ND: Tensor, w_scale_N: Tensor, dtype: torch.dtype) -> Tensor:
@@ -82,15 +77,23 @@ def product_parts(x: Rounded, w_ND: Tensor, w_scale_N: Tensor, dtype: torch.dtyp
     k, tiles = ops.kernels(x.values_ND), -(-len(x.values_ND) // 128) * -(-len(w_ND) // 128)
     if k and tiles < FULL_TILES:
         return k.fp8.split_product(*x, w_ND, w_scale_N)
-    return product(x, w_ND, w_scale_N, None, dtype)[None]
+    return product(x, w_ND, w_scale_N, dtype)[None]
 
 
-def add_norm(x_ND: Tensor, parts_SND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Rounded]:
+def add_norm(x_ND: Tensor, parts_SND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + the sum of the parts, and its RMS norm times the weight."""
     if k := ops.kernels(x_ND):
-        total, *rounded = k.fp8.add_norm(x_ND, parts_SND, weight_D, eps)
+        return k.fp8.add_norm(x_ND, parts_SND, weight_D, eps, rounds=False)[:2]
+    delta = None if parts_SND is None else parts_SND.sum(0).to(weight_D.dtype)
+    return ops.add_norm(x_ND, delta, weight_D, eps)[:2]
+
+
+def add_norm_rounded(x_ND: Tensor, delta_ND: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Rounded]:
+    """x + delta, and its RMS norm times the weight in 8 bits."""
+    if k := ops.kernels(x_ND):
+        total, *rounded = k.fp8.add_norm(x_ND, delta_ND[None], weight_D, eps, rounds=True)
         return total, Rounded(*rounded)
-    total, y, _ = ops.add_norm(x_ND, _summed(parts_SND, weight_D.dtype), weight_D, eps)
+    total, y, _ = ops.add_norm(x_ND, delta_ND, weight_D, eps)
     return total, round_rows(y)
 
 
@@ -102,7 +105,3 @@ def swiglu(x_N2F: Tensor) -> Rounded:
 
 def _wide(x: Rounded) -> Tensor:
     return x.values_ND.float() * x.scale_N[:, None]
-
-
-def _summed(parts_SND: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if parts_SND is None else parts_SND.sum(0).to(dtype)

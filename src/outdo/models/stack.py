@@ -116,19 +116,17 @@ class Stack:
     def _hidden_rounded(
         self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[RoundedLayer]
     ) -> Tensor:
-        """`hidden` with the layers' products in 8 bits."""
+        """`hidden` with the products of the MLPs in 8 bits."""
         dtype, parts = self.base.norm.weight.dtype, None
         for i, w in enumerate(layers):
             one = _Pass(self, i, layout, cos, sin)
             x_ND, y = fp8.add_norm(x_ND, parts, w.norm, self.eps)
-            raw = fp8.product(y, w.qkv, w.qkv_scale, w.qkv_bias, dtype).unflatten(1, (-1, self.head_size))
+            raw = F.linear(y, w.qkv, w.qkv_bias).unflatten(1, (-1, self.head_size))
             attended = one.attend(one.rotated(raw, w)[0])
-            parts = fp8.product_parts(fp8.round_rows(attended.flatten(1)), w.out, w.out_scale, dtype)
-            x_ND, y = fp8.add_norm(x_ND, parts, w.norm_mlp, self.eps)
-            gated = fp8.swiglu(fp8.product(y, w.gate_up, w.gate_up_scale, None, dtype))
+            x_ND, rounded = fp8.add_norm_rounded(x_ND, F.linear(attended.flatten(1), w.out), w.norm_mlp, self.eps)
+            gated = fp8.swiglu(fp8.product(rounded, w.gate_up, w.gate_up_scale, dtype))
             parts = fp8.product_parts(gated, w.down, w.down_scale, dtype)
-        delta = None if parts is None else parts.sum(0).to(dtype)
-        return ops.add_norm(x_ND, delta, self.base.norm.weight, self.eps)[1]
+        return fp8.add_norm(x_ND, parts, self.base.norm.weight, self.eps)[1]
 
     @torch.no_grad()
     def _rope_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:

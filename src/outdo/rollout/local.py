@@ -27,7 +27,7 @@ POLL_EVERY = 4  # decode steps between two polls of the device
 class LocalEngine:
     """`rows` bounds how many answers are decoded side by side: more is faster and takes more memory. `memory` bounds
     the bytes of the cache on a GPU; where it is short, fewer run at once. `watch` is called with the tokens of a
-    call's first answer after every step. `rounds`: the products of its layers are in 8 bits, faster and less exact."""
+    call's first answer after every step. `rounds`: the MLPs' products are in 8 bits, faster and less exact."""
 
     def __init__(
         self,

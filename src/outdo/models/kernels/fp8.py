@@ -1,4 +1,4 @@
-"""Rounding to 8 bits, fused with what comes before it, and products of it (in plain torch: `models/fp8.py`)."""
+"""Norm and gate that round to 8 bits, and the product after the gate (in plain torch: `models/fp8.py`)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ SPLITS = 2
 
 
 @triton.jit
-def _store_rounded(y, at, inside, out_ptr, scale_ptr, row, LARGEST: tl.constexpr, SMALLEST: tl.constexpr):
-    scale = tl.maximum(tl.max(tl.abs(y), 0), SMALLEST) / LARGEST
-    tl.store(out_ptr + at, (y / scale).to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(scale_ptr + row, scale)
-
-
-@triton.jit
 def _add_norm(
-    x_ptr, parts_ptr, w_ptr, sum_ptr, y_ptr, scale_ptr, eps, N, D, PARTS: tl.constexpr, LARGEST: tl.constexpr,
-    SMALLEST: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, parts_ptr, w_ptr, sum_ptr, y_ptr, scale_ptr, eps, N, D, PARTS: tl.constexpr, ROUND: tl.constexpr,
+    LARGEST: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -39,38 +32,29 @@ def _add_norm(
         tl.store(sum_ptr + row * D + at, x, mask=inside)
     w = tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32)
     y = x * (1.0 / tl.sqrt(tl.sum(x * x, 0) / D + eps)) * w
-    _store_rounded(y, row * D + at, inside, y_ptr, scale_ptr, row, LARGEST, SMALLEST)
+    if ROUND:
+        scale = tl.maximum(tl.max(tl.abs(y), 0), SMALLEST) / LARGEST
+        tl.store(scale_ptr + row, scale)
+        y = y / scale
+    tl.store(y_ptr + row * D + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-def add_norm(x_ND: Tensor, parts_SND: Tensor | None, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x + the sum of the parts, its RMS norm in 8 bits, and the scale of each row."""
+def add_norm(
+    x_ND: Tensor, parts_SND: Tensor | None, weight_D: Tensor, eps: float, rounds: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x + the sum of the parts, its RMS norm, and the scale of each row where the norm is rounded to 8 bits."""
     rows, width = x_ND.shape
     assert x_ND.is_contiguous() and x_ND.dtype == torch.float32 and (parts_SND is None or parts_SND.is_contiguous())
     total = x_ND if parts_SND is None else torch.empty_like(x_ND)
     y, scale = _rounded(x_ND)
+    y = y if rounds else torch.empty_like(x_ND, dtype=weight_D.dtype)
     block = triton.next_power_of_2(width)
     args = (x_ND, x_ND if parts_SND is None else parts_SND, weight_D, total, y, scale, eps, rows, width)
     parts = 0 if parts_SND is None else len(parts_SND)
-    _add_norm[(rows,)](*args, PARTS=parts, LARGEST=LARGEST, SMALLEST=SMALLEST, BLOCK=block, num_warps=_warps(block))
+    _add_norm[(rows,)](
+        *args, PARTS=parts, ROUND=rounds, LARGEST=LARGEST, SMALLEST=SMALLEST, BLOCK=block, num_warps=_warps(block)
+    )
     return total, y, scale
-
-
-@triton.jit
-def _round(x_ptr, y_ptr, scale_ptr, D, LARGEST: tl.constexpr, SMALLEST: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + row * D + at, mask=at < D, other=0.0).to(tl.float32)
-    _store_rounded(x, row * D + at, at < D, y_ptr, scale_ptr, row, LARGEST, SMALLEST)
-
-
-def round_rows(x_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows in 8 bits, and the scale of each."""
-    assert x_ND.is_contiguous()
-    y, scale = _rounded(x_ND)
-    block = triton.next_power_of_2(x_ND.shape[1])
-    args = x_ND, y, scale, x_ND.shape[1]
-    _round[(len(x_ND),)](*args, LARGEST=LARGEST, SMALLEST=SMALLEST, BLOCK=block, num_warps=_warps(block))
-    return y, scale
 
 
 @triton.jit
