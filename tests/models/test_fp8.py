@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+from outdo.errors import ModelError
 from outdo.models import fp8
 from outdo.models.attention import SharedPrompts
 from outdo.models.load import Policy
 from outdo.models.stack import Layer
+from outdo.rollout.local import LocalEngine
+from outdo.types import Request, SampleParams
 
 
 def test_round_rows() -> None:
@@ -46,6 +51,31 @@ def test_hidden(policy: Policy) -> None:
         exact, rounded = (stack.hidden(ids, at, layout, each) for each in (stack.fused(), layers))
     difference = float((rounded - exact).norm() / exact.norm())
     assert 1e-3 < difference < 0.2, difference
+
+
+def test_engine(policy: Policy) -> None:
+    """It samples by its own rounded weights, which it rounds again when the learner's have changed."""
+    policy = replace(policy, model=deepcopy(policy.model))
+    engine = LocalEngine(policy, rounds=True)
+    request = Request("a", tuple(range(1, 7)), (3, 4), SampleParams(5), 5)
+    (generation,) = engine.generate([request])
+    assert policy.stack
+    for segment in generation.segments:
+        ids = torch.tensor([*request.prompt_ids, *segment.token_ids])
+        layout = SharedPrompts([len(ids)], [], [], policy.device)
+        with torch.no_grad():
+            hidden = policy.stack.hidden(ids, torch.arange(len(ids)), layout, policy.stack.rounded())
+            logprobs = policy.logits(hidden[5:-1]).log_softmax(-1).gather(1, ids[6:, None])[:, 0]
+        assert_close(torch.tensor(segment.logprobs), logprobs, atol=0.05, rtol=0.05)
+    before = engine.layers
+    with torch.no_grad():
+        policy.model.get_submodule("model.layers.0.mlp.down_proj").weight.mul_(2)
+    engine.update(lambda: iter(()), 1)
+    list(engine.generate([request]))
+    assert before and engine.layers
+    assert_close(engine.layers[0].down_scale, 2 * before[0].down_scale)
+    with pytest.raises(ModelError):
+        LocalEngine(replace(policy, written_out=False), rounds=True)
 
 
 @pytest.mark.parametrize("width", [32, 48, 576])
