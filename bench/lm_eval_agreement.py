@@ -25,9 +25,9 @@ from outdo.evals.loading import run_with_model
 from outdo.evals.report import EvalResult
 from outdo.evals.settings import EvalSettings
 from outdo.evals.suite import EvalSplit, evaluate_model
+from outdo.host import share_cores
 from outdo.metrics.estimate import paired_difference, wilson
 from outdo.models.load import Policy, save_policy
-from outdo.host import share_cores
 from outdo.rewards.answer import gsm8k
 from outdo.tasks.task import find_task, held_out
 from outdo.types import Prompt

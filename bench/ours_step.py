@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from bench import work as w
+from outdo.host import keep_memory
 from outdo.learn.learner import LocalLearner
 from outdo.metrics.measure import Metrics
 from outdo.models import attention
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter, Lora, new_factors
 from outdo.models.renderer import Renderer
-from outdo.host import keep_memory
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import find_rewards
 from outdo.rollout import make_sampler

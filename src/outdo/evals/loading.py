@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from outdo.evals.settings import EvalSettings
+from outdo.host import keep_memory
 from outdo.learn.memory import release_memory
 from outdo.models.load import LoadedModel, Policy, load_policy, policy_of
 from outdo.models.sources import find_source
-from outdo.host import keep_memory
 from outdo.runs.layout import CHECKPOINTS
 
 T = TypeVar("T")

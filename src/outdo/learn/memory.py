@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import torch
 
+from outdo.host import available_memory
 from outdo.learn.logprobs import CHUNK, CHUNK_ON_GPU
 from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.load import Policy
 from outdo.models.shape import ModelShape, shape_of_policy
-from outdo.host import available_memory
 from outdo.recipe.schema import Recipe
 
 MAX_TOKENS = {"cpu": 8192, "cuda": 65536}  # in one forward and backward, unless the recipe sets it

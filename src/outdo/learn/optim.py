@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,20 @@ from outdo.models.load import Policy
 from outdo.models.lora import Adapter
 from outdo.models.quantized import LiveAdapter
 
+T = TypeVar("T")
+Reduce = Callable[[list[Tensor | None]], list[Tensor | None]]  # sums of one process to those of all
+
 
 class Masters:
     """The weights in float32: the model's own, or copies of them where it computes in less.
 
     Small updates are lost in bfloat16, whose values are 0.4% apart. Gradients of micro-batches are summed here too, so
-    that one that fails midway leaves nothing behind.
+    that one that fails midway leaves nothing behind:
+
+        begin()                        # an update: no gradient yet
+        collect() or drop()            # after each backward: keep its gradients, or forget them
+        norm = finish(max_grad_norm)   # the optimizer may step
+        publish()                      # after it has: the model gets the new weights
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -24,12 +33,34 @@ class Masters:
         self.names, self.own = [name for name, _ in named], [p for _, p in named]
         self.weights = [p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for p in self.own]
         self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
+        self.sums: list[Tensor | None] = []
+        self.reduce: Reduce = lambda sums: sums
 
-    def collect(self, sums: list[Tensor | None]) -> list[Tensor | None]:
-        """Adds the gradients of the last backward to the sums and drops them."""
+    @property
+    def is_in_step(self) -> bool:
+        """Whether every process must run as many micro-batches as the others."""
+        return False
+
+    def forward(self, policy: Policy, compute: Callable[[Policy], T]) -> T:
+        """What `compute` makes of the weights that are trained, with gradients; `policy` has the same."""
+        return compute(policy)
+
+    def shapes(self) -> list[torch.Size]:
+        """Of the whole weights, whatever part of them is here."""
+        return [weight.shape for weight in self.weights]
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What is here of a tensor with the shape of a weight."""
+        return whole
+
+    def begin(self) -> None:
+        self.sums = []
+
+    def collect(self) -> None:
+        """Adds the gradients of the last backward to the sums."""
         gradients = self._gradients()
         self.drop()
-        return _added(sums, gradients)
+        self.sums = _added(self.sums, gradients)
 
     def _gradients(self) -> list[Tensor | None]:
         return [p.grad for p in self.own]
@@ -38,9 +69,17 @@ class Masters:
         for p in self.own:
             p.grad = None
 
-    def set_gradients(self, sums: Sequence[Tensor | None]) -> None:
+    def finish(self, max_norm: float) -> Tensor:
+        """Gives each weight its gradient, clipped. Returns the norm of all before that."""
+        sums = self.reduce(self.sums or [None] * len(self.weights))
         for weight, total in zip(self.weights, sums, strict=True):
             weight.grad = total
+        self.sums = []
+        return torch.nn.utils.clip_grad_norm_(self.weights, max_norm)
+
+    def is_finite(self) -> bool:
+        """Whether all weights are."""
+        return all(bool(weight.isfinite().all()) for weight in self.weights)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -56,6 +95,8 @@ class AdapterMasters(Masters):
         self.adapter = adapter
         self.names, self.weights = adapter.keys, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
+        self.sums = []
+        self.reduce = lambda sums: sums
 
     def _gradients(self) -> list[Tensor | None]:
         return self.adapter.gradients
@@ -68,6 +109,7 @@ class AdapterMasters(Masters):
 
 
 def masters_of(policy: Policy) -> Masters:
+    """Of a process that trains alone, or on a replica: whole."""
     adapter = policy.adapter
     return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 

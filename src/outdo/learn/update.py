@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.optim import masters_of
 from outdo.learn.optimizers import (
     make_optimizer,
     package_of,
@@ -23,9 +22,11 @@ from outdo.learn.optimizers import (
     step_if_finite,
     write_state,
 )
-from outdo.learn.packing import Packed, micro_batches, pack
+from outdo.learn.packing import Packed, micro_batches, pack, shares_of
 from outdo.learn.plain import answer_logprobs
+from outdo.learn.sharded import shared_masters
 from outdo.models.load import Policy
+from outdo.parallel.world import World, get_world
 from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
@@ -35,8 +36,16 @@ MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before t
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
+class Part(NamedTuple):
+    """The samples of a micro-batch."""
+
+    rows: list[Sample]
+    is_idle: bool = False  # it takes part in the exchange, and adds nothing
+
+
 class BaseLearner:
-    """Trains `policy` in place."""
+    """Trains `policy` in place. Where several processes train, all call every method with the same arguments, and each
+    computes its share."""
 
     length_key: ClassVar[str]  # the recipe key that bounds an answer; errors name it
 
@@ -44,10 +53,12 @@ class BaseLearner:
         self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float]
     ) -> None:
         self.policy, self.recipe = policy, recipe
-        self.tokens_at_once = memory.tokens_at_once(policy, recipe)
+        self.world = get_world()
+        fits = self.world.gather(lambda: memory.tokens_at_once(policy, recipe), "measuring memory")
+        self.tokens_at_once = min(fits)
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
-        self.masters = masters_of(policy)
+        self.masters = shared_masters(policy, recipe)
         self.optimizer = make_optimizer(recipe.optim, self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -59,7 +70,7 @@ class BaseLearner:
 
     def is_finite(self) -> bool:
         """Whether all weights are."""
-        return all(bool(weight.isfinite().all()) for weight in self.masters.weights)
+        return self.masters.is_finite()
 
     def weights(self) -> Mapping[str, Any]:
         """What is trained, by parameter name: the model, or its adapter."""
@@ -86,8 +97,10 @@ class BaseLearner:
         refuse_other_package(self.optimizer, plain.get("optimizer"), self.recipe.optim)
         weights = dict(zip(self.masters.names, self.masters.weights, strict=True))
         slots: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for key, value in self._by_name(tensors).items():
+        shapes = dict(zip(self.masters.names, self.masters.shapes(), strict=True))
+        for key, whole in self._by_name(tensors).items():
             name, _, slot = key.rpartition(".")
+            value = self.masters.part(whole) if whole.shape == shapes[name] else whole
             if slot == MASTER:
                 weights[name].data.copy_(value)
             else:
@@ -117,13 +130,13 @@ class BaseLearner:
         """Sets the clipped gradient of these samples. Returns its norm before clipping and the loss, on the device."""
         self.policy.set_training(True)
         loss = torch.zeros((), device=self.policy.device)
-        gradients: list[Tensor | None] = []
-        for part, stats in self._trained_on(prompt_ids, rows, loss_of):
-            gradients = self.masters.collect(gradients)
+        self.masters.begin()
+        for part, stats in self._trained_on(prompt_ids, self._own_parts(prompt_ids, rows), loss_of):
+            self.masters.collect()
             loss += part
             sums.add(stats)
-        self.masters.set_gradients(gradients or [None] * len(self.masters.weights))
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.weights, self.recipe.max_grad_norm)
+        norm = self.masters.finish(self.recipe.max_grad_norm)
+        loss = self.world.all_reduce(loss)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
     def _apply(self, is_finite: Tensor | None = None) -> None:
@@ -142,20 +155,24 @@ class BaseLearner:
             raise NumericsError(f"{in_a_row}: lower {remedy}")
 
     def _trained_on(
-        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
+        self, prompt_ids: Sequence[Sequence[int]], own_parts: Sequence[Part], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
 
         A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
-        Raises ModelError if a single answer does not fit.
+        Raises ModelError if a single answer does not fit, and OutOfMemoryError where others wait for this process.
         """
-        parts = deque(self._micro_batches(prompt_ids, rows))
+        parts = deque(own_parts)
         while parts:
-            part = parts.popleft()
+            part, is_idle = parts.popleft()
             try:
                 loss, stats = loss_of(pack(prompt_ids, part, self.policy.device))
+                if is_idle:
+                    loss, stats = loss * 0.0, {}
                 loss.backward()
             except torch.OutOfMemoryError:
+                if self.masters.is_in_step:
+                    raise
                 failed = True
             else:
                 failed = False
@@ -167,7 +184,7 @@ class BaseLearner:
                     raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.length_key))
                 self._shrink(part, prompt_ids)
                 middle = len(part) // 2
-                parts.extendleft([part[middle:], part[:middle]])
+                parts.extendleft([Part(part[middle:]), Part(part[:middle])])
             else:
                 yield loss.detach(), stats
 
@@ -177,12 +194,26 @@ class BaseLearner:
             self.tokens_at_once = smaller
             self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
+    def _own_parts(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[Part]:
+        """This process's share in micro-batches. Where the processes go in step, all have as many: those that have
+        fewer run one of a sample that counts for nothing."""
+        shares = shares_of(prompt_ids, rows, self.world.size)
+        if not self.masters.is_in_step or not rows:
+            return [Part(one) for one in self._micro_batches(prompt_ids, shares[self.world.rank])]
+        batches = [self._micro_batches(prompt_ids, share) for share in shares]
+        idle = Part([min(rows, key=lambda row: len(row.token_ids))], is_idle=True)
+        mine = [Part(one) for one in batches[self.world.rank]]
+        return mine + [idle] * (max(map(len, batches)) - len(mine))
+
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
         return micro_batches(prompt_ids, rows, self.tokens_at_once)
 
     def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-        recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
-        return answer_logprobs(policy, packed, temperature, recompute)
+        """With gradients, of the weights that are trained, which are the policy's."""
+        if not torch.is_grad_enabled():
+            return answer_logprobs(policy, packed, temperature)
+        recompute = self.recipe.gradient_checkpointing
+        return self.masters.forward(policy, lambda trained: answer_logprobs(trained, packed, temperature, recompute))
 
 
 class Sums:
@@ -196,10 +227,19 @@ class Sums:
             self.values[key] = self.values[key] + value
 
     def read(self) -> dict[str, float]:
+        """Of this process."""
         on_device = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
         read = torch.stack([value.double() for value in on_device.values()]).tolist() if on_device else []
         plain = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
         return defaultdict(float, plain | dict(zip(on_device, read, strict=True)))
+
+    def read_all(self, world: World) -> dict[str, float]:
+        """Of all processes together."""
+        totals: dict[str, float] = defaultdict(float)
+        for sums in world.gather(lambda: dict(self.read()), "adding up statistics"):
+            for key, value in sums.items():
+                totals[key] += value
+        return totals
 
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from outdo.errors import EngineError, ModelError
-from outdo.models.sources import find_source
 from outdo.host import hub_answers
+from outdo.models.sources import find_source
 
 LOGIN = "set HF_TOKEN to a token that may write, or run `hf auth login`"
 

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from transformers.utils.hub import cached_file
 
 from outdo.errors import ModelError, did_you_mean
+from outdo.host import hub_answers
 from outdo.models import gguf
 from outdo.models.vet import refuse_unsafe_config, refuse_unsafe_folder, refuse_unsafe_index
-from outdo.host import hub_answers
 from outdo.runs import checkpoint, layout
 from outdo.untrusted.parse import parse_json
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -62,6 +63,13 @@ class Stack:
         self.windows = [_window(layer.self_attn, config) for layer in base.layers]
         self.positions = config.max_position_embeddings
         self._tables: tuple[Tensor, Tensor] | None = None
+        self._by_modules = False
+
+    def compute_by_modules(self) -> None:
+        """Makes each layer's own module compute it, so that hooks on the modules, as FSDP's, are called."""
+        self._by_modules = True
+        for layer in self.base.layers:
+            layer.forward = partial(_forward_of_module, layer)
 
     def fused(self) -> list[Layer]:
         """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
@@ -84,11 +92,15 @@ class Stack:
         cos, sin = (table[positions_N] for table in self._rope_tables(x.device))
         if layers and isinstance(layers[0], RoundedLayer):
             return self._hidden_rounded(x, cos, sin, layout, cast("Sequence[RoundedLayer]", layers))
-        exact = cast("Sequence[Layer]", layers) or self.fused()
-        if layers and layout.applies_rope and self._use_few(len(ids_N), exact[0]):
+        exact = cast("Sequence[Layer] | None", layers)
+        if exact and layout.applies_rope and self._use_few(len(ids_N), exact[0]):
             return self._hidden_few(x, cos, sin, layout, exact)
         delta: Tensor | None = None
-        for i, layer in enumerate(exact):
+        if self._by_modules:
+            for i, module in enumerate(self.base.layers):
+                x, delta = module(_Pass(self, i, layout, cos, sin), recompute, x, delta)
+            return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
+        for i, layer in enumerate(exact or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
             if torch.is_grad_enabled():
                 x, delta = _LayerFunction.apply(one, recompute, x, delta, *layer)
@@ -251,6 +263,13 @@ class _LayerFunction(torch.autograd.Function):
         ctx.saved = None
         dx, ddelta, dw = ctx.one.backward(w, saved, x_out, dx, dout, ctx.low, ctx.needs_input_grad[4:])
         return None, None, dx, ddelta, *dw
+
+
+def _forward_of_module(
+    module: nn.Module, one: _Pass, recompute: bool, x: Tensor, delta: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A layer by its module's weights as they are now."""
+    return _LayerFunction.apply(one, recompute, x, delta, *_fuse(module))
 
 
 @dataclass(frozen=True)
