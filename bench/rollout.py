@@ -46,6 +46,8 @@ def main() -> None:
     sizes = sizes or [work]
     for one in sizes:
         rows.append(_row("outdo", one, ours(policy, one, args.rows or one.answers)))
+        if args.fp8:
+            rows.append(_row("outdo, fp8", one, ours(policy, one, args.rows or one.answers, rounds=True)))
         if "transformers" in args.peers:
             rows.append(_row("transformers", one, generate(policy, one)))
     if args.ragged:
@@ -63,9 +65,9 @@ def main() -> None:
         args.json.write_text(json.dumps({"machine": machine.facts(), "work": vars(work), "rows": rows}, indent=2))
 
 
-def ours(policy: Policy, work: w.Work, rows: int) -> float:
+def ours(policy: Policy, work: w.Work, rows: int, rounds: bool = False) -> float:
     """Best of three, after one that captures and compiles."""
-    sampler = Sampler(LocalEngine(policy, rows), policy.renderer)
+    sampler = Sampler(LocalEngine(policy, rows, rounds=rounds), policy.renderer)
     times, tokens = _timed(sampler, work, turns=4)
     assert tokens == work.completion_tokens, tokens
     return min(times[1:])
@@ -176,6 +178,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--rows", type=int, help="decoded side by side (default: all)")
     parser.add_argument("--peers", nargs="*", choices=("transformers", "vllm"), default=[])
+    parser.add_argument("--fp8", action="store_true", help="measure sampler=fp8 too")
     parser.add_argument("--ragged", action="store_true")
     parser.add_argument("--scan", type=int, nargs="*", default=[], help="prompts: one measurement each")
     parser.add_argument("--scan-tokens", type=int, nargs="*", default=[], help="new tokens: one measurement each")

@@ -38,6 +38,20 @@ def codes(history: History) -> list[str]:
     return [finding.code for finding in diagnose(history)]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "key", "new"),
+    [
+        ({"sampler": "fp8", "dtype": "bfloat16"}, "sampler", "local"),
+        ({"sampler": "hf", "dtype": "float32"}, "sampler", "local"),
+        ({"sampler": "local", "dtype": "float32"}, "sampler", "hf"),
+        ({"sampler": "local", "dtype": "bfloat16"}, "dtype", "float32"),
+    ],
+)
+def test_sampler_mismatch_change(recipe: dict[str, str], key: str, new: str) -> None:
+    (found,) = (one for one in diagnose(replace(flat(mismatch_kl=0.03), recipe=recipe)) if "mismatch" in one.code)
+    assert found.change and (found.change.key, found.change.new) == (key, new)
+
+
 def test_slope_noise_onset() -> None:
     rng = np.random.default_rng(1)
     n = 400

@@ -89,7 +89,7 @@ def test_groups_of_a_scripted_engine(policy: Policy) -> None:
 
 
 def test_make_sampler(policy: Policy) -> None:
-    assert set(ENGINES) == {"local", "hf"}
+    assert set(ENGINES) == {"local", "fp8", "hf"}
     ours, direct = make_sampler(policy), local_sampler(policy)
     texts = [{g.prompt.id: g.trajectories for g in s.sample(PROMPTS, 2, PARAMS, 1)} for s in (ours, direct)]
     assert isinstance(ours, Sampler) and isinstance(ours.engine, LocalEngine) and texts[0] == texts[1]

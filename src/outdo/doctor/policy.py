@@ -211,8 +211,9 @@ def sampler_mismatch(history: History) -> Finding | None:
     if not past:
         return None
     name = past[0]
-    change = set_key(history.recipe, "sampler", "local" if history.recipe.get("sampler") == "hf" else "hf")
-    if history.recipe.get("dtype") == "bfloat16" or "sampler" not in history.recipe:
+    sampler = history.recipe.get("sampler")
+    change = set_key(history.recipe, "sampler", "local" if sampler in ("hf", "fp8") else "hf")
+    if sampler != "fp8" and (history.recipe.get("dtype") == "bfloat16" or sampler is None):
         change = set_key(history.recipe, "dtype", "float32")
     step, evidence = history.step_at(onset(history[name], limits[name])), tuple(movement(history, k) for k in past)
     return Finding("sampler_mismatch", "critical", step, evidence, change, Expect(name, "down", 5))

@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from outdo.errors import ModelError
 from outdo.models import attention
+from outdo.models.fp8 import RoundedLayer
 from outdo.models.gguf import cache_folder, load_gguf
 from outdo.models.lora import Adapter, Lora, new_factors, read_factors
 from outdo.models.ops import head_logits
@@ -66,7 +67,7 @@ class Policy:
         ids_N: Tensor,
         positions_N: Tensor,
         layout: attention.Layout,
-        layers: Sequence[Layer] | None = None,
+        layers: Sequence[Layer] | Sequence[RoundedLayer] | None = None,
         recompute: bool = False,
     ) -> Tensor:
         """The last hidden states [N, D] of a row of tokens, before the head. `layers` are the stack's weights, fused

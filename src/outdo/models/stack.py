@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from outdo.models import ops
+from outdo.models import fp8, ops
 from outdo.models.attention import AttentionSpec, Layout
+from outdo.models.fp8 import RoundedLayer
 
 
 class Layer(NamedTuple):
@@ -74,25 +75,32 @@ class Stack:
         """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
         return [_fuse(layer) for layer in self.base.layers]
 
+    def rounded(self) -> list[RoundedLayer]:
+        """The current weights for sampling in 8 bits."""
+        return [fp8.rounded(_fuse(layer)) for layer in self.base.layers]
+
     def hidden(
         self,
         ids_N: Tensor,
         positions_N: Tensor,
         layout: Layout,
-        layers: Sequence[Layer] | None = None,
+        layers: Sequence[Layer] | Sequence[RoundedLayer] | None = None,
         recompute: bool = False,
     ) -> Tensor:
         """Last hidden states [N, D]. `recompute` saves only each layer's input for the backward."""
         x = F.embedding(ids_N, self.base.embed_tokens.weight).float()
         cos, sin = (table[positions_N] for table in self._rope_tables(x.device))
-        if layers and layout.applies_rope and self._use_few(len(ids_N), layers[0]):
-            return self._hidden_few(x, cos, sin, layout, layers)
+        if layers and isinstance(layers[0], RoundedLayer):
+            return self._hidden_rounded(x, cos, sin, layout, cast("Sequence[RoundedLayer]", layers))
+        exact = cast("Sequence[Layer] | None", layers)
+        if exact and layout.applies_rope and self._use_few(len(ids_N), exact[0]):
+            return self._hidden_few(x, cos, sin, layout, exact)
         delta: Tensor | None = None
         if self._by_modules:
             for i, module in enumerate(self.base.layers):
                 x, delta = module(_Pass(self, i, layout, cos, sin), recompute, x, delta)
             return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
-        for i, layer in enumerate(layers or self.fused()):
+        for i, layer in enumerate(exact or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
             if torch.is_grad_enabled():
                 x, delta = _LayerFunction.apply(one, recompute, x, delta, *layer)
@@ -116,6 +124,21 @@ class Stack:
             gated = k.few.norm_product(x_ND, w.norm_mlp, self.eps, w.gate_up, gate=True)
             k.few.add_product(x_ND, gated, w.down)
         return ops.add_norm(x_ND, None, self.base.norm.weight, self.eps)[1]
+
+    def _hidden_rounded(
+        self, x_ND: Tensor, cos: Tensor, sin: Tensor, layout: Layout, layers: Sequence[RoundedLayer]
+    ) -> Tensor:
+        """`hidden` with the products of the MLPs in 8 bits."""
+        dtype, parts = self.base.norm.weight.dtype, None
+        for i, w in enumerate(layers):
+            one = _Pass(self, i, layout, cos, sin)
+            x_ND, y = fp8.add_norm(x_ND, parts, w.norm, self.eps)
+            raw = F.linear(y, w.qkv, w.qkv_bias).unflatten(1, (-1, self.head_size))
+            attended = one.attend(one.rotated(raw, w)[0])
+            x_ND, rounded = fp8.add_norm_rounded(x_ND, F.linear(attended.flatten(1), w.out), w.norm_mlp, self.eps)
+            gated = fp8.swiglu(fp8.product(rounded, w.gate_up, w.gate_up_scale, dtype))
+            parts = fp8.product_parts(gated, w.down, w.down_scale, dtype)
+        return fp8.add_norm(x_ND, parts, self.base.norm.weight, self.eps)[1]
 
     @torch.no_grad()
     def _rope_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -142,16 +165,8 @@ class _Pass:
         s = self.stack
         x, y, rstd = ops.add_norm(x, delta, w.norm, s.eps)
         raw = F.linear(y, w.qkv, w.qkv_bias).unflatten(1, (-1, s.head_size))
-        qkv, rstd_q, rstd_k = raw, None, None
-        if w.q_norm is not None and w.k_norm is not None:
-            q, k, v = self.split(raw)
-            q, rstd_q = self._norm_heads(q, w.q_norm)
-            k, rstd_k = self._norm_heads(k, w.k_norm)
-            qkv = torch.cat([q, k, v], dim=1)
-        rotated = qkv
-        if not self.layout.applies_rope:
-            rotated = ops.rotate(qkv, self.cos, self.sin, s.heads + s.kv_heads, inplace=True)
-        attended = self._attend(rotated)
+        rotated, rstd_q, rstd_k = self.rotated(raw, w)
+        attended = self.attend(rotated)
         x_mlp, y, rstd_mlp = ops.add_norm(x, F.linear(attended.detach().flatten(1), w.out), w.norm_mlp, s.eps)
         gate_up = F.linear(y, w.gate_up)
         out = F.linear(ops.swiglu(gate_up), w.down)
@@ -194,10 +209,23 @@ class _Pass:
         weights = [dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down]
         return dx, ddelta, weights
 
+    def rotated(self, raw_NHD: Tensor, w: Layer | RoundedLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Queries, keys and values after the norms of heads and RoPE, except what the layout does itself; and the
+        reciprocal RMS of queries and keys."""
+        qkv, rstd_q, rstd_k = raw_NHD, None, None
+        if w.q_norm is not None and w.k_norm is not None:
+            q, k, v = self.split(raw_NHD)
+            q, rstd_q = self._norm_heads(q, w.q_norm)
+            k, rstd_k = self._norm_heads(k, w.k_norm)
+            qkv = torch.cat([q, k, v], dim=1)
+        if not self.layout.applies_rope:
+            qkv = ops.rotate(qkv, self.cos, self.sin, self.stack.heads + self.stack.kv_heads, inplace=True)
+        return qkv, rstd_q, rstd_k
+
     def split(self, qkv_NHD: Tensor) -> tuple[Tensor, ...]:
         return qkv_NHD.split([self.stack.heads, self.stack.kv_heads, self.stack.kv_heads], dim=1)
 
-    def _attend(self, rotated_NHD: Tensor) -> Tensor:
+    def attend(self, rotated_NHD: Tensor) -> Tensor:
         window = self.stack.windows[self.index]
         window = window if window and window < self.layout.longest else None
         rope = (self.cos, self.sin) if self.layout.applies_rope else None

@@ -22,13 +22,23 @@ def _local(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens
     return LocalEngine(policy, rows, memory, watch)
 
 
+def _fp8(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens | None) -> Engine:
+    from outdo.rollout.local import LocalEngine
+
+    return LocalEngine(policy, rows, memory, watch, rounds=True)
+
+
 def _hf(policy: Policy, rows: int | None, memory: int | None, watch: OnTokens | None) -> Engine:
     from outdo.rollout.hf import HFEngine
 
     return HFEngine(policy, watch)
 
 
-ENGINES: dict[str, Callable[[Policy, int | None, int | None, OnTokens | None], Engine]] = {"local": _local, "hf": _hf}
+ENGINES: dict[str, Callable[[Policy, int | None, int | None, OnTokens | None], Engine]] = {
+    "local": _local,
+    "fp8": _fp8,
+    "hf": _hf,
+}
 
 
 def make_sampler(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outdo.models.cache import PagedCache, SlotCache
+from outdo.models.fp8 import RoundedLayer
 from outdo.models.load import Policy
 from outdo.models.ops import kernels, sent
 from outdo.models.stack import Layer
@@ -71,7 +72,7 @@ class DecodeState:
             tensor[:n] = tensor[index]
         self.answer_B[n:] = self.answers
 
-    def step(self, rows: int, layers: Sequence[Layer] | None) -> None:
+    def step(self, rows: int, layers: Sequence[Layer] | Sequence[RoundedLayer] | None) -> None:
         """One more token for each of the first `rows` rows that is not idle."""
         cache = self.cache
         cache.begin(rows)

@@ -8,7 +8,9 @@ from functools import partial
 import torch
 
 from outdo.errors import ModelError
+from outdo.models import fp8
 from outdo.models.cache import PAGE, PagedCache, SlotCache
+from outdo.models.fp8 import RoundedLayer
 from outdo.models.load import Policy
 from outdo.models.ops import kernels
 from outdo.models.stack import Layer
@@ -25,17 +27,28 @@ POLL_EVERY = 4  # decode steps between two polls of the device
 class LocalEngine:
     """`rows` bounds how many answers are decoded side by side: more is faster and takes more memory. `memory` bounds
     the bytes of the cache on a GPU; where it is short, fewer run at once. `watch` is called with the tokens of a
-    call's first answer after every step."""
+    call's first answer after every step. `rounds`: the MLPs' products are in 8 bits, faster and less exact."""
 
     def __init__(
-        self, policy: Policy, rows: int | None = None, memory: int | None = None, watch: OnTokens | None = None
+        self,
+        policy: Policy,
+        rows: int | None = None,
+        memory: int | None = None,
+        watch: OnTokens | None = None,
+        rounds: bool = False,
     ) -> None:
+        if rounds and not (policy.stack and fp8.supports(policy.device)):
+            raise ModelError(
+                "sampler=fp8 needs a model that docs/engine.md lists as written out, and a GPU of NVIDIA's Hopper "
+                "generation or newer: use sampler=local"
+            )
+        self.rounds = rounds
         self.policy, self.version, self.memory, self.watch = policy, 0, memory, watch
         self.paged = kernels(policy.head.weight, policy.head_size) is not None and policy.softcap is None
         self.graphed = self.late = self.paged  # late: the host polls one turn behind
         self.rows = self.capacity = rows or (1024 if self.paged else 512)
         self.poll_every = 1 if watch else POLL_EVERY
-        self.layers: list[Layer] | None = None
+        self.layers: list[Layer] | list[RoundedLayer] | None = None
         self.num_aborts = 0
         self._stale = True
         self._cache: PagedCache | None = None
@@ -75,7 +88,7 @@ class LocalEngine:
         """Fuses the learner's new weights; in place, since captured graphs read them where they are."""
         if not self._stale or not self.policy.stack:
             return
-        new = self.policy.stack.fused()
+        new = self.policy.stack.rounded() if self.rounds else self.policy.stack.fused()
         if self.layers is None or not self.graphed:
             self.layers = new
         for old, fresh in zip(self.layers, new, strict=True):

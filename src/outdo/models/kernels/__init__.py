@@ -4,7 +4,7 @@ tests compare with.
 Inputs and outputs have the type of their tensors; everything between is float32.
 """
 
-from outdo.models.kernels import few
+from outdo.models.kernels import few, fp8
 from outdo.models.kernels.attention import merge, paged_attention
 from outdo.models.kernels.choice import advance, draw
 from outdo.models.kernels.layer import add_norm, norm_backward, rotate, swiglu, swiglu_backward
@@ -15,6 +15,7 @@ __all__ = [
     "advance",
     "draw",
     "few",
+    "fp8",
     "logprobs",
     "logprobs_backward",
     "merge",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from outdo.models.kernels.overlap import launch, start_next, wait
+
+LOG2_E = 1.4426950408889634
+LONG = 1024  # tokens
 
 # --- paged attention, one new token in each row
 
@@ -32,7 +37,7 @@ def _joined(parts, query, spot, BLOCK_Q: tl.constexpr, D: tl.constexpr, SPLITS: 
         part = parts + i * BLOCK_Q * (D + 2)
         split_top = tl.load(part + query, cache_modifier=".cg")
         higher = tl.maximum(top, split_top)
-        shrink, grow = tl.exp(top - higher), tl.exp(split_top - higher)
+        shrink, grow = tl.exp2(top - higher), tl.exp2(split_top - higher)
         total = total * shrink + tl.load(part + BLOCK_Q + query, cache_modifier=".cg") * grow
         out = out * shrink[:, None] + tl.load(part + spot, cache_modifier=".cg") * grow[:, None]
         top = higher
@@ -46,22 +51,23 @@ def _seen(idx, prompt, base, stop):
 
 
 @triton.jit
-def _keys_and_values(pages, table, idx, seen, at, K, PAGE: tl.constexpr, D: tl.constexpr):
-    page = tl.load(table + idx // PAGE, mask=seen, other=0).to(tl.int64) * (2 * K * PAGE * D)
-    where = pages + page[:, None] + (idx % PAGE)[:, None] * D + at[None, :]
-    k = tl.load(where, mask=seen[:, None], other=0.0)
-    return k, tl.load(where + K * PAGE * D, mask=seen[:, None], other=0.0)
+def _keys_and_values(pages, table, i, seen, spot, K, PAGE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
+    """The i-th block of keys and values of one head. A block lies within a page."""
+    page = tl.load(table + i * BLOCK // PAGE).to(tl.int64) * (2 * K * PAGE * D)
+    at = pages + page + i * BLOCK % PAGE * D + spot
+    k = tl.load(at, mask=seen[:, None], other=0.0)
+    return k, tl.load(at + K * PAGE * D, mask=seen[:, None], other=0.0)
 
 
 @triton.jit
 def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
-    """Adds more keys and values to the running maximum, sum and output."""
+    """Adds more keys and values to the running maximum, sum and output. Scores are logarithms to the base 2."""
     precision: tl.constexpr = "ieee" if EXACT else "tf32"
     scores = tl.dot(q, tl.trans(k), input_precision=precision) * scale
     scores = tl.where(seen[None, :], scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, 1))
-    shrink = tl.exp(top - higher)
-    p = tl.exp(scores - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    p = tl.exp2(scores - higher[:, None])
     total = total * shrink + tl.sum(p, 1)
     out = out * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=precision)
     return higher, total, out
@@ -71,10 +77,11 @@ def _folded(q, k, v, seen, top, total, out, scale, EXACT: tl.constexpr):
 def _paged(  # noqa: PLR0915 one kernel
     qkv_ptr, cos_ptr, sin_ptr, pages_ptr, table_ptr, prompt_ptr, own_ptr, idle_ptr, out_ptr, part_ptr, arrived_ptr,
     scale, table_stride, H, K, REP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_Q: tl.constexpr,
-    BLOCK: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, ROPE: tl.constexpr, SPLITS: tl.constexpr, EXACT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(0)
+    row = tl.program_id(1)
     split = tl.program_id(2)
     at = tl.arange(0, D)
     slot = tl.arange(0, BLOCK)
@@ -88,11 +95,12 @@ def _paged(  # noqa: PLR0915 one kernel
     table = table_ptr + row * table_stride
     page_size: tl.constexpr = PAGE * D
     pages = pages_ptr + head * page_size
-    first = split * BLOCK
+    spot = slot[:, None] * D + at[None, :]
+    first, blocks = split, (stop + BLOCK - 1) // BLOCK
     if PDL:  # keys of earlier steps can be loaded before the wait
-        seen = _seen(first + slot, prompt, base, stop)
-        k, v = _keys_and_values(pages, table, first + slot, seen, at, K, PAGE, D)
-        first += SPLITS * BLOCK
+        seen = _seen(first * BLOCK + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, tl.where(first < blocks, first, 0), seen, spot, K, PAGE, D, BLOCK)
+        first += SPLITS
 
     wait(PDL)
     token = qkv_ptr + row.to(tl.int64) * (H + 2 * K) * D
@@ -116,25 +124,28 @@ def _paged(  # noqa: PLR0915 one kernel
         out += v_new.to(tl.float32)[None, :]
     if PDL:
         top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
-    for start in range(first, stop, SPLITS * BLOCK):
-        seen = _seen(start + slot, prompt, base, stop)
-        k, v = _keys_and_values(pages, table, start + slot, seen, at, K, PAGE, D)
+    # Every second head begins at the end: while half of the programs read a prompt, which siblings find in the L2
+    # cache, the others load their own keys from memory.
+    for i in tl.range(first, blocks, SPLITS, num_stages=STAGES):
+        block = i if PDL else tl.where(head % 2 == 1, blocks - 1 - i, i)
+        seen = _seen(block * BLOCK + slot, prompt, base, stop)
+        k, v = _keys_and_values(pages, table, block, seen, spot, K, PAGE, D, BLOCK)
         top, total, out = _folded(q, k, v, seen, top, total, out, scale, EXACT)
 
     place = out_ptr + (row.to(tl.int64) * H + head * REP + query[:, None]) * D + at[None, :]
     if SPLITS > 1:
         # Each program stores its part. The last one to arrive combines them, in the order of the splits.
         part_size: tl.constexpr = BLOCK_Q * (D + 2)
-        spot = 2 * BLOCK_Q + query[:, None] * D + at[None, :]
+        spot_q = 2 * BLOCK_Q + query[:, None] * D + at[None, :]
         parts = part_ptr + (row * K + head).to(tl.int64) * SPLITS * part_size
         mine = parts + split * part_size
         tl.store(mine + query, top)
         tl.store(mine + BLOCK_Q + query, total)
-        tl.store(mine + spot, out)
+        tl.store(mine + spot_q, out)
         tl.debug_barrier()
         if tl.atomic_add(arrived_ptr + row * K + head, 1, sem="acq_rel") == SPLITS - 1:
             tl.store(arrived_ptr + row * K + head, 0)
-            tl.store(place, _joined(parts, query, spot, BLOCK_Q, D, SPLITS), mask=query[:, None] < REP)
+            tl.store(place, _joined(parts, query, spot_q, BLOCK_Q, D, SPLITS), mask=query[:, None] < REP)
     else:
         tl.store(place, out / total[:, None], mask=query[:, None] < REP)
 
@@ -155,28 +166,34 @@ def paged_attention(
     kv_heads, page = pages.shape[2], pages.shape[3]
     rep, programs = heads // kv_heads, rows * kv_heads
     block_q = max(16, triton.next_power_of_2(rep))
-    best, block, warps = _shape(programs, size, overlaps)
-    splits = splits or best
+    shape = _shape(programs, page * size * pages.dtype.itemsize, table_NP.shape[1] * page, overlaps)
+    splits = splits or shape.splits
     out = qkv_NHD.new_empty(rows, heads, size)
     parts = qkv_NHD.new_empty(programs * splits * block_q * (size + 2) if splits > 1 else 0, dtype=torch.float32)
-    _paged[(rows, kv_heads, splits)](
-        qkv_NHD, *(rope or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived, scale,
-        table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q,
-        BLOCK=block, ROPE=rope is not None, SPLITS=splits,
-        EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps, num_warps=warps, num_stages=2, **launch(overlaps),
+    _paged[(kv_heads, rows, splits)](
+        qkv_NHD, *(rope or (qkv_NHD, qkv_NHD)), pages, table_NP, prompt_N, own_N, idle_N, out, parts, arrived,
+        scale * LOG2_E, table_NP.stride(0), heads, kv_heads, REP=rep, D=size, PAGE=page, BLOCK_Q=block_q,
+        BLOCK=min(shape.block, page), STAGES=shape.stages, ROPE=rope is not None, SPLITS=splits,
+        EXACT=qkv_NHD.dtype == torch.float32, PDL=overlaps, num_warps=shape.warps, **launch(overlaps),
     )  # fmt: skip
     return out
 
 
-def _shape(programs: int, size: int, overlaps: bool) -> tuple[int, int, int]:
-    """Splits, keys in a block and warps: the fastest on an H200 for heads of 64 and 200 to 600 keys, where 660 programs
-    with blocks of 128 keys run at once, or 1,056 with blocks of 64."""
+class _Shape(NamedTuple):
+    splits: int
+    block: int  # keys
+    warps: int
+    stages: int  # blocks that are loaded at the same time, and one
+
+
+def _shape(programs: int, page_bytes: int, longest: int, overlaps: bool) -> _Shape:
+    """The fastest on an H200 for texts of up to 384 and of up to 2,560 tokens, halfway through their answers."""
     if overlaps and programs <= 144:
-        return (6, 64, 2) if programs <= 48 else (2 if programs <= 96 else 3, 64, 4)
+        return _Shape(6, 64, 2, 2) if programs <= 48 else _Shape(2 if programs <= 96 else 3, 64, 4, 2)
     splits = max(1, min(6, 400 // programs))
-    if programs <= 660:
-        return splits, 128, 4
-    return splits, 64, 2 if size <= 64 and (programs <= 1056 or programs > 2640) else 4
+    if splits > 1 or page_bytes > 16384:
+        return _Shape(splits, 64 if page_bytes <= 16384 else 32, 4, 2)
+    return _Shape(1, 32, 2, 5) if longest > LONG else _Shape(1, 16, 1, 6)
 
 
 # --- the merge of two attentions over different keys
