@@ -48,7 +48,10 @@ def policy_of(work: w.Work) -> Policy:
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
     device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
     adapter = Adapter(model, new_factors(model, Lora(r=work.lora_r))) if work.lora_r else None
-    return Policy(model, Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT), device, adapter=adapter)
+    renderer = Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT)
+    policy = Policy(model, renderer, device, adapter=adapter)
+    policy.train_only_adapter()
+    return policy
 
 
 def main(work: w.Work, report: str) -> None:

@@ -68,12 +68,9 @@ class AdapterMasters(Masters):
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.names, self.weights = adapter.keys, adapter.pairs
+        self.names, self.own, self.weights = adapter.keys, adapter.pairs, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
         self.sums = []
-
-    def _gradients(self) -> list[Tensor | None]:
-        return self.adapter.gradients
 
     def drop(self) -> None:
         self.adapter.drop()

@@ -130,3 +130,8 @@ def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap
         logits = torch.mm(hidden_ND, weight_VD.T, out_dtype=torch.float32)
         logits = logits if bias_V is None else logits.add_(bias_V)
     return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, summed and kept in float32."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else (a @ b).float()
