@@ -160,8 +160,10 @@ class LocalLearner(BaseLearner):
         batch = Batch(((self.policy.pad_id,) * 16,), tuple(rows), version=0)
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
-        for _ in self._trained_on(batch.prompt_ids, rows, partial(self._loss, on_policy=True, totals=totals)):
-            self.masters.drop()
+        loss_of = partial(self._loss, on_policy=True, totals=totals)
+        for _ in self._trained_on(batch.prompt_ids, rows, loss_of, self.masters.begin):
+            pass
+        self.masters.cancel()
         peak = torch.cuda.max_memory_allocated(self.policy.device)
         self.notify(memory.describe_memory(self.policy, self.recipe, self.tokens_at_once, peak))
 
@@ -196,10 +198,11 @@ class LocalLearner(BaseLearner):
         sums.add({"updates": 1.0, "loss": total})
         is_finite = is_finite and math.isfinite(norm) and math.isfinite(total)
         if is_finite:
-            self._apply()
+            self.masters.apply(self.optimizer)
             self.num_applied += 1
             sums.add({"applied": 1.0, "grad_norm": norm})
         self.optimizer.zero_grad(set_to_none=True)
+        self.masters.cancel()
         remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
         self._count_skipped(is_finite, "loss, gradient or log-probability", remedy)
 

@@ -62,6 +62,11 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
     return 6 * shape.hidden * shape.layers + layer if recipe.gradient_checkpointing else layer * shape.layers
 
 
+def offloads(recipe: Recipe, device: torch.device) -> bool:
+    """Whether masters and optimizer state are in the host's memory. Those of an adapter are small and stay."""
+    return recipe.parallel_offload == "optimizer" and device.type == "cuda" and not recipe.use_peft
+
+
 def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
     """Bytes held for the whole run, whatever the batches; only the weights unless it `learns`."""
     each = BYTES[recipe.dtype]

@@ -14,18 +14,19 @@ from torch import Tensor
 
 from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.optim import masters_of
+from outdo.learn.optim import AdapterMasters, FoldedMasters, Masters
 from outdo.learn.optimizers import (
     make_optimizer,
     package_of,
     read_state,
     refuse_other_package,
-    step_if_finite,
     write_state,
 )
 from outdo.learn.packing import Packed, micro_batches, pack
 from outdo.learn.plain import answer_logprobs
+from outdo.learn.streamed import StreamedMasters
 from outdo.models.load import Policy
+from outdo.models.quantized import LiveAdapter
 from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
@@ -47,7 +48,7 @@ class BaseLearner:
         self.tokens_at_once = memory.tokens_at_once(policy, recipe)
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
-        self.masters = masters_of(policy)
+        self.masters = masters_of(policy, recipe)
         self.optimizer = make_optimizer(recipe.optim, self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -77,6 +78,7 @@ class BaseLearner:
         for name, weight in (named[index] for index in self.masters.copies):
             tensors[f"{name}.{MASTER}"] = weight.detach().to("cpu", copy=True)
         plain: dict[str, Any] = {"tokens_at_once": self.tokens_at_once, "optimizer": package_of(self.optimizer)}
+        plain["optimizer_updates"] = self.masters.num_updates
         if numbers := {name: values for name, values in numbers.items() if values}:
             plain["optimizer_numbers"] = numbers
         return tensors, plain
@@ -95,6 +97,8 @@ class BaseLearner:
         numbers = plain.get("optimizer_numbers", {})
         for name in {**slots, **numbers}:
             write_state(self.optimizer, weights[name], slots[name], numbers.get(name, {}))
+            self.masters.stow(self.optimizer, weights[name])
+        self.masters.num_updates = int(plain.get("optimizer_updates", 0))
         self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
 
     def _by_name(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -116,22 +120,21 @@ class BaseLearner:
     ) -> Tensor:
         """Sets the clipped gradient of these samples. Returns its norm before clipping and the loss, on the device."""
         self.policy.set_training(True)
-        loss = torch.zeros((), device=self.policy.device)
-        self.masters.begin()
-        for part, stats in self._trained_on(prompt_ids, rows, loss_of):
+        loss, of_parts = torch.zeros((), device=self.policy.device), Sums()
+
+        def begin() -> None:
+            nonlocal of_parts
+            loss.zero_()
+            of_parts = Sums()
+            self.masters.begin()
+
+        for part, stats in self._trained_on(prompt_ids, rows, loss_of, begin):
             self.masters.collect()
             loss += part
-            sums.add(stats)
+            of_parts.add(stats)
+        sums.add(of_parts.values)
         norm = self.masters.finish(self.recipe.max_grad_norm)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
-
-    def _apply(self, is_finite: Tensor | None = None) -> None:
-        """Updates the weights, unless the loss or gradient is not finite. None: it is known to be."""
-        if is_finite is None:
-            self.optimizer.step()
-        else:
-            step_if_finite(self.optimizer, is_finite)
-        self.masters.publish()
 
     def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:
         """Raises NumericsError after MAX_SKIPPED updates in a row."""
@@ -141,13 +144,15 @@ class BaseLearner:
             raise NumericsError(f"{in_a_row}: lower {remedy}")
 
     def _trained_on(
-        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf
+        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf, begin: Callable[[], None]
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
 
         A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
+        Where they are in the sums already, `begin` is called once more and all micro-batches are repeated, smaller.
         Raises ModelError if a single answer does not fit.
         """
+        begin()
         parts = deque(self._micro_batches(prompt_ids, rows))
         while parts:
             part = parts.popleft()
@@ -160,13 +165,17 @@ class BaseLearner:
                 failed = False
             if failed:  # outside the handler, whose traceback would keep the tensors alive
                 loss = stats = None  # type: ignore[assignment]
-                self.masters.drop()
+                self.masters.cancel() if self.masters.folds else self.masters.drop()
                 memory.release_memory(self.policy.device)
                 if len(part) == 1:
                     raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.length_key))
                 self._shrink(part, prompt_ids)
-                middle = len(part) // 2
-                parts.extendleft([part[middle:], part[:middle]])
+                if self.masters.folds:
+                    begin()
+                    parts = deque(self._micro_batches(prompt_ids, rows))
+                else:
+                    middle = len(part) // 2
+                    parts.extendleft([part[middle:], part[:middle]])
             else:
                 yield loss.detach(), stats
 
@@ -199,6 +208,18 @@ class Sums:
         read = torch.stack([value.double() for value in on_device.values()]).tolist() if on_device else []
         plain = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
         return defaultdict(float, plain | dict(zip(on_device, read, strict=True)))
+
+
+def masters_of(policy: Policy, recipe: Recipe) -> Masters:
+    """What keeps the trained weights and sums their gradients."""
+    if policy.adapter:
+        is_live = isinstance(policy.adapter, LiveAdapter)
+        return Masters(policy.model) if is_live else AdapterMasters(policy.adapter)
+    offloads = memory.offloads(recipe, policy.device)
+    if offloads or recipe.stochastic_rounding:
+        rounding = recipe.seed if recipe.stochastic_rounding else None
+        return StreamedMasters(policy.model, policy.device, rounding, offloads)
+    return FoldedMasters(policy.model)
 
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:
