@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from rich.console import Console
 
 from outdo import api
@@ -24,16 +23,9 @@ from outdo.recipe.load import load_recipe
 from outdo.training.console import PlainLines
 from outdo.types import Sample, SampleParams
 from support.basics import prompt_of
+from support.families import make
 from support.samplers import hf_sampler, local_sampler
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 FAMILIES = [
     ("Llama", {}),
     ("Llama", {"attention_bias": True, "head_dim": 16}),
@@ -49,27 +41,6 @@ FAMILIES = [
     ("Granite", {"residual_multiplier": 0.5}),
 ]
 PROMPTS = [prompt_of(text) for text in ("1+1", "what is 12+345?", "9")]
-
-
-def make(folder: Path, family: str, **more: Any) -> Path:
-    """A folder with random weights and the tiny tokenizer."""
-    tokenizer = tiny_tokenizer()
-    config = getattr(transformers, "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config")(
-        **{**SHAPE, **more},
-        vocab_size=len(tokenizer),
-        eos_token_id=4,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(1)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    for parameter in model.parameters():  # norms and biases start as ones and zeros, which would hide a mistake
-        if parameter.ndim == 1:
-            torch.nn.init.uniform_(parameter, 0.5, 1.5)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(("family", "more"), FAMILIES)

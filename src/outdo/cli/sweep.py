@@ -19,7 +19,7 @@ from outdo.cli.app import OptionalCount, app
 from outdo.cli.train import exit_on_signal
 from outdo.cli.words import ANY_KEY, as_words, split_words
 from outdo.errors import RecipeError, RunError
-from outdo.parallel.ranks import refuse_several_processes
+from outdo.parallel.launch import refuse_launch
 from outdo.runs.outputs import refuse_folder
 from outdo.untrusted.terminal import PrintableConsole
 
@@ -55,7 +55,7 @@ def sweep(
     from outdo.sweeps.drive import open_folder, run_cells
     from outdo.sweeps.grid import read_sweep
 
-    refuse_several_processes()
+    refuse_launch("sweep", "Start it without a launcher: its cells share the GPUs of this machine")
     path, pairs = split_words(as_words(command, words, config))
     console = PrintableConsole(stderr=as_json)
     notify = partial(console.print, markup=False, soft_wrap=True)

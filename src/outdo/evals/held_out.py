@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from outdo.errors import BrokenGraders
 from outdo.metrics.estimate import mean_interval, pass_at_k, reward_interval, wilson
 from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.recipe.schema import Recipe
-from outdo.rewards.compose import Rewards, grade_all
+from outdo.rewards.compose import Rewards
+from outdo.rollout.shares import sample_graded
 from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
@@ -226,18 +228,18 @@ def sample_and_grade(
 ) -> GradedAnswers:
     """`advance` is called as answers are generated, for `len(prompts) * (1 + samples)` in all."""
 
-    def counted(n: int, params: SampleParams) -> Iterator[Group]:
-        size = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else len(prompts)
-        for start in range(0, len(prompts), size):
-            for group in sampler.sample(list(prompts[start : start + size]), n, params, seed):
+    def counted(n: int, params: SampleParams, mine: Sequence[Prompt]) -> Iterator[Group]:
+        size = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else max(1, len(mine))
+        for start in range(0, len(mine), size):
+            for group in sampler.sample(list(mine[start : start + size]), n, params, seed):
                 advance(len(group.trajectories))
                 yield group
 
     def graded(n: int, params: SampleParams) -> tuple[Group, ...]:
-        groups = grade_all(counted(n, params), rewards)
+        groups = tuple(sample_graded(prompts, partial(counted, n, params), rewards))
         if all(grade.verdict == "broken" for group in groups for grade in group.grades):
             raise BrokenGraders(f"none of {len(groups) * n} answers could be judged: {groups[0].grades[0].reason}")
-        return tuple(groups)
+        return groups
 
     greedy = graded(1, SampleParams(params.max_completion_length, temperature=0.0, stop=params.stop))
     return GradedAnswers(greedy, graded(samples, params) if samples else (), rewards)

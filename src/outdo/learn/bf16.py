@@ -1,8 +1,8 @@
 """Training with bfloat16 state: stochastic rounding, and an AdamW whose moments are in bfloat16.
 
 Neighbouring bfloat16 values are 0.4% to 0.8% apart. Rounded to the nearest, a smaller change is lost, every time: of a
-weight, most steps; of Adam's second moment with beta2 0.999, nearly all of its decay. Rounded up or down at random, with
-the probabilities that make the mean exact, changes add up. The noise is drawn from a hash of what is rounded and when, so
+Neighbouring bfloat16 values are 0.4% to 0.8% apart. Rounded to the nearest, a smaller change is lost every time: of a
+probabilities that make the mean exact, changes add up. The noise is drawn from a hash of what is rounded and when, so
 that a resumed run repeats it; it differs between a CPU and a GPU.
 """
 
@@ -61,15 +61,15 @@ class AdamWBf16(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.bfloat16)
         state["step"] += 1
         noise = noise_of(p.device, "moments", *place, state["step"])
-        tensors = [t.view(-1) for t in (p, p.grad, state["exp_avg"], state["exp_avg_sq"])]
-        for start in range(0, p.numel(), SLICE):
-            _adamw(*(t[start : start + SLICE] for t in tensors), group, state["step"], noise)
+        assert p.grad is not None
+        tensors = p.view(-1), p.grad.view(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1)
+        for slices in zip(*(t.split(SLICE) for t in tensors), strict=True):
+            _adamw(slices, group, state["step"], noise)
 
 
-def _adamw(
-    weight: Tensor, grad: Tensor, mean: Tensor, square: Tensor, group: dict[str, Any], step: int, noise: torch.Generator
-) -> None:
-    """One step of a slice, in place."""
+def _adamw(tensors: tuple[Tensor, ...], group: dict[str, Any], step: int, noise: torch.Generator) -> None:
+    """One step, in place, of a slice of the weight, its gradient and the moments."""
+    weight, grad, mean, square = tensors
     lr, (beta1, beta2) = float(group["lr"]), group["betas"]
     grad, wide_mean, wide_square = grad.float(), mean.float(), square.float()
     wide_mean.lerp_(grad, 1.0 - beta1)

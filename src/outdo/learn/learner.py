@@ -24,9 +24,9 @@ from outdo.algo.prepare import Owned, samples_of
 from outdo.algo.schedules import rate_at
 from outdo.learn import memory
 from outdo.learn.optimizers import set_rate
-from outdo.learn.packing import Packed, pack
+from outdo.learn.packing import Packed, pack, shares_of
 from outdo.learn.reference import reference_of
-from outdo.learn.update import BaseLearner, Stats, Sums
+from outdo.learn.update import BaseLearner, Part, Stats, Sums
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
 from outdo.seeds import seed_of
@@ -78,7 +78,7 @@ class LocalLearner(BaseLearner):
     def update(self, batch: Batch, step: int) -> dict[str, float]:
         """One or more passes over the batch (`num_iterations`). Returns means over tokens and updates."""
         recipe = self.recipe
-        sums = Sums()
+        sums, updates = Sums(), Sums()
         schedule = recipe.lr_scheduler_type, recipe.warmup, recipe.min_lr_rate
         rate = self.rate_scale * rate_at(step, recipe.max_steps, recipe.learning_rate, *schedule)
         self.temperature = recipe.temperature_at(step)
@@ -89,10 +89,10 @@ class LocalLearner(BaseLearner):
         for epoch in range(recipe.num_iterations):
             torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models with dropout
             for samples in self._updates(batch, seed_of(recipe.seed, step, epoch)):
-                self._one_update(batch, samples, on_policy, sums)
+                self._one_update(batch, samples, on_policy, sums, updates)
                 on_policy = False
         self.version, self.num_applied = step + 1, 0
-        totals = sums.read()
+        totals = sums.read_all(self.world) | updates.read()
         stats = {key: totals[key] / max(totals["tokens"], 1) for key in ("clipfrac", "kl", "ratio_mean", "entropy")}
         if not self.has_kl_term:
             del stats["kl"]  # not measured, which is not 0
@@ -116,6 +116,11 @@ class LocalLearner(BaseLearner):
         if not self.recipe.kl_in_reward:
             return None
         self.temperature = self.recipe.temperature_at(self.version)
+        size = self.world.size
+        shares = self.world.gather(lambda: self._penalties(groups[self.world.rank :: size]), "measuring KL")
+        return [shares[i % size][i // size] for i in range(len(groups))]
+
+    def _penalties(self, groups: Sequence[Group]) -> list[list[float]]:
         prompts, owned = samples_of(groups)
         flat: list[float] = []
         for packed in self._packed(prompts, owned):
@@ -161,9 +166,16 @@ class LocalLearner(BaseLearner):
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
         loss_of = partial(self._loss, on_policy=True, totals=totals)
-        for _ in self._trained_on(batch.prompt_ids, rows, loss_of, self.masters.begin):
-            pass
+        loss_of = partial(self._loss, on_policy=True, totals=totals)
+
+        def begin() -> list[Part]:
+            self.masters.begin()
+            return [Part(one) for one in self._micro_batches(batch.prompt_ids, rows)]
+
+        for _ in self._trained_on(batch.prompt_ids, begin, loss_of):
+            self.masters.drop()
         self.masters.cancel()
+        self.tokens_at_once = min(self.world.gather(lambda: self.tokens_at_once))
         peak = torch.cuda.max_memory_allocated(self.policy.device)
         self.notify(memory.describe_memory(self.policy, self.recipe, self.tokens_at_once, peak))
 
@@ -184,7 +196,8 @@ class LocalLearner(BaseLearner):
     def _num_updates(self, batch: Batch) -> int:
         return max(1, min(self.recipe.updates_per_step, batch.num_groups))
 
-    def _one_update(self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums) -> None:
+    def _one_update(self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums, updates: Sums) -> None:
+        """`sums` are over this process's tokens, `updates` over the updates of all."""
         recipe = self.recipe
         num_tokens = sum(sample.num_trained for sample in samples)
         if LOSSES[recipe.loss_type].tokens_of == "step":
@@ -195,12 +208,12 @@ class LocalLearner(BaseLearner):
             samples = [sample for sample in samples if sample.advantage]
         loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
         norm, total = self._gradient(batch.prompt_ids, samples, loss_of, sums).tolist()
-        sums.add({"updates": 1.0, "loss": total})
+        updates.add({"updates": 1.0, "loss": total})
         is_finite = is_finite and math.isfinite(norm) and math.isfinite(total)
         if is_finite:
             self.masters.apply(self.optimizer)
             self.num_applied += 1
-            sums.add({"applied": 1.0, "grad_norm": norm})
+            updates.add({"applied": 1.0, "grad_norm": norm})
         self.optimizer.zero_grad(set_to_none=True)
         self.masters.cancel()
         remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
@@ -252,10 +265,12 @@ class LocalLearner(BaseLearner):
     def _measured_kl(self, batch: Batch) -> float | None:
         """KL to the reference per token, of the policy that sampled these answers. Draws no random number."""
         total = torch.zeros((), dtype=torch.float64, device=self.policy.device)
-        for part in self._micro_batches(batch.prompt_ids, batch.samples):
+        share = shares_of(batch.prompt_ids, batch.samples, self.world.size)[self.world.rank]
+        for part in self._micro_batches(batch.prompt_ids, share):
             packed = pack(batch.prompt_ids, part, self.policy.device)
             kl_BT = ESTIMATORS[self.recipe.kl_estimator](packed.sampler_logprobs_BT, self._ref_logprobs(packed))
             total += torch.where(packed.mask_BT.bool(), kl_BT, 0.0).sum()
+        total = self.world.all_reduce(total)
         return float(total) / batch.num_tokens if batch.num_tokens else None
 
     @torch.no_grad()

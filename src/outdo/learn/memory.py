@@ -21,6 +21,7 @@ MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded at once, unless the rec
 ACTIVATION_SHARE = 0.3  # of a GPU's free memory
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 TYPICAL_PROMPT = 128  # tokens, assumed before the prompts are known
+CHUNK_OF_WEIGHTS = 2**26  # updated at once where they are streamed; a larger matrix is a chunk of its own
 GIB = 2**30
 SMALL = 50_000_000  # parameters up to which KL is measured at every step even with beta 0
 KL_STEPS = 10  # steps from one measurement to the next of a larger model
@@ -62,9 +63,10 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
     return 6 * shape.hidden * shape.layers + layer if recipe.gradient_checkpointing else layer * shape.layers
 
 
-def offloads(recipe: Recipe, device: torch.device) -> bool:
-    """Whether masters and optimizer state are in the host's memory. Those of an adapter are small and stay."""
-    return recipe.parallel_offload == "optimizer" and device.type == "cuda" and not recipe.use_peft
+def offloads(recipe: Recipe) -> bool:
+    """Whether masters and optimizer state are in the host's memory: on a GPU, but for an adapter's, which are small."""
+    on_gpu = recipe.device.startswith("cuda") or (recipe.device == "auto" and torch.cuda.is_available())
+    return recipe.parallel_offload == "optimizer" and on_gpu and not recipe.use_peft
 
 
 def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
@@ -85,13 +87,24 @@ def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
         return {"gradients": 8 * shape.factors, "optimizer": int(state * shape.factors), "reference": reference}
-    masters = 0 if each == 4 else 4 * shape.parameters
-    return {
-        "masters": masters,
-        "gradients": 4 * shape.parameters + masters // 2,
-        "optimizer": int(state * shape.parameters),
-        "reference": reference,
-    }
+    of_a_layer = each * shape.parameters // max(shape.layers, 1)
+    gradients = 4 * shape.parameters + of_a_layer  # each is added to its sum, and freed, when it is computed
+    host = sum(host_bytes(recipe, shape).values())
+    masters = 0 if each == 4 or recipe.stochastic_rounding or host else 4 * shape.parameters
+    optimizer = 0 if host else int(state * shape.parameters)
+    chunk = max(CHUNK_OF_WEIGHTS, shape.vocabulary * shape.hidden)
+    streamed = int(chunk * (3 * (4 + state) if host else 8 if recipe.stochastic_rounding else 0))
+    parts = {"masters": masters, "gradients": gradients, "optimizer": optimizer}
+    return {**parts, "streamed": min(streamed, 12 * shape.parameters), "reference": reference}
+
+
+def host_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
+    """Bytes of pinned host memory. A checkpoint copies them once more while it is written."""
+    if not offloads(recipe):
+        return {}
+    has_masters = BYTES[recipe.dtype] != 4 and not recipe.stochastic_rounding
+    masters = {"masters": 4 * shape.parameters} if has_masters else {}
+    return {**masters, "optimizer": int(OPTIMIZERS[recipe.optim].bytes * shape.parameters)}
 
 
 def reference_bytes(recipe: Recipe, shape: ModelShape) -> int:

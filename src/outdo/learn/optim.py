@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from outdo.learn.optimizers import step_if_finite
+from outdo.models.load import Policy
 from outdo.models.lora import Adapter
+
+T = TypeVar("T")
+Reduce = Callable[[list[Tensor | None]], list[Tensor | None]]  # sums of one process to those of all
 
 
 class Masters:
@@ -24,6 +30,8 @@ class Masters:
     """
 
     folds = False  # whether a backward adds to the sums as it goes, so that one that fails spoils them
+    num_updates = 0  # applied
+    reduce: Reduce = staticmethod(lambda sums: sums)
 
     def __init__(self, model: nn.Module) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -31,10 +39,26 @@ class Masters:
         self.weights = [self._master(p) for p in self.own]
         self.copies = [i for i, p in enumerate(self.own) if p.dtype != self.weights[i].dtype]
         self.sums: list[Tensor | None] = []
-        self.num_updates = 0  # applied
 
     def _master(self, p: nn.Parameter) -> nn.Parameter:
         return p if p.dtype == torch.float32 else nn.Parameter(p.detach().float())
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether every process must run as many micro-batches as the others."""
+        return False
+
+    def forward(self, policy: Policy, compute: Callable[[Policy], T]) -> T:
+        """What `compute` makes of the weights that are trained, with gradients; `policy` has the same."""
+        return compute(policy)
+
+    def shapes(self) -> list[torch.Size]:
+        """Of the whole weights, whatever part of them is here."""
+        return [weight.shape for weight in self.weights]
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What is here of a tensor with the shape of a weight."""
+        return whole
 
     def begin(self) -> None:
         self.sums = []
@@ -56,7 +80,7 @@ class Masters:
 
     def finish(self, max_norm: float) -> Tensor:
         """Gives each weight its gradient, clipped. Returns the norm of all before that."""
-        sums, self.sums = self.sums or [None] * len(self.weights), []
+        sums, self.sums = self.reduce(self.sums or [None] * len(self.weights)), []
         for i, weight in enumerate(self.weights):
             total, sums[i] = sums[i], None
             weight.grad = None if total is None else total.to(weight.dtype)
@@ -131,7 +155,6 @@ class AdapterMasters(Masters):
         self.names, self.own, self.weights = adapter.keys, adapter.pairs, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
         self.sums = []
-        self.num_updates = 0
 
     def drop(self) -> None:
         self.adapter.drop()

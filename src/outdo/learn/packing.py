@@ -8,9 +8,9 @@ token is never an input, because nothing follows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -123,6 +123,24 @@ def micro_batches(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], t
         parts[-1].append(row)
         room -= cost
     return parts
+
+
+def shares_of(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], count: int) -> list[list[Sample]]:
+    """The samples for each of so many processes: consecutive ones, of about as many tokens. Some may get none."""
+    costs = list(_costs(prompt_ids, rows))
+    shares: list[list[Sample]] = [[] for _ in range(count)]
+    for row, cost, end in zip(rows, costs, accumulate(costs), strict=True):
+        middle = end - cost / 2
+        shares[int(count * middle / sum(costs))].append(row)
+    return shares
+
+
+def _costs(prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> Iterator[int]:
+    """Tokens of each sample; a prompt counts once for its samples."""
+    last = -1
+    for row in rows:
+        yield len(row.token_ids) + (0 if row.prompt == last else len(prompt_ids[row.prompt]))
+        last = row.prompt
 
 
 def forward(policy: Policy, packed: Packed, recompute: bool = False) -> Tensor:

@@ -22,7 +22,7 @@ from outdo.algo.schedules import rate_at
 from outdo.errors import TaskError
 from outdo.learn.conversations import Dialect, encode_answers
 from outdo.learn.optimizers import set_rate
-from outdo.learn.packing import Packed, pack
+from outdo.learn.packing import Packed, pack, shares_of
 from outdo.learn.update import BaseLearner, Stats, Sums, tokens_of
 from outdo.models.load import Policy
 from outdo.recipe.schema import Recipe
@@ -108,10 +108,11 @@ class SFTLearner(BaseLearner):
         prompts, samples = as_samples(list(examples))
         num_tokens = sum(sample.num_trained for sample in samples)
         total = torch.zeros((), dtype=torch.float64, device=self.policy.device)
-        for part in self._micro_batches(prompts, samples):
+        share = shares_of(prompts, samples, self.world.size)[self.world.rank]
+        for part in self._micro_batches(prompts, share):
             loss, _ = self._loss(pack(prompts, part, self.policy.device), num_tokens)
             total += loss
-        return float(total), num_tokens
+        return float(self.world.all_reduce(total)), num_tokens
 
     def _loss(self, packed: Packed, num_tokens: int) -> tuple[Tensor, Stats]:
         logprobs_BT, _ = self._logprobs(self.policy, packed, temperature=1.0)

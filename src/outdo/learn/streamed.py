@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from outdo.learn.bf16 import noise_of, store_rounded
+from outdo.learn.memory import CHUNK_OF_WEIGHTS, offloads
 from outdo.learn.offload import HostMemory, StateTensor
-from outdo.learn.optim import FoldedMasters
+from outdo.learn.optim import AdapterMasters, FoldedMasters, Masters
 from outdo.learn.optimizers import step_if_finite
-
-CHUNK = 2**26  # weights updated at once; a larger matrix is a chunk of its own
+from outdo.models.load import Policy
+from outdo.models.quantized import LiveAdapter
+from outdo.recipe.schema import Recipe
 
 
 class StreamedMasters(FoldedMasters):
@@ -48,6 +50,7 @@ class StreamedMasters(FoldedMasters):
     def finish(self, max_norm: float) -> Tensor:
         """The norm of the gradients, which stay in the sums until the step."""
         self.is_open = False
+        self.sums = self.reduce(self.sums)
         norms = torch._foreach_norm([g for g in self.sums if g is not None], 2.0, dtype=torch.float32)
         norm = torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())
         self.clip = (max_norm / (norm + 1e-6)).clamp(max=1.0)
@@ -118,14 +121,26 @@ class StreamedMasters(FoldedMasters):
                 yield StateTensor((i, slot, ""), state, slot)
 
 
+def masters_of(policy: Policy, recipe: Recipe) -> Masters:
+    """Of a process that trains alone, or on a replica: whole."""
+    if policy.adapter:
+        is_live = isinstance(policy.adapter, LiveAdapter)
+        return Masters(policy.model) if is_live else AdapterMasters(policy.adapter)
+    is_offloaded = offloads(recipe) and policy.device.type == "cuda"
+    if is_offloaded or recipe.stochastic_rounding:
+        rounding = recipe.seed if recipe.stochastic_rounding else None
+        return StreamedMasters(policy.model, policy.device, rounding, is_offloaded)
+    return FoldedMasters(policy.model)
+
+
 def _chunks(sizes: list[int]) -> list[list[int]]:
-    """Consecutive weights of at most CHUNK elements in all, a larger one alone."""
+    """Consecutive weights of at most CHUNK_OF_WEIGHTS elements in all, a larger one alone."""
     chunks: list[list[int]] = []
     room = 0
     for i, size in enumerate(sizes):
         if not chunks or size > room:
             chunks.append([])
-            room = CHUNK
+            room = CHUNK_OF_WEIGHTS
         chunks[-1].append(i)
         room -= size
     return chunks

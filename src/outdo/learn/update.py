@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from outdo.errors import ModelError, NumericsError
 from outdo.learn import memory
-from outdo.learn.optim import AdapterMasters, FoldedMasters, Masters
 from outdo.learn.optimizers import (
     make_optimizer,
     package_of,
@@ -22,11 +21,11 @@ from outdo.learn.optimizers import (
     refuse_other_package,
     write_state,
 )
-from outdo.learn.packing import Packed, micro_batches, pack
+from outdo.learn.packing import Packed, micro_batches, pack, shares_of
 from outdo.learn.plain import answer_logprobs
-from outdo.learn.streamed import StreamedMasters
+from outdo.learn.sharded import shared_masters
 from outdo.models.load import Policy
-from outdo.models.quantized import LiveAdapter
+from outdo.parallel.world import World, get_world
 from outdo.recipe.schema import Recipe
 from outdo.types import Sample
 
@@ -36,8 +35,16 @@ MAX_SKIPPED = 3  # updates in a row with a non-finite loss or gradient, before t
 LossOf = Callable[[Packed], tuple[Tensor, Stats]]  # the loss of a micro-batch, and sums over its tokens
 
 
+class Part(NamedTuple):
+    """The samples of a micro-batch."""
+
+    rows: list[Sample]
+    is_idle: bool = False  # it takes part in the exchange, and adds nothing
+
+
 class BaseLearner:
-    """Trains `policy` in place."""
+    """Trains `policy` in place. Where several processes train, all call every method with the same arguments, and each
+    computes its share."""
 
     length_key: ClassVar[str]  # the recipe key that bounds an answer; errors name it
 
@@ -45,10 +52,12 @@ class BaseLearner:
         self, policy: Policy, recipe: Recipe, rate: float, weight_decay: float, betas: tuple[float, float]
     ) -> None:
         self.policy, self.recipe = policy, recipe
-        self.tokens_at_once = memory.tokens_at_once(policy, recipe)
+        self.world = get_world()
+        fits = self.world.gather(lambda: memory.tokens_at_once(policy, recipe), "measuring memory")
+        self.tokens_at_once = min(fits)
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
-        self.masters = masters_of(policy, recipe)
+        self.masters = shared_masters(policy, recipe)
         self.optimizer = make_optimizer(recipe.optim, self.masters.weights, rate, weight_decay, betas)
         if recipe.gradient_checkpointing and not policy.stack:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -88,8 +97,10 @@ class BaseLearner:
         refuse_other_package(self.optimizer, plain.get("optimizer"), self.recipe.optim)
         weights = dict(zip(self.masters.names, self.masters.weights, strict=True))
         slots: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for key, value in self._by_name(tensors).items():
+        shapes = dict(zip(self.masters.names, self.masters.shapes(), strict=True))
+        for key, whole in self._by_name(tensors).items():
             name, _, slot = key.rpartition(".")
+            value = self.masters.part(whole) if whole.shape == shapes[name] else whole
             if slot == MASTER:
                 weights[name].data.copy_(value)
             else:
@@ -122,18 +133,20 @@ class BaseLearner:
         self.policy.set_training(True)
         loss, of_parts = torch.zeros((), device=self.policy.device), Sums()
 
-        def begin() -> None:
+        def begin() -> list[Part]:
             nonlocal of_parts
             loss.zero_()
             of_parts = Sums()
             self.masters.begin()
+            return self._own_parts(prompt_ids, rows)
 
-        for part, stats in self._trained_on(prompt_ids, rows, loss_of, begin):
+        for part, stats in self._trained_on(prompt_ids, begin, loss_of):
             self.masters.collect()
             loss += part
             of_parts.add(stats)
         sums.add(of_parts.values)
         norm = self.masters.finish(self.recipe.max_grad_norm)
+        loss = self.world.all_reduce(loss)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
 
     def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:
@@ -144,22 +157,26 @@ class BaseLearner:
             raise NumericsError(f"{in_a_row}: lower {remedy}")
 
     def _trained_on(
-        self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample], loss_of: LossOf, begin: Callable[[], None]
+        self, prompt_ids: Sequence[Sequence[int]], begin: Callable[[], list[Part]], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
 
         A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
-        Where they are in the sums already, `begin` is called once more and all micro-batches are repeated, smaller.
-        Raises ModelError if a single answer does not fit.
+        Where they are in the sums already, all of the update is restarted in smaller micro-batches: `begin` starts it
+        and returns them. Raises ModelError if a single answer does not fit, and OutOfMemoryError where others wait for
+        this process.
         """
-        begin()
-        parts = deque(self._micro_batches(prompt_ids, rows))
+        parts = deque(begin())
         while parts:
-            part = parts.popleft()
+            part, is_idle = parts.popleft()
             try:
                 loss, stats = loss_of(pack(prompt_ids, part, self.policy.device))
+                if is_idle:
+                    loss, stats = loss * 0.0, {}
                 loss.backward()
             except torch.OutOfMemoryError:
+                if self.masters.is_in_step:
+                    raise
                 failed = True
             else:
                 failed = False
@@ -171,11 +188,10 @@ class BaseLearner:
                     raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.length_key))
                 self._shrink(part, prompt_ids)
                 if self.masters.folds:
-                    begin()
-                    parts = deque(self._micro_batches(prompt_ids, rows))
+                    parts = deque(begin())
                 else:
                     middle = len(part) // 2
-                    parts.extendleft([part[middle:], part[:middle]])
+                    parts.extendleft([Part(part[middle:]), Part(part[:middle])])
             else:
                 yield loss.detach(), stats
 
@@ -185,12 +201,26 @@ class BaseLearner:
             self.tokens_at_once = smaller
             self.notify(f"  out of memory: micro-batches of {smaller:,} tokens from here on, with the same gradients")
 
+    def _own_parts(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[Part]:
+        """This process's share in micro-batches. Where the processes go in step, all have as many: those that have
+        fewer run one of a sample that counts for nothing."""
+        shares = shares_of(prompt_ids, rows, self.world.size)
+        if not self.masters.is_in_step or not rows:
+            return [Part(one) for one in self._micro_batches(prompt_ids, shares[self.world.rank])]
+        batches = [self._micro_batches(prompt_ids, share) for share in shares]
+        idle = Part([min(rows, key=lambda row: len(row.token_ids))], is_idle=True)
+        mine = [Part(one) for one in batches[self.world.rank]]
+        return mine + [idle] * (max(map(len, batches)) - len(mine))
+
     def _micro_batches(self, prompt_ids: Sequence[Sequence[int]], rows: Sequence[Sample]) -> list[list[Sample]]:
         return micro_batches(prompt_ids, rows, self.tokens_at_once)
 
     def _logprobs(self, policy: Policy, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-        recompute = self.recipe.gradient_checkpointing and torch.is_grad_enabled()
-        return answer_logprobs(policy, packed, temperature, recompute)
+        """With gradients, of the weights that are trained, which are the policy's."""
+        if not torch.is_grad_enabled():
+            return answer_logprobs(policy, packed, temperature)
+        recompute = self.recipe.gradient_checkpointing
+        return self.masters.forward(policy, lambda trained: answer_logprobs(trained, packed, temperature, recompute))
 
 
 class Sums:
@@ -204,22 +234,19 @@ class Sums:
             self.values[key] = self.values[key] + value
 
     def read(self) -> dict[str, float]:
+        """Of this process."""
         on_device = {key: value for key, value in self.values.items() if isinstance(value, Tensor)}
         read = torch.stack([value.double() for value in on_device.values()]).tolist() if on_device else []
         plain = {key: value for key, value in self.values.items() if not isinstance(value, Tensor)}
         return defaultdict(float, plain | dict(zip(on_device, read, strict=True)))
 
-
-def masters_of(policy: Policy, recipe: Recipe) -> Masters:
-    """What keeps the trained weights and sums their gradients."""
-    if policy.adapter:
-        is_live = isinstance(policy.adapter, LiveAdapter)
-        return Masters(policy.model) if is_live else AdapterMasters(policy.adapter)
-    offloads = memory.offloads(recipe, policy.device)
-    if offloads or recipe.stochastic_rounding:
-        rounding = recipe.seed if recipe.stochastic_rounding else None
-        return StreamedMasters(policy.model, policy.device, rounding, offloads)
-    return FoldedMasters(policy.model)
+    def read_all(self, world: World) -> dict[str, float]:
+        """Of all processes together."""
+        totals: dict[str, float] = defaultdict(float)
+        for sums in world.gather(lambda: dict(self.read()), "adding up statistics"):
+            for key, value in sums.items():
+                totals[key] += value
+        return totals
 
 
 def tokens_of(rows: Sequence[Sample], prompt_ids: Sequence[Sequence[int]]) -> int:

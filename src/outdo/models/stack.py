@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -83,6 +84,13 @@ class Stack:
         self._tables: tuple[Tensor, Tensor] | None = None
         self.adapter = adapter
         self.adapted = [_adapted(model, layer, adapter) for layer in base.layers] if adapter else None
+        self._by_modules = False
+
+    def compute_by_modules(self) -> None:
+        """Makes each layer's own module compute it, so that hooks on the modules, as FSDP's, are called."""
+        self._by_modules = True
+        for layer in self.base.layers:
+            layer.forward = partial(_forward_of_module, layer)
 
     def fused(self) -> list[Layer]:
         """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
@@ -102,6 +110,10 @@ class Stack:
         if layers and layout.applies_rope and self._use_few(len(ids_N), layers[0]):
             return self._hidden_few(x, cos, sin, layout, layers)
         delta: Tensor | None = None
+        if self._by_modules:
+            for i, module in enumerate(self.base.layers):
+                x, delta = module(_Pass(self, i, layout, cos, sin), recompute, x, delta)
+            return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
         for i, layer in enumerate(layers or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
             if torch.is_grad_enabled():
@@ -272,6 +284,13 @@ class _LayerFunction(torch.autograd.Function):
         needs = ctx.needs_input_grad[4 : 4 + NUM_WEIGHTS]
         dx, ddelta, dw = ctx.one.backward(w, saved, x_out, dx, dout, ctx.low, needs, factors)
         return None, None, dx, ddelta, *dw
+
+
+def _forward_of_module(
+    module: nn.Module, one: _Pass, recompute: bool, x: Tensor, delta: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A layer by its module's weights as they are now."""
+    return _LayerFunction.apply(one, recompute, x, delta, *_fuse(module))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from outdo.metrics.measure import Clock
 from outdo.recipe.schema import Recipe
-from outdo.rewards.compose import Rewards, grade_all, halt_if_broken
+from outdo.rewards.compose import Rewards, halt_if_broken
+from outdo.rollout.shares import Sample, sample_graded
 from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
@@ -45,9 +47,9 @@ class SyncSource:
         while missing:
             prompts = self.curriculum.draw(missing)
             with clock("rollout"):  # grading runs beside it, from the first group that is done
-                groups = self._sampled(prompts, step, num_rounds, seed_of(recipe.seed, step, len(sampled)))
+                sample = self._sampling(prompts, step, num_rounds, seed_of(recipe.seed, step, len(sampled)))
                 rewards = replace(self.rewards, step=step, num_steps=recipe.max_steps)
-                sampled += grade_all(groups, rewards, waiting=clock("grade"))
+                sampled += sample_graded(prompts, sample, rewards, clock("grade"), partial(self._keep, num_rounds))
             num_rounds += 1
             halt_if_broken(sampled, recipe.broken_limit)
             informative = sum(group.has_spread for group in sampled)
@@ -82,22 +84,20 @@ class SyncSource:
     def read_pending(self, path: Path) -> None:
         self.pending[:] = read_rounds(path)
 
-    def _sampled(self, prompts: list[Prompt], step: int, index: int, seed: int) -> Iterable[Group]:
+    def _sampling(self, prompts: list[Prompt], step: int, index: int, seed: int) -> Sample:
+        """How to sample a round: anew, or by taking what was sampled before an interrupt."""
         recipe = self.recipe
         if index < len(self.pending) and _matches(self.pending[index], prompts, recipe.num_generations, step):
-            by_id = {prompt.id: prompt for prompt in prompts}  # drawn again: a prompt may hold what no file does
-            return [replace(group, prompt=by_id[group.prompt.id]) for group in self.pending[index]]
+            stored = {group.prompt.id: group for group in self.pending[index]}
+            # Prompts are drawn again: one may hold what no file does.
+            return lambda mine: [replace(stored[prompt.id], prompt=prompt) for prompt in mine]
         del self.pending[index:]
-        groups = self.sampler.sample(prompts, recipe.num_generations, sample_params(recipe, step), seed)
-        return self._kept(groups)
+        params = sample_params(recipe, step)
+        return lambda mine: self.sampler.sample(mine, recipe.num_generations, params, seed)
 
-    def _kept(self, groups: Iterable[Group]) -> Iterator[Group]:
-        """The same groups. Once all are there, they are a round that need not be sampled again."""
-        complete = []
-        for group in groups:
-            complete.append(group)
-            yield group
-        self.pending.append(complete)
+    def _keep(self, index: int, groups: list[Group]) -> None:
+        """Once all are there, they are a round that need not be sampled again."""
+        self.pending[index : index + 1] = [groups]
 
 
 def sample_params(recipe: Recipe, step: int = 0) -> SampleParams:

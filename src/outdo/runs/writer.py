@@ -28,7 +28,7 @@ Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's
 class RunWriter:
     """The one writer of a folder, which it keeps locked until it is closed."""
 
-    def __init__(self, folder: Path, manifest: Manifest, lock: IO[str]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, lock: IO[str] | None) -> None:
         self.folder, self.manifest, self._lock = folder, manifest, lock
         self.checkpoints, self.reference_folder = folder / layout.CHECKPOINTS, folder / layout.REFERENCE
         self.model_folder, self.adapter_folder = folder / layout.MODEL, folder / layout.ADAPTER
@@ -86,7 +86,8 @@ class RunWriter:
 
     def close(self) -> None:
         """Lets another process write here."""
-        self._lock.close()
+        if self._lock:
+            self._lock.close()
 
     def record_step(
         self, step: int, row: Mapping[str, Any], groups: Sequence[Group], tokens: Sequence[Tokens] = ()

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
-from outdo.parallel.ranks import refuse_several_processes
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.recipe.trust import refuse_untrusted, remember
@@ -136,7 +135,6 @@ def make_context(
     """By the recipe with the keys over it, or by that of the run to `resume`. `overrides` are keys too, as a mapping;
     `where` is what messages call them. `trust` uses the code and the addresses that the folder of a run to resume
     names, although this user did not start it here. Raises a subclass of OutdoError, before anything is loaded."""
-    refuse_several_processes()
     reporter = reporter or make_reporter()
     keys, given = take_objects({**keys, **(overrides or {})}, task, resume is not None)
     if not isinstance(recipe, (str, Path, Recipe, type(None))):

@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from outdo.errors import BrokenGraders, RecipeError
 from outdo.evals.from_recipe import playing_keys
 from outdo.learn.memory import frozen_objects
 from outdo.recipe.schema import Recipe
-from outdo.rewards.compose import Rewards, graded
+from outdo.rewards.compose import Rewards
 from outdo.rollout import make_sampler
+from outdo.rollout.shares import sample_graded
 from outdo.rollout.source import sample_params
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.no_links import open_no_links
@@ -148,7 +150,8 @@ def harvest(
     size = max(1, ANSWERS_PER_CALL // samples)
     with disk_errors(journal), open_no_links(journal.parent, journal) as file:
         for part in (remaining[i : i + size] for i in range(0, len(remaining), size)):
-            for group in graded(sampler.sample(part, samples, params, seed), rewards):
+            sample = partial(sampler.sample, n=samples, params=params, seed=seed)
+            for group in sample_graded(part, sample, rewards):
                 row = select_answers(group, keep)
                 file.write(json.dumps(row) + "\n")
                 file.flush()

@@ -1,0 +1,91 @@
+"""Which process is gone, and what it was doing: asked when a connection breaks or nothing comes for too long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outdo.parallel.launch import Launch
+
+SETTLE = 2.0  # seconds for the cause to be written down, or the process to be gone
+
+
+@dataclass(frozen=True)
+class Peers:
+    """All processes by rank, as host and process id, and the store where each notes what it does."""
+
+    launch: Launch
+    hosts: tuple[tuple[str, int], ...]
+    store: Any
+
+    def note(self, key: str, text: str) -> None:
+        """Best effort: the store is the launcher's, and dies with it."""
+        with suppress(Exception):
+            self.store.set(f"outdo/{key}/{self.launch.rank}", text)
+
+    def notes(self, key: str) -> dict[int, str]:
+        """What the others have noted, by rank."""
+        found = {}
+        for rank in range(self.launch.size):
+            with suppress(Exception):
+                name = f"outdo/{key}/{rank}"
+                if rank != self.launch.rank and self.store.check([name]):
+                    found[rank] = self.store.get(name).decode()
+        return {rank: text for rank, text in found.items() if text}
+
+    def gone(self) -> list[int]:
+        """The processes of this machine that are no more."""
+        here = socket.gethostname()
+        others = [(rank, pid) for rank, (host, pid) in enumerate(self.hosts) if host == here]
+        return [rank for rank, pid in others if rank != self.launch.rank and not _is_running(pid)]
+
+
+def find_lost(peers: Peers, error: BaseException) -> str:
+    """In words: which process has ended and why, or which one the others wait for. An error that a process noted
+    comes before one that was killed, and that before one that only does not answer."""
+    deadline = time.monotonic() + SETTLE
+    is_late = "imed out" in str(error)
+    while not (failures := peers.notes("failure")) and not (gone := peers.gone()) and time.monotonic() < deadline:
+        if is_late:
+            break
+        time.sleep(0.05)
+    if not failures:
+        time.sleep(0.1)
+        failures = peers.notes("failure")
+    if failures:
+        rank = min(failures)
+        return f"process {rank} failed: {failures[rank]}"
+    if gone:
+        return f"{_named(gone, peers)} of {peers.launch.size} ended without a word: it was killed, or it crashed"
+    if is_late and (phases := peers.notes("phase")):
+        rank = min(phases)
+        return (
+            f"{_named([rank], peers)} is still busy with {phases[rank]}, and the others have waited for it for as long "
+            "as parallel.timeout allows"
+        )
+    return f"another process of {peers.launch.size} does not answer: {str(error)[:200]}"
+
+
+def _named(ranks: list[int], peers: Peers) -> str:
+    named = ", ".join(f"{rank} (pid {peers.hosts[rank][1]})" for rank in ranks)
+    return f"{'process' if len(ranks) == 1 else 'processes'} {named}"
+
+
+def _is_running(pid: int) -> bool:
+    """Not one that has ended and whose parent has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return not Path("/proc/self").exists()

@@ -1,0 +1,101 @@
+"""Several processes sample one set of prompts: each its share, and all get all groups.
+
+A group is sampled and graded in one process, as its siblings are compared; then it is sent to the others, so that every
+process has the whole step: the same curriculum, advantages and metrics everywhere, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from outdo.errors import RecipeError
+from outdo.parallel.world import World, get_world
+from outdo.rewards.compose import Rewards, grade_step, graded
+from outdo.types import Group, Prompt, Trajectory
+
+SAMPLING, GRADING = "sampling and grading", "grading"
+Sample = Callable[[Sequence[Prompt]], Iterable[Group]]
+Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process sampled; graded too, unless a grader failed."""
+
+    groups: tuple[Group, ...]
+    error: BaseException | None = None
+
+
+def sample_graded(
+    prompts: Sequence[Prompt],
+    sample: Sample,
+    rewards: Rewards,
+    waiting: Waiting = None,
+    keep: Callable[[list[Group]], None] = lambda groups: None,
+) -> Iterator[Group]:
+    """The graded groups of all prompts; in one process, each once it and those before it are graded. `keep` gets all
+    groups as soon as they are sampled, also where grading fails then."""
+    world = get_world()
+    if not world.is_shared:
+        yield from graded(_kept(sample(prompts), keep), rewards, waiting)
+        return
+    at_once = rewards.batch == "step"
+    if at_once and rewards.needs_play:
+        raise RecipeError(
+            "reward_batch=step with a reward that reads `environments` works in one process only: the environments "
+            "are where their answers were sampled. Use reward_batch=group"
+        )
+    mine = prompts[world.rank :: world.size]
+    shares = world.gather(lambda: _share(world, sample(mine), None if at_once else rewards, waiting), SAMPLING)
+    groups = _in_order([group for share in shares for group in share.groups], prompts)
+    keep([replace(group, grades=()) for group in groups])
+    if error := next((share.error for share in shares if share.error), None):
+        raise error
+    if at_once:
+        grades = world.first(lambda: [group.grades for group in grade_step(groups, rewards)], GRADING)
+        groups = [replace(group, grades=own) for group, own in zip(groups, grades, strict=True)]
+    yield from groups
+
+
+def _kept(groups: Iterable[Group], keep: Callable[[list[Group]], None]) -> Iterator[Group]:
+    sampled = []
+    for group in groups:
+        sampled.append(group)
+        yield group
+    keep(sampled)
+
+
+def _share(world: World, groups: Iterable[Group], rewards: Rewards | None, waiting: Waiting) -> Share:
+    """An error of a grader, once all is sampled, does not lose what was sampled."""
+    sampled: list[Group] = []
+    try:
+        done = list(
+            _kept(groups, sampled.extend)
+            if rewards is None
+            else graded(_kept(groups, sampled.extend), rewards, waiting)
+        )
+    except BaseException as error:
+        if not sampled:
+            raise
+        return Share(tuple(map(_portable, sampled)), world.portable(error))
+    return Share(tuple(map(_portable, done)))
+
+
+def _portable(group: Group) -> Group:
+    """Without what the others have, or cannot get: of the prompt only its id, and no object of the user's."""
+    answers = tuple(map(_without_objects, group.trajectories))
+    return replace(group, prompt=Prompt(group.prompt.id, ()), trajectories=answers)
+
+
+def _without_objects(one: Trajectory) -> Trajectory:
+    if one.episode is None or one.episode.environment is None:
+        return one
+    return replace(one, episode=replace(one.episode, environment=None))
+
+
+def _in_order(groups: Sequence[Group], prompts: Sequence[Prompt]) -> list[Group]:
+    """With their prompts, in the order of these: it does not depend on who sampled them."""
+    by_id = {group.prompt.id: group for group in groups}
+    return [replace(by_id[prompt.id], prompt=prompt) for prompt in prompts if prompt.id in by_id]
