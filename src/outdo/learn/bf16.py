@@ -1,9 +1,9 @@
 """Training with bfloat16 state: stochastic rounding, and an AdamW whose moments are in bfloat16.
 
-Neighbouring bfloat16 values are 0.4% to 0.8% apart. Rounded to the nearest, a smaller change is lost, every time: of a
 Neighbouring bfloat16 values are 0.4% to 0.8% apart. Rounded to the nearest, a smaller change is lost every time: of a
-probabilities that make the mean exact, changes add up. The noise is drawn from a hash of what is rounded and when, so
-that a resumed run repeats it; it differs between a CPU and a GPU.
+weight, most steps; of Adam's second moment with beta2 0.999, nearly all of its decay. Rounded up or down at random, the
+mean is exact, and changes add up. The noise is drawn from a hash of what is rounded and when: a resumed run repeats it.
+It differs between a CPU and a GPU.
 """
 
 from __future__ import annotations

@@ -85,6 +85,8 @@ class Stack:
         self.adapter = adapter
         self.adapted = [_adapted(model, layer, adapter) for layer in base.layers] if adapter else None
         self._by_modules = False
+        for layer, names in itertools.product(base.layers, PARTS.values()):
+            ops.place_together([layer.get_submodule(name).weight for name in names])
 
     def compute_by_modules(self) -> None:
         """Makes each layer's own module compute it, so that hooks on the modules, as FSDP's, are called."""
@@ -93,7 +95,8 @@ class Stack:
             layer.forward = partial(_forward_of_module, layer)
 
     def fused(self) -> list[Layer]:
-        """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
+        """The current weights, fused, in the memory of the modules' own unless those were moved. Where gradients are
+        enabled, they flow back to the modules."""
         return [_fuse(layer) for layer in self.base.layers]
 
     def hidden(
@@ -377,12 +380,12 @@ def _fuse(layer: Any) -> Layer:
     bias = torch.cat([p.bias for p in projections]) if a.q_proj.bias is not None else None
     return Layer(
         layer.input_layernorm.weight,
-        torch.cat([p.weight for p in projections]),
+        ops.joined([p.weight for p in projections]),
         bias,
         getattr(getattr(a, "q_norm", None), "weight", None),
         getattr(getattr(a, "k_norm", None), "weight", None),
         a.o_proj.weight,
         layer.post_attention_layernorm.weight,
-        torch.cat([m.gate_proj.weight, m.up_proj.weight]),
+        ops.joined([m.gate_proj.weight, m.up_proj.weight]),
         m.down_proj.weight,
     )
