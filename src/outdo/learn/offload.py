@@ -50,8 +50,9 @@ class HostMemory:
             weakref.finalize(self, _unpin, self._slabs).atexit = False
 
     def copy_of(self, tensor: Tensor) -> Tensor:
-        """The values, in memory of this kind."""
-        return tensor if self.device.type != "cuda" else self._like(tensor).copy_(tensor)
+        """The values, in memory of this kind; small ones as they are."""
+        moves = self.device.type == "cuda" and tensor.numel() >= MIN_MOVED
+        return self._like(tensor).copy_(tensor) if moves else tensor
 
     def stream(self, chunks: Sequence[list[int]], tensors_of: TensorsOf, step: Callable[[list[int]], None]) -> None:
         """Calls `step` for each chunk of weights, with their tensors on the device. Their new values are in the host's
@@ -78,14 +79,15 @@ class HostMemory:
             stored.append(self._store(chunk, tensors_of))
         self._outgoing.synchronize()
 
-    def stow(self, tensors: Iterable[StateTensor]) -> None:
-        """Moves tensors home that were just restored, and small ones to the device: but for a count of steps that its
-        optimizer keeps on the host."""
+    def stow(self, tensors: Iterable[StateTensor], scalars_too: bool) -> None:
+        """Moves tensors home that were just restored, and small ones to the device."""
+        if self.device.type != "cuda":
+            return
         for place in tensors:
             value = place.get()
             if value.numel() >= MIN_MOVED:
                 place.put(self._home(place, value).copy_(value))
-            elif value.numel() > 1:
+            elif value.numel() > 1 or scalars_too:
                 place.put(value.to(self.device))
 
     def _fetch(self, chunk: list[int], tensors_of: TensorsOf) -> Fetched:
@@ -93,7 +95,8 @@ class HostMemory:
         with torch.cuda.stream(self._incoming):
             for place in (place for i in chunk for place in tensors_of(i)):
                 value = place.get()
-                if value.numel() >= MIN_MOVED and value.device != self.device:
+                if value.numel() >= MIN_MOVED and not value.is_cuda:
+                    self._home(place, value)
                     arriving.append((place, value.to(self.device, non_blocking=True)))
             return arriving, self._incoming.record_event()
 

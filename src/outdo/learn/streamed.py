@@ -20,7 +20,7 @@ from outdo.learn.bf16 import noise_of, store_rounded
 from outdo.learn.memory import CHUNK_OF_WEIGHTS, offloads
 from outdo.learn.offload import HostMemory, StateTensor
 from outdo.learn.optim import AdapterMasters, FoldedMasters, Masters
-from outdo.learn.optimizers import step_if_finite
+from outdo.learn.optimizers import package_of, step_if_finite
 from outdo.models.load import Policy
 from outdo.models.quantized import LiveAdapter
 from outdo.recipe.schema import Recipe
@@ -106,7 +106,8 @@ class StreamedMasters(FoldedMasters):
     def stow(self, optimizer: torch.optim.Optimizer, weight: nn.Parameter) -> None:
         if self.host:
             index = next(i for i, one in enumerate(self.weights) if one is weight)
-            self.host.stow(self._tensors(optimizer, index))
+            keeps_steps_on_host = package_of(optimizer) == "torchao"
+            self.host.stow(self._tensors(optimizer, index), scalars_too=not keeps_steps_on_host)
 
     def _tensors(self, optimizer: torch.optim.Optimizer, i: int) -> Iterator[StateTensor]:
         """What is kept for one weight: its master, and the tensors of its optimizer state."""
