@@ -274,7 +274,7 @@ class WeightSource(Protocol):
 
 
 class RequestStream(Protocol):
-    """Requests of one seed each, all with the same parameters, that come while others are answered: later turns."""
+    """Requests of as many seeds each and with the same parameters, that come while others are answered."""
 
     @property
     def params(self) -> SampleParams: ...
@@ -307,8 +307,8 @@ class Engine(Protocol):
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Generation]: ...
 
-    def serve(self, stream: RequestStream) -> Iterator[Generation]:
-        """The same, of requests that are not known from the start: those of later turns."""
+    def serve(self, stream: RequestStream, n: int = 1) -> Iterator[Generation]:
+        """The same, of requests of `n` seeds each that are not known from the start: later turns, or shares."""
 
     def update(self, source: WeightSource, version: int) -> None:
         """New weights: those of a learner after `version` training steps."""

@@ -53,7 +53,7 @@ class Streams(ScriptedEngine):
         super().__init__(lambda request, i: (40,))
         self.seconds, self.streams = seconds, list[tuple[SampleParams, int, list[int]]]()
 
-    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+    def serve(self, stream: RequestStream, n: int = 1) -> Iterator[Generation]:
         seeds: list[int] = []
         self.streams.append((stream.params, stream.max_length, seeds))
         while (requests := stream.take(wait=True)) is not None:
@@ -124,7 +124,7 @@ class Failing(ScriptedEngine):
         super().__init__(lambda request, i: (40,))
         self.count = 0
 
-    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+    def serve(self, stream: RequestStream, n: int = 1) -> Iterator[Generation]:
         self.count += 1
         if self.count == 1:
             raise MemoryError("no memory")

@@ -34,13 +34,14 @@ import outdo.training.checkpointing
 import outdo.training.evaluation
 import outdo.training.harvest
 import outdo.training.loop
+import outdo.training.optimizer_files
 import outdo.training.sft
 from outdo.types import Group
 
 POINTS: dict[str, tuple[Any, str]] = {
     "rollout": (outdo.rollout.groups.Sampler, "sample"),
     "grade": (outdo.rewards.compose, "grade"),
-    "graded": (outdo.rollout.source, "grade_all"),
+    "graded": (outdo.rollout.source, "sample_graded"),
     "advantages": (outdo.training.loop, "with_advantages"),
     "update": (outdo.learn.learner.LocalLearner, "update"),
     "one update": (outdo.learn.learner.LocalLearner, "_one_update"),
@@ -54,7 +55,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "evaluate": (outdo.training.evaluation, "evaluate_prompts"),
     "save": (outdo.runs.checkpoint, "save"),
     "save weights": (outdo.training.checkpointing, "save_policy"),
-    "save optimizer": (outdo.training.checkpointing, "save_file"),
+    "save optimizer": (outdo.training.optimizer_files, "save_file"),
     "save rollouts": (outdo.rollout.source, "write_rounds"),
     "flush": (outdo.runs.files, "fsync_path"),
     "rename": (os, "replace"),
@@ -81,7 +82,8 @@ def _wrapped(function: Callable[..., Any], fault: dict[str, Any], when: str) -> 
         seen += 1
         due = seen == fault["nth"] or (fault.get("always") and seen >= fault["nth"])
         if due and action == "answers":
-            return function(_retold(args[0], told), *args[1:], **kwargs)
+            prompts, sample, *more = args
+            return function(prompts, lambda deal: _retold(sample(deal), told), *more, **kwargs)
         if due and action in SPOILS:
             return _spoilt(function(*args, **kwargs), SPOILS[action])
         if due and when == "before":
@@ -113,7 +115,7 @@ def _act(action: str) -> None:
 
 def _spoilt(result: Any, value: float) -> Any:
     """The result with a number in it that is none."""
-    if isinstance(result, list):  # groups: one log-probability of the sampler's in each
+    if isinstance(result, Iterator):  # of groups: one log-probability of the sampler's in each
         return [replace(group, trajectories=(_unsure(group, value), *group.trajectories[1:])) for group in result]
     if isinstance(result, tuple):  # grpo_loss: the loss and its statistics
         return result[0] * value, result[1]

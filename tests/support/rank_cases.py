@@ -5,7 +5,6 @@ torchrun --nproc-per-node 2 tests/support/rank_cases.py FOLDER grads   # writes 
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -53,7 +52,7 @@ CASES: dict[str, Case] = {
     "several updates": Case(keys={"steps_per_generation": 4, "num_iterations": 2, "epsilon_high": 0.28}),
     "small micro-batches": Case(keys={"tokens_per_micro_batch": 20}),
     "checkpointing": Case(keys={"gradient_checkpointing": True}),
-    "one answer": Case(groups=1, longest=2),
+    "one group": Case(groups=1, longest=2, keys={"optim": "sgd"}),
     "one group of many has spread": Case(spread=lambda number: number == 0, groups=5),
     "no group has spread": Case(spread=lambda number: False),
     "uneven lengths": Case(groups=4, longest=60),
@@ -65,10 +64,13 @@ CASES: dict[str, Case] = {
 
 
 def run_case(case: Case, folder: Path, sharding: str) -> dict[str, Any]:
-    """Its statistics by step, and its weights at the end."""
+    """Its statistics by step, and its weights at the end. `grads+replicas`: two copies of what is sharded."""
+    sharding, _, replicas = sharding.partition("+")
     keys = {"per_device_train_batch_size": 4 * case.groups, "num_generations": 4, "max_completion_length": 64}
     keys |= {"learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0, "beta": 0.0}
-    recipe = load_recipe(None, {**keys, "parallel_sharding": sharding, **case.keys})
+    recipe = load_recipe(
+        None, {**keys, "parallel_sharding": sharding, "parallel_replicas": 2 if replicas else 1, **case.keys}
+    )
     policy = load_policy(str(folder / case.family), device="cpu", lora=case.lora)
     rows = _sft_steps(policy, recipe) if case.sft else _grpo_steps(policy, recipe, case)
     weights = policy.adapter.state_dict() if policy.adapter else policy.model.state_dict()
@@ -132,6 +134,6 @@ def run_all(folder: Path, sharding: str) -> dict[str, dict[str, Any]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    where, wanted = Path(sys.argv[1]), sys.argv[2]
-    world = join(60, "cpu")
-    torch.save(run_all(where, wanted), where / f"{wanted}-{os.environ.get('WORLD_SIZE', '1')}-rank-{world.rank}.pt")
+    where, world = Path(sys.argv[1]), join(60, "cpu")
+    for wanted in sys.argv[2:]:
+        torch.save(run_all(where, wanted), where / f"{wanted}-{world.size}-rank-{world.rank}.pt")

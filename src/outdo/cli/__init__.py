@@ -24,6 +24,7 @@ try:
     from outdo.cli.app import app
     from outdo.errors import OutdoError, OutdoWarning
     from outdo.host import share_cores
+    from outdo.parallel.launch import may_speak, read_launch
     from outdo.untrusted.terminal import make_output_printable
 except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)
@@ -34,6 +35,7 @@ def main() -> None:
     share_cores()
     make_output_printable()
     warnings.formatwarning = _format_warning  # type: ignore[assignment]
+    _hush()
     status = _run()
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed at the start
@@ -45,6 +47,13 @@ def main() -> None:
     if status in (STOPPED, 143, READER_GONE):  # does not wait for threads that still grade
         os._exit(status)
     sys.exit(status)
+
+
+def _hush() -> None:
+    """Of several processes that a launcher started, the first one talks. The others print errors only."""
+    with suppress(OutdoError):  # it is refused where it is used
+        if not read_launch().is_first:
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
@@ -62,6 +71,7 @@ def _run() -> int:
     except OutdoError as error:
         if os.environ.get("OUTDO_DEBUG"):
             raise
+        _report_failure(error)
         _print_error(str(error))
         return error.exit_status
     except SystemExit as end:
@@ -78,15 +88,25 @@ def _run() -> int:
 def _unexpected(error: Exception) -> int:
     if os.environ.get("OUTDO_DEBUG"):
         raise error
+    _report_failure(error)
     _print_error(
         f"failed: {type(error).__name__}: {error}\nThis error was not expected; set OUTDO_DEBUG=1 for a traceback"
     )
     return 1
 
 
+def _report_failure(error: Exception) -> None:
+    """The processes that train along learn why this one ends."""
+    if joined := sys.modules.get("outdo.parallel.world"):
+        joined.get_world().report_failure(error)
+
+
 def _print_error(message: str) -> None:
-    with suppress(BrokenPipeError):  # the exit status remains
-        print(f"outdo: {message}", file=sys.stderr)
+    """Of several processes one prints it: they have the same error, or one that follows from another's."""
+    with suppress(BrokenPipeError, OutdoError):  # the exit status remains
+        launch = read_launch()
+        if may_speak(launch):
+            print(f"outdo: {message}", file=sys.stderr if launch.is_first else sys.__stderr__)
 
 
 def _file_id(descriptor: int) -> tuple[int, int] | None:

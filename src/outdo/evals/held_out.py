@@ -16,7 +16,8 @@ from outdo.metrics.estimate import mean_interval, pass_at_k, reward_interval, wi
 from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
-from outdo.rollout.shares import sample_graded
+from outdo.rollout.deal import Deal
+from outdo.rollout.shares import sample_graded, sample_share
 from outdo.runs.held_out import HeldOutAnswer, held_out_answers
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
@@ -228,12 +229,11 @@ def sample_and_grade(
 ) -> GradedAnswers:
     """`advance` is called as answers are generated, for `len(prompts) * (1 + samples)` in all."""
 
-    def counted(n: int, params: SampleParams, mine: Sequence[Prompt]) -> Iterator[Group]:
-        size = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else max(1, len(mine))
-        for start in range(0, len(mine), size):
-            for group in sampler.sample(list(mine[start : start + size]), n, params, seed):
-                advance(len(group.trajectories))
-                yield group
+    def counted(n: int, params: SampleParams, deal: Deal) -> Iterator[Group]:
+        at_once = max(1, MAX_TRUNCATED_BATCH // n) if params.truncates else None
+        for group in sample_share(sampler, deal, n, params, seed, at_once):
+            advance(len(group.trajectories))
+            yield group
 
     def graded(n: int, params: SampleParams) -> tuple[Group, ...]:
         groups = tuple(sample_graded(prompts, partial(counted, n, params), rewards))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,30 @@ from outdo.parallel.launch import Launch
 SETTLE = 2.0  # seconds for the cause to be written down, or the process to be gone
 
 
-@dataclass(frozen=True)
+@dataclass
 class Peers:
     """All processes by rank, as host and process id, and the store where each notes what it does."""
 
     launch: Launch
     hosts: tuple[tuple[str, int], ...]
     store: Any
+    key: str = "phase"  # under which it is noted what a process does
+    count: int = 0  # exchanges that this process has begun
 
     def note(self, key: str, text: str) -> None:
         """Best effort: the store is the launcher's, and dies with it."""
         with suppress(Exception):
             self.store.set(f"outdo/{key}/{self.launch.rank}", text)
+
+    @contextmanager
+    def busy(self, phase: str) -> Iterator[None]:
+        """While it does its part of an exchange."""
+        self.count += 1
+        self.note(self.key, f"{self.count} {phase}")
+        try:
+            yield
+        finally:
+            self.note(self.key, f"{self.count} ")
 
     def notes(self, key: str) -> dict[int, str]:
         """What the others have noted, by rank."""
@@ -62,13 +75,20 @@ def find_lost(peers: Peers, error: BaseException) -> str:
         return f"process {rank} failed: {failures[rank]}"
     if gone:
         return f"{_named(gone, peers)} of {peers.launch.size} ended without a word: it was killed, or it crashed"
-    if is_late and (phases := peers.notes("phase")):
-        rank = min(phases)
+    behind = _behind(peers)
+    if behind and is_late:
+        what = f" with {behind[0][1]}" if behind[0][1] else ""
         return (
-            f"{_named([rank], peers)} is still busy with {phases[rank]}, and the others have waited for it for as long "
-            "as parallel.timeout allows"
+            f"{_named([rank for rank, _ in behind], peers)} of {peers.launch.size} is still busy{what}, and the others "
+            "have waited as long as parallel.timeout allows"
         )
-    return f"another process of {peers.launch.size} does not answer: {str(error)[:200]}"
+    return f"another process of {peers.launch.size} does not answer ({str(error)[:120]})"
+
+
+def _behind(peers: Peers) -> list[tuple[int, str]]:
+    """The processes that have come less far than this one, and what they do."""
+    notes = {rank: text.partition(" ") for rank, text in peers.notes(peers.key).items()}
+    return [(rank, phase) for rank, (count, _, phase) in notes.items() if int(count) < peers.count or phase]
 
 
 def _named(ranks: list[int], peers: Peers) -> str:

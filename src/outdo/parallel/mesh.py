@@ -33,6 +33,7 @@ class Mesh:
 
     world: World
     torch_mesh: DeviceMesh
+    disk_mesh: DeviceMesh  # the same processes, for tensors on the CPU
 
     @classmethod
     def of(cls, world: World, device: torch.device, replicas: int = 1) -> Mesh:
@@ -44,7 +45,9 @@ class Mesh:
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         shape = replicas, world.size // replicas
-        return cls(world, init_device_mesh(device.type, shape, mesh_dim_names=(REPLICAS, SHARDS)))
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=(REPLICAS, SHARDS))
+        is_cpu = device.type == "cpu"
+        return cls(world, mesh, mesh if is_cpu else init_device_mesh("cpu", shape, mesh_dim_names=(REPLICAS, SHARDS)))
 
     @property
     def shards(self) -> int:
@@ -65,11 +68,19 @@ class Mesh:
         start = min(self.place * length, whole.shape[0])
         return whole[start : min(start + length, whole.shape[0])]
 
+    def part_shape(self, shape: torch.Size) -> torch.Size:
+        """Of this process's part."""
+        return self.part(torch.empty(shape, device="meta")).shape
+
     def as_dtensor(self, part: Tensor, shape: torch.Size) -> DTensor:
-        """The part as a part of the tensor of that shape, for a distributed checkpoint."""
+        """A part on the CPU as that of the tensor of that shape, for a distributed checkpoint."""
         stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
         placements = (Replicate(), Shard(0))
-        return DTensor.from_local(part, self.torch_mesh, placements, run_check=False, shape=shape, stride=stride)
+        return DTensor.from_local(part, self.disk_mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    def empty_dtensor(self, shape: torch.Size, dtype: torch.dtype) -> DTensor:
+        """For a distributed checkpoint to be read into."""
+        return self.as_dtensor(torch.empty(self.part_shape(shape), dtype=dtype), shape)
 
     def reduce_scatter(self, wholes: Sequence[Tensor | None], shapes: Sequence[torch.Size]) -> list[Tensor]:
         """The sums over all processes, of each this process's part, in float32. None counts as zeros."""
@@ -85,7 +96,7 @@ class Mesh:
                 if self.replicas > 1:
                     dist.all_reduce(mine, group=self._group(REPLICAS))
             for i, flat in zip(places, mine.split(lengths), strict=True):
-                own = self._own_shape(shapes[i])
+                own = self.part_shape(shapes[i])
                 parts.append(flat[: math.prod(own)].view(own))
         return parts
 
@@ -118,9 +129,6 @@ class Mesh:
     def _empty(self, size: int) -> Tensor:
         device = "cpu" if self.torch_mesh.device_type == "cpu" else torch.device("cuda", torch.cuda.current_device())
         return torch.empty(size, dtype=torch.float32, device=device)
-
-    def _own_shape(self, shape: torch.Size) -> torch.Size:
-        return self.part(torch.empty(shape, device="meta")).shape
 
 
 def _part_size(shape: torch.Size, shards: int) -> int:

@@ -77,15 +77,16 @@ class World:
     def is_shared(self) -> bool:
         return self.size > 1
 
-    def gather(self, work: Callable[[], T], phase: str = "") -> list[T]:
-        """The results of all processes, by rank. `phase` says what it is doing, should it never come out of it."""
+    def gather(self, work: Callable[[], T], phase: str = "", *, may_stop: bool = False) -> list[T]:
+        """The results of all processes, by rank. `phase` says what it is doing, should it never come out of it. With
+        `may_stop`, a signal that asks for the end is raised here, in all."""
         if not self.is_shared:
             return [work()]
-        outcome, own = self._attempt(work, phase)
+        outcome, own = self._attempt(work, phase, self.interruptible if may_stop else nullcontext)
         return [each.value for each in self._raise_first(self._exchanged(outcome), own)]
 
     def first(self, work: Callable[[], T], phase: str = "") -> T:
-        """The result of the first process, in all. A signal does not interrupt it there."""
+        """The result of the first process, in all."""
         if not self.is_shared:
             return work()
         outcomes: list[Any] = [None]
@@ -93,9 +94,12 @@ class World:
         if self.is_first:
             self.is_first_alone = True
             try:
-                outcomes[0], own = self._attempt(work, phase, nullcontext)
+                outcomes[0], own = self._attempt(work, phase)
             finally:
                 self.is_first_alone = False
+        elif self.peers:
+            with self.peers.busy(""):  # counted, as the first one's
+                pass
         with self.collective():
             dist.broadcast_object_list(outcomes, src=0, group=self.control)
         (done,) = self._raise_first(outcomes, own)
@@ -115,6 +119,12 @@ class World:
             with self.collective():
                 dist.all_reduce(tensor, op)
         return tensor
+
+    def add(self, name: str, count: int) -> int:
+        """The sum of what all processes have added under that name, at once and without waiting for each other."""
+        assert self.peers
+        with self.collective():
+            return int(self.peers.store.add(f"outdo/{name}", count))
 
     def refuse_alone(self, what: str) -> None:
         """Raises RunError inside `first`: the others would not take part."""
@@ -140,19 +150,16 @@ class World:
             raise ProcessLost(find_lost(self.peers, error)) from error
 
     def _attempt(
-        self, work: Callable[[], T], phase: str, interruptible: Callable[[], AbstractContextManager[None]] | None = None
+        self, work: Callable[[], T], phase: str, interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> tuple[_Done | _Raised, BaseException | None]:
         assert self.peers
-        self.peers.note("phase", phase)
         try:
-            with (interruptible or self.interruptible)():
+            with self.peers.busy(phase), interruptible():
                 return _Done(work()), None
         except ProcessLost:
             raise
         except BaseException as error:
             return _Raised(self.rank, self.portable(error)), error
-        finally:
-            self.peers.note("phase", "")
 
     def portable(self, error: BaseException) -> BaseException:
         """The error as other processes get it."""
@@ -210,7 +217,8 @@ def join(timeout: float, device: str = "auto") -> World:
     everyone: list[Any] = [None] * launch.size
     dist.all_gather_object(everyone, (socket.gethostname(), os.getpid()), group=control)
     peers = Peers(launch, tuple(everyone), _store())
-    background = World(launch, dist.new_group(backend="gloo", timeout=limit), peers)
+    beside = Peers(launch, tuple(everyone), _store(), "background")
+    background = World(launch, dist.new_group(backend="gloo", timeout=limit), beside)
     _joined[:] = [World(launch, control, peers, background=background)]
     return _joined[0]
 

@@ -46,7 +46,7 @@ class HFEngine:
                 return
             yield generation
 
-    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+    def serve(self, stream: RequestStream, n: int = 1) -> Iterator[Generation]:
         """One request after the other, each with its whole prompt."""
         num_aborts = self.num_aborts
         while (requests := stream.take(wait=True)) is not None:

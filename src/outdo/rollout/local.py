@@ -62,9 +62,9 @@ class LocalEngine:
             yield from self._run(Listed(batch), len(batch[0].seeds), num_aborts)
 
     @torch.no_grad()
-    def serve(self, stream: RequestStream) -> Iterator[Generation]:
+    def serve(self, stream: RequestStream, n: int = 1) -> Iterator[Generation]:
         """Requests that come while others run. Where one follows another, the tokens that they share are read once."""
-        yield from self._run(stream, 1, self.num_aborts, slack=3 * self.poll_every)
+        yield from self._run(stream, n, self.num_aborts, slack=3 * self.poll_every)
 
     def _run(self, stream: RequestStream, n: int, num_aborts: int, slack: int = 0) -> Iterator[Generation]:
         self.policy.set_training(False)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from outdo.errors import RecipeError
 from outdo.parallel.world import World, get_world
 from outdo.rewards.compose import Rewards, grade_step, graded
-from outdo.types import Group, Prompt, Trajectory
+from outdo.rollout.deal import Deal
+from outdo.types import Group, Prompt, SampleParams, Sampler, Trajectory
 
 SAMPLING, GRADING = "sampling and grading", "grading"
-Sample = Callable[[Sequence[Prompt]], Iterable[Group]]
+Sample = Callable[[Deal], Iterable[Group]]
 Waiting = AbstractContextManager[None] | None  # entered while only grades are outstanding
 
 
@@ -39,7 +40,7 @@ def sample_graded(
     groups as soon as they are sampled, also where grading fails then."""
     world = get_world()
     if not world.is_shared:
-        yield from graded(_kept(sample(prompts), keep), rewards, waiting)
+        yield from graded(_kept(sample(Deal(prompts, world)), keep), rewards, waiting)
         return
     at_once = rewards.batch == "step"
     if at_once and rewards.needs_play:
@@ -47,8 +48,10 @@ def sample_graded(
             "reward_batch=step with a reward that reads `environments` works in one process only: the environments "
             "are where their answers were sampled. Use reward_batch=group"
         )
-    mine = prompts[world.rank :: world.size]
-    shares = world.gather(lambda: _share(world, sample(mine), None if at_once else rewards, waiting), SAMPLING)
+    mine = Deal(prompts, world)
+    shares = world.gather(
+        lambda: _share(world, sample(mine), None if at_once else rewards, waiting), SAMPLING, may_stop=True
+    )
     groups = _in_order([group for share in shares for group in share.groups], prompts)
     keep([replace(group, grades=()) for group in groups])
     if error := next((share.error for share in shares if share.error), None):
@@ -57,6 +60,20 @@ def sample_graded(
         grades = world.first(lambda: [group.grades for group in grade_step(groups, rewards)], GRADING)
         groups = [replace(group, grades=own) for group, own in zip(groups, grades, strict=True)]
     yield from groups
+
+
+def sample_share(
+    sampler: Sampler, deal: Deal, n: int, params: SampleParams, seed: int, at_once: int | None = None
+) -> Iterator[Group]:
+    """A process's groups, of up to `at_once` prompts in one call of the sampler. One that can draws from the deal
+    while it samples; the others sample their share."""
+    if deal.world.is_shared and at_once is None and (sample_dealt := getattr(sampler, "sample_dealt", None)):
+        yield from sample_dealt(deal, n, params, seed)
+        return
+    prompts = [deal.prompts[place] for place in deal.share()]
+    size = at_once or max(1, len(prompts))
+    for start in range(0, len(prompts), size):
+        yield from sampler.sample(prompts[start : start + size], n, params, seed)
 
 
 def _kept(groups: Iterable[Group], keep: Callable[[list[Group]], None]) -> Iterator[Group]:

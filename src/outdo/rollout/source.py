@@ -11,7 +11,7 @@ from typing import Any
 from outdo.metrics.measure import Clock
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, halt_if_broken
-from outdo.rollout.shares import Sample, sample_graded
+from outdo.rollout.shares import Sample, sample_graded, sample_share
 from outdo.rollout.stored import read_rounds, write_rounds
 from outdo.seeds import seed_of
 from outdo.tasks.curriculum import Curriculum
@@ -90,10 +90,10 @@ class SyncSource:
         if index < len(self.pending) and _matches(self.pending[index], prompts, recipe.num_generations, step):
             stored = {group.prompt.id: group for group in self.pending[index]}
             # Prompts are drawn again: one may hold what no file does.
-            return lambda mine: [replace(stored[prompt.id], prompt=prompt) for prompt in mine]
+            return lambda deal: [replace(stored[deal.prompts[i].id], prompt=deal.prompts[i]) for i in deal.share()]
         del self.pending[index:]
         params = sample_params(recipe, step)
-        return lambda mine: self.sampler.sample(mine, recipe.num_generations, params, seed)
+        return lambda deal: sample_share(self.sampler, deal, recipe.num_generations, params, seed)
 
     def _keep(self, index: int, groups: list[Group]) -> None:
         """Once all are there, they are a round that need not be sampled again."""

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from outdo.runs.files import Writer, remove, remove_unfinished, write_folder
+from outdo.runs.files import Writer, remove, remove_unfinished, temporary_of, write_folder
 from outdo.untrusted.parse import parse_json
 
 HASHES = "manifest.json"
@@ -39,6 +39,11 @@ def save(parent: Path, step: int, write: Writer) -> Path:
         (folder / HASHES).write_text(text, encoding="utf-8")
 
     return write_folder(parent / name_of(step), with_hashes)
+
+
+def unfinished(parent: Path, step: int) -> Path:
+    """The folder that a checkpoint is written in until it is complete."""
+    return temporary_of(parent / name_of(step))
 
 
 def set_unusable(folder: Path) -> None:

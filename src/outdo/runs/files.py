@@ -52,9 +52,14 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
     os.replace(temporary, path)
 
 
+def temporary_of(folder: Path) -> Path:
+    """Where `write_folder` writes it."""
+    return folder.with_name(f"{_TEMPORARY}{folder.name}")
+
+
 def write_folder(folder: Path, write: Writer) -> Path:
     """Replaces a folder as a whole; the old one stays until the new one is on the disk. Raises OSError."""
-    temporary, old = (folder.with_name(f"{mark}{folder.name}") for mark in (_TEMPORARY, _OLD))
+    temporary, old = temporary_of(folder), folder.with_name(f"{_OLD}{folder.name}")
     remove(temporary)
     temporary.mkdir(parents=True)
     try:

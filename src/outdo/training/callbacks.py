@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from outdo.errors import OutdoError, RecipeError
 from outdo.metrics.headline import FIELDS, deciding_metric
 from outdo.metrics.measure import Metrics
+from outdo.parallel.world import get_world
 from outdo.recipe import plugins
 from outdo.types import Group
 
@@ -34,7 +35,12 @@ class Callback:
     `run.learner.scale_beta(factor)`.
 
     What a callback raises ends the run as failed; the model so far is saved.
+
+    Where several processes train, callbacks run in the first one, and how they steer the run is shared. One that is
+    `everywhere` runs in all, after the others; only there may it evaluate or save.
     """
+
+    everywhere = False
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> Callback:
@@ -133,6 +139,21 @@ def notify(callbacks: Sequence[Callback], event: str, *arguments: Any) -> None:
         except Exception as error:
             name = f"{type(callback).__module__}.{type(callback).__qualname__}"
             raise CallbackError(f"callback {name} failed in {event}: {type(error).__name__}: {error}") from error
+
+
+def notify_everywhere(run: TrainingRun[Any], event: str, *arguments: Any) -> None:
+    """Calls the callbacks of a run. Of several processes the first one does, and the others are steered as it is."""
+    world = get_world()
+    if not world.is_shared:
+        return notify(run.callbacks, event, run, *arguments)
+    own = [one for one in run.callbacks if not one.everywhere]
+
+    def call() -> Mapping[str, Any]:
+        notify(own, event, run, *arguments)
+        return run.steering()
+
+    run.steer(world.first(call, f"callbacks ({event})"))
+    notify([one for one in run.callbacks if one.everywhere], event, run, *arguments)
 
 
 def find_callbacks(recipe: Recipe) -> list[Callback]:

@@ -7,23 +7,24 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from safetensors.torch import load_file, save_file
 
 from outdo.errors import RecipeError
 from outdo.learn.update import BaseLearner
 from outdo.models.load import Policy, save_policy
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer
 from outdo.runs.reader import read_evals
 from outdo.runs.writer import RunWriter
 from outdo.training.best import Best, best_of
+from outdo.training.optimizer_files import OptimizerWriter, optimizer_writer, read_optimizer
 from outdo.untrusted.parse import parse_json
 
-STATE, OPTIMIZER = "state.json", "optimizer.safetensors"
+STATE = "state.json"
 
 
 class Checkpointer:
@@ -36,24 +37,31 @@ class Checkpointer:
         self.seconds = 0.0  # that the last checkpoint took, in the run and in the thread
         self._thread: threading.Thread | None = None
         self._writing = -1  # the step of the checkpoint that the thread writes
+        self.world = get_world()
 
     def save(self, step: int, policy: Policy, learner: BaseLearner, state: Mapping[str, Any], more: Writer) -> None:
         """Starts to write a checkpoint. The tensors are copied here; the disk is the thread's business."""
         self.wait()
+        if not (self.world.is_first or learner.masters.is_in_step):
+            return  # a replica: the first one has it all
         start = time.monotonic()
         weights = {name: value.detach().to("cpu", copy=True) for name, value in learner.weights().items()}
         tensors, plain = learner.state()
+        optimizer = optimizer_writer(learner, tensors)
         text = json.dumps({"step": step, "learner": plain, **state, "offsets": self.writer.offsets()})
 
         def write(folder: Path) -> None:
+            optimizer(folder)
             save_policy(policy, folder, weights)
-            save_file(tensors, folder / OPTIMIZER)
             more(folder)
             (folder / STATE).write_text(text, encoding="utf-8")
             self.seconds = time.monotonic() - start
 
         self._writing = step
-        self._thread = threading.Thread(target=self._write, args=(step, write), name="checkpoint")
+        job = partial(self._write, step, write, optimizer)
+        if not self.world.is_first:
+            job = partial(self._write_part, step, optimizer)
+        self._thread = threading.Thread(target=job, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> int | None:
@@ -64,11 +72,17 @@ class Checkpointer:
         self._thread = None
         return self.last_step if self.last_step == self._writing else None
 
-    def _write(self, step: int, write: Writer) -> None:
+    def _write_part(self, step: int, optimizer: OptimizerWriter) -> None:
+        """What this process adds to the first one's checkpoint."""
+        with suppress(Exception):  # the first process reports it
+            optimizer(checkpoint.unfinished(self.writer.checkpoints, step))
+
+    def _write(self, step: int, write: Writer, optimizer: OptimizerWriter) -> None:
         try:
             checkpoint.save(self.writer.checkpoints, step, write)
             self.last_step = step
         except Exception as error:
+            optimizer.cancel(error)
             return self.notify(f"  warning: no checkpoint of step {step}: {error}; the run continues")
         keep = set(self.protected)
         try:
@@ -90,7 +104,7 @@ class Checkpointer:
 
 
 def load_optimizer(learner: BaseLearner, folder: Path, state: Mapping[str, Any]) -> None:
-    learner.load_state(load_file(folder / OPTIMIZER), state["learner"])
+    learner.load_state(read_optimizer(learner, folder), state["learner"])
 
 
 def read_state(folder: Path) -> dict[str, Any]:

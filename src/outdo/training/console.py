@@ -15,6 +15,7 @@ from rich.text import Text
 
 from outdo.evals.held_out import Evaluation
 from outdo.metrics.estimate import format_share
+from outdo.parallel.launch import read_launch
 from outdo.types import Reporter
 from outdo.untrusted.terminal import PrintableConsole, make_output_printable
 
@@ -109,7 +110,23 @@ class LiveTable(PlainLines):
         self.live.update(what)
 
 
+class Silent:
+    """Reports nothing: the first process of a launch does."""
+
+    def note(self, line: str) -> None: ...
+
+    def begin(self, phase: str) -> None: ...
+
+    def progress(self, name: str, step: int, total: int, more: str) -> None: ...
+
+    def step(self, step: int, total: int, row: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def make_reporter(console: Console | None = None) -> Reporter:
+    if not read_launch().is_first:
+        return Silent()
     console = console or PrintableConsole(file=sys.stdout)
     return LiveTable(console) if console.is_terminal else PlainLines(console)
 

@@ -82,7 +82,7 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
         learner = LocalLearner(run.policy, run.recipe)
         if learner.reference:
             folder = run.writer.reference_folder / checkpoint.name_of(0)
-            problem = checkpoint.corruption(folder)
+            problem = run.world.first(lambda: checkpoint.corruption(folder), "reading the reference")
             if problem and learner.has_kl_term:
                 raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
             if problem:
@@ -94,7 +94,7 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)
     run.evaluate_if_due()  # where it was interrupted before that
-    return run.evaluator.recorded(0) or _evaluate_first(run)
+    return run.world.first(lambda: run.evaluator.recorded(0)) or _evaluate_first(run)
 
 
 def _evaluate_first(run: Run) -> list[Evaluation]:
@@ -122,7 +122,11 @@ def _save_reference(run: Run, learner: LocalLearner) -> None:
     if not learner.reference:
         return
     tensors = {name: value.detach().to("cpu", copy=True) for name, value in learner.reference.state_dict().items()}
-    try:
-        checkpoint.save(run.writer.reference_folder, 0, lambda folder: save_file(tensors, folder / WEIGHTS))
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error
+
+    def write() -> None:
+        try:
+            checkpoint.save(run.writer.reference_folder, 0, lambda folder: save_file(tensors, folder / WEIGHTS))
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"cannot write {run.writer.reference_folder}: {error}") from error
+
+    run.world.first(write, "saving the reference")

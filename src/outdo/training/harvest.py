@@ -10,6 +10,7 @@ is not kept, right or not: it would teach the model not to end.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,10 +21,11 @@ from typing import Any
 from outdo.errors import BrokenGraders, RecipeError
 from outdo.evals.from_recipe import playing_keys
 from outdo.learn.memory import frozen_objects
+from outdo.parallel.world import get_world, join
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
 from outdo.rollout import make_sampler
-from outdo.rollout.shares import sample_graded
+from outdo.rollout.shares import sample_graded, sample_share
 from outdo.rollout.source import sample_params
 from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.no_links import open_no_links
@@ -34,7 +36,7 @@ from outdo.tasks.task import Task, held_out
 from outdo.training import interrupts
 from outdo.training.context import Result, RunContext
 from outdo.training.plan import policy_for
-from outdo.training.start import remember_run, without_long_prompts
+from outdo.training.start import open_writer, remember_run, without_long_prompts
 from outdo.types import Group, Prompt, SampleParams, Sampler
 
 ANSWERS_PER_CALL = 8192  # of the sampler
@@ -74,20 +76,18 @@ def run_harvest(context: RunContext) -> Result:
     recipe, rewards = context.recipe, context.rewards
     assert rewards, "a harvest has rewards"
     if context.resume:
-        writer = RunWriter.reopen(context.resume, "harvest", context.manifest)
+        resumed = context.resume
+        writer = open_writer(lambda: RunWriter.reopen(resumed, "harvest", context.manifest))
         writer.update_manifest(status="running", why="")
     else:
-        folder = (
-            Path(recipe.output_dir)
-            if recipe.output_dir
-            else default_folder(f"harvest-{context.task.name}", recipe.run_name)
-        )
+        default = partial(default_folder, f"harvest-{context.task.name}", recipe.run_name)
+        folder = Path(recipe.output_dir) if recipe.output_dir else get_world().first(default)
         recipe = context.given.place(recipe, folder)
         context = replace(context, recipe=recipe)
-        writer = RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"})
-        remember_run(context, folder, recipe)
+        writer = open_writer(lambda: RunWriter.create(folder, recipe.model_dump(mode="json"), {"kind": "harvest"}))
+        get_world().first(lambda: remember_run(context, folder, recipe))
     with writer.until_done(), frozen_objects():
-        context.given.write(writer.folder)
+        get_world().first(lambda: context.given.write(writer.folder))
         tally = harvest_to(context, writer.demonstrations)
         facts = {"model": recipe.model_name_or_path, "harvest": str(writer.demonstrations)}
         writer.update_manifest(**facts, tally=vars(tally))
@@ -99,7 +99,8 @@ def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
     """Harvests by the recipe's keys into a file. Raises RecipeError where no answer was right."""
     recipe, task, reporter = context.recipe, context.task, context.reporter
     assert context.rewards
-    policy = policy_for(recipe, learns=False)
+    join(recipe.parallel_timeout, recipe.device)
+    policy = get_world().in_turn(lambda: policy_for(recipe, learns=False), "loading the model")
     prompts = held_out(without_long_prompts(recipe, task, policy, reporter.note), split, recipe.harvest_size)
     sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note, play=context.play)
     demonstrate = _demonstrator(recipe, task)  # refused now, not after all was sampled
@@ -143,14 +144,17 @@ def harvest(
 ) -> Tally:
     """Writes `out`, resuming where an earlier call with the same `settings` was interrupted; another harvest's file
     raises RecipeError. The task's own demonstration of a prompt, from `demonstrate`, stands first."""
-    journal = _open_journal(out, {**settings, "samples": samples, "keep": keep, "seed": seed})
-    done = {row["prompt_id"]: row for row in read_rows(journal) if "prompt_id" in row}
+    world = get_world()
+    settings = {**settings, "samples": samples, "keep": keep, "seed": seed}
+    journal = world.first(lambda: _open_journal(out, settings))
+    done = world.first(lambda: {row["prompt_id"]: row for row in read_rows(journal) if "prompt_id" in row})
     tally = sum((tally_of(done[p.id]) for p in prompts if p.id in done), Tally())
     remaining = [prompt for prompt in prompts if prompt.id not in done]
     size = max(1, ANSWERS_PER_CALL // samples)
-    with disk_errors(journal), open_no_links(journal.parent, journal) as file:
+    opened = open_no_links(journal.parent, journal) if world.is_first else open(os.devnull, "w")  # noqa: SIM115
+    with disk_errors(journal), opened as file:
         for part in (remaining[i : i + size] for i in range(0, len(remaining), size)):
-            sample = partial(sampler.sample, n=samples, params=params, seed=seed)
+            sample = partial(sample_share, sampler, n=samples, params=params, seed=seed)
             for group in sample_graded(part, sample, rewards):
                 row = select_answers(group, keep)
                 file.write(json.dumps(row) + "\n")
@@ -160,11 +164,20 @@ def harvest(
                 progress(tally)
             if tally.broken == tally.sampled:
                 raise BrokenGraders(f"none of {tally.sampled} answers could be judged; `outdo audit` says why")
+    world.first(lambda: _write_demonstrations(prompts, done, out, demonstrate), "writing demonstrations")
+    return tally
+
+
+def _write_demonstrations(
+    prompts: Sequence[Prompt],
+    done: Mapping[str, Mapping[str, Any]],
+    out: Path,
+    demonstrate: Callable[[Prompt], str | None] | None,
+) -> None:
     own = {p.id: [text] for p in prompts if demonstrate and (text := demonstrate(p)) is not None}
     rows = (row for p in prompts for row in demonstrations(p, [*own.get(p.id, []), *done[p.id]["kept"]]))
     with disk_errors(out):
         write_atomic(out, "".join(json.dumps(row, default=str) + "\n" for row in rows))
-    return tally
 
 
 def select_answers(group: Group, keep: int) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from outdo.host import keep_memory
+from outdo.parallel.world import join
 from outdo.training import resume
 from outdo.training.context import Result, RunContext
 from outdo.training.stages import RUNNERS, run_stages
@@ -19,10 +21,12 @@ def launch(context: RunContext) -> Result:
     """Starts the run, or resumes one. Raises a subclass of OutdoError; an interrupt, once the run is saved."""
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
+    world = join(context.recipe.parallel_timeout, context.recipe.device)
     if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":
         data = "" if context.kind == "stages" else resume.fingerprint(context.task, context.recipe.seed)
         files = resume.reward_files(context.rewards)
-        if unfinished := resume.find_unfinished(context.recipe, data, context.kind, files):
+        find = partial(resume.find_unfinished, context.recipe, data, context.kind, files)
+        if unfinished := world.first(find, "looking for an unfinished run"):
             context = replace(context, resume=unfinished[0], manifest=unfinished[1])
     with context.given.model.as_given() if context.given.model else nullcontext():
         return KINDS[context.kind](context)

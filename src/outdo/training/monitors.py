@@ -17,6 +17,7 @@ from outdo.evals.held_out import Evaluation, describe_limits
 from outdo.learn.memory import peak_memory
 from outdo.metrics.measure import Metrics
 from outdo.models.hub import push_model, repository_of, why_no_upload
+from outdo.parallel.world import get_world
 from outdo.report.write import try_report
 from outdo.runs.manifest import Status
 from outdo.runs.writer import Tokens
@@ -37,6 +38,8 @@ KL_KEYS = ("kl_limit", "kl_guard", "beta", "learning_rate", "num_iterations")  #
 def built_in_callbacks(run: TrainingRun[Any]) -> list[Callback]:
     """What measures comes first, then recording: what the others report must be on the disk. Schedules come last."""
     recorder = Recorder()
+    if not get_world().is_first:
+        return [Schedule(recorder)]
     trackers = Trackers.of(run.writer, run.recipe, run.reporter.note)
     upload = [Upload()] if run.recipe.push_to_hub else []
     return [GraderDrift(), recorder, trackers, Doctor(), KLGuard(), Console(), *upload, Schedule(recorder)]
@@ -196,6 +199,8 @@ class Upload(Callback):
 
 class Schedule(Callback):
     """Evaluates and saves by the recipe's strategies."""
+
+    everywhere = True
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

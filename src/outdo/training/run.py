@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import shlex
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from safetensors import SafetensorError
-
 from outdo.doctor.conditions import IN_SAMPLING, IN_UPDATE, describe_out_of_memory
-from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError
+from outdo.errors import BrokenGraders, Halted, OutdoError, OutOfMemory, RunError, describe
 from outdo.evals.held_out import Evaluation
 from outdo.learn.memory import frozen_objects, is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
-from outdo.models.load import Policy, load_policy, save_adapter, save_policy
+from outdo.models.load import Policy
+from outdo.parallel.world import ProcessLost, get_world
 from outdo.runs import checkpoint
-from outdo.runs.files import Writer, write_folder
+from outdo.runs.files import Writer
 from outdo.runs.manifest import Status
 from outdo.runs.writer import RunWriter
 from outdo.training import interrupts
 from outdo.training.best import Best
-from outdo.training.callbacks import Callback, notify
+from outdo.training.callbacks import Callback, notify, notify_everywhere
 from outdo.training.checkpointing import Checkpointer, load_optimizer
 from outdo.training.context import COMMANDS, Result, RunContext, epoch_of
 from outdo.training.evaluation import Evaluator
 from outdo.training.monitors import built_in_callbacks
-from outdo.training.plan import lora_of
+from outdo.training.saved_model import save_model
 from outdo.types import Group, Sampler
 
 L = TypeVar("L", bound=BaseLearner)
@@ -65,7 +64,9 @@ class TrainingRun(Generic[L]):
         kind = next(iter(self.evaluator.splits), "").partition("/")[0]
         self.checkpointer = Checkpointer(writer, context.recipe, kind, context.reporter.note)
         self.checkpointer.protected |= set((writer.manifest.halted or {}).get("kept", ()))
-        self.callbacks: list[Callback] = [*built_in_callbacks(self), *context.callbacks]
+        self.world = get_world()
+        own = [one for one in context.callbacks if one.everywhere or self.world.is_first]
+        self.callbacks: list[Callback] = [*built_in_callbacks(self), *own]
         self.checkpoint_state: Callable[[], dict[str, Any]] = dict  # of this kind of run, beside the learner's
         self.checkpoint_files: Callable[[], Writer] = lambda: lambda folder: None
         self.has_pending: Callable[[], bool] = lambda: False  # work since the last step that is worth a checkpoint
@@ -88,10 +89,15 @@ class TrainingRun(Generic[L]):
     def learner(self, learner: L) -> None:
         self._learner = learner
 
+    @property
+    def any_learner(self) -> BaseLearner | None:
+        """That of the warm-up while it lasts; None before there is one."""
+        return self.warm_up or self._learner
+
     def begin(self, phase: str) -> None:
         """Training starts here, with weights and rows as they were where it resumed."""
         self.reporter.begin(phase)
-        notify(self.callbacks, "on_start", self)
+        self._notify("on_start")
 
     # --- steering
 
@@ -109,15 +115,31 @@ class TrainingRun(Generic[L]):
     def is_finishing(self) -> bool:
         return bool(self._finish_early)
 
+    def _notify(self, event: str, *arguments: Any) -> None:
+        notify_everywhere(self, event, *arguments)
+
+    def steering(self) -> dict[str, Any]:
+        """What callbacks may have changed."""
+        learner = self.any_learner
+        scales = {name: getattr(learner, name) for name in ("rate_scale", "beta") if hasattr(learner, name)}
+        return {"halt": self._halt, "evaluates": self._evaluates_halt, "early": self._finish_early, "scales": scales}
+
+    def steer(self, steering: Mapping[str, Any]) -> None:
+        """Takes over what the callbacks of the first process have changed."""
+        self._halt, self._evaluates_halt = steering["halt"], steering["evaluates"]
+        self._finish_early = steering["early"]
+        for name, value in steering["scales"].items():
+            setattr(self.any_learner, name, value)
+
     # --- events of the loop
 
     def step(self, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
         self.done, self.tokens = step + 1, int(metrics.get("tokens") or 0)
-        notify(self.callbacks, "on_step", self, self.done, metrics, groups)
+        self._notify("on_step", self.done, metrics, groups)
         self.raise_if_halted()
 
     def step_end(self, done: int) -> bool:
-        notify(self.callbacks, "on_step_end", self, done)
+        self._notify("on_step_end", done)
         self.raise_if_halted()
         if self.is_finishing:
             self.end_early(done, f"step {done}")
@@ -136,7 +158,7 @@ class TrainingRun(Generic[L]):
     def sft_steps(self, rows: Sequence[dict[str, Any]], total: int, name: str = "step") -> None:
         """Supervised updates: recorded and shown."""
         for row in rows:
-            notify(self.callbacks, "on_sft_step", self, row)
+            self._notify("on_sft_step", row)
             if "loss" in row:
                 self.reporter.progress(name, row["step"], total, f"loss {row['loss']:.3f}")
 
@@ -148,13 +170,14 @@ class TrainingRun(Generic[L]):
 
     def evaluate(self, step: int) -> list[Evaluation]:
         """Held-out success after `step` steps, measured once."""
-        recorded, is_last = self.evaluator.recorded(step), step == self.total
+        self.world.refuse_alone("an evaluation")
+        recorded, is_last = self.world.first(lambda: self.evaluator.recorded(step)), step == self.total
         measured = {one.split for one in recorded}
         if recorded and not (is_last and self.evaluator.final_splits.keys() - measured):
             return recorded
         carried = self.evaluator.carried_over() if step == 0 else []
         evaluations = carried or self.evaluator.measure(self.sampler, step, is_last, measured)
-        notify(self.callbacks, "on_eval", self, step, evaluations)
+        self._notify("on_eval", step, evaluations)
         if carried and self.evaluator.prior:
             source = self.evaluator.prior.run
             self.reporter.note(f"  carried over from {source}: the same model and problems, not evaluated again")
@@ -178,12 +201,13 @@ class TrainingRun(Generic[L]):
         """By `save_strategy`; and where the best checkpoint is wanted, when this step's evaluation is the best."""
         recipe = self.recipe
         wants_best = recipe.save_strategy == "best" or recipe.load_best_model_at_end
-        if wants_best and self.checkpointer.is_best(self.done):
+        if wants_best and self.world.first(lambda: self.checkpointer.is_best(self.done)):
             return True
         return self.is_due(recipe.save_strategy, recipe.save_steps)
 
     def save(self, wait: bool = False) -> None:
         """A checkpoint of where the last step ended, unless its weights are NaN or infinite."""
+        self.world.refuse_alone("a checkpoint")
         learner = self.warm_up or self.learner
         if not learner.is_finite():
             return self.reporter.note(f"  warning: no checkpoint of step {self.done}: its weights are non-finite")
@@ -213,8 +237,9 @@ class TrainingRun(Generic[L]):
 
     def _notify_saved(self) -> None:
         """Waits for the checkpoint that is being written, and notifies of it in this thread."""
-        if (step := self.checkpointer.wait()) is not None:
-            notify(self.callbacks, "on_save", self, step, self.writer.checkpoints / checkpoint.name_of(step))
+        step = self.checkpointer.wait()
+        if (step := self.world.first(lambda: step)) is not None:
+            self._notify("on_save", step, self.writer.checkpoints / checkpoint.name_of(step))
 
     def restore(self, learner: L, point: ResumePoint) -> None:
         """The learner, the sampler and the files as the checkpoint had them. The weights came with the policy."""
@@ -245,6 +270,7 @@ class TrainingRun(Generic[L]):
                 try:
                     yield
                 except KeyboardInterrupt as error:
+                    self.world.interruptible = nullcontext  # all have it: their own signals may be still to come
                     self._end("stopped", f"{error or 'interrupted'} after step {self.done}", resumable=True)
                     raise
                 except Halted as error:
@@ -255,6 +281,9 @@ class TrainingRun(Generic[L]):
                         self._end("stopped", str(error), can_resume, error)
                     raise
                 except BaseException as error:
+                    if self.world.is_shared and not getattr(error, "is_shared", False):
+                        self._end_alone(error)
+                        raise
                     if is_out_of_memory(error):
                         raise self._end_out_of_memory(error) from error
                     why = str(error) if isinstance(error, OutdoError) else f"{type(error).__name__}: {error}"
@@ -265,6 +294,25 @@ class TrainingRun(Generic[L]):
             self.reporter.close()
             self._notify_end()
             self.writer.close()
+
+    def _end_alone(self, error: BaseException) -> None:
+        """The end of one process of several, or of what the loss of one leaves: nothing can be saved any more."""
+        self.world.report_failure(error)
+        why = str(error) if isinstance(error, OutdoError) else describe(error)
+        with suppress(Exception):
+            self.checkpointer.wait()
+        with suppress(OSError):
+            self.reporter.close()
+            self.reporter.note(f"stopped: {self.done} steps are in {self.folder}")
+            if self.checkpointer.last_step >= 0 or checkpoint.existing(self.writer.checkpoints):
+                self.reporter.note(f"resume from the last checkpoint with: {self._resume_command()}")
+        with suppress(RunError):
+            self.writer.finish("stopped" if isinstance(error, ProcessLost) else "failed", why)
+
+    def _resume_command(self) -> str:
+        command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}"
+        launcher = f"torchrun --nproc-per-node {self.world.launch.local_size} -m " if self.world.is_shared else ""
+        return launcher + command
 
     def _end_out_of_memory(self, error: BaseException) -> OutOfMemory:
         """The run ends as stopped, in words that name the change that helps."""
@@ -292,7 +340,7 @@ class TrainingRun(Generic[L]):
     def finish(self) -> None:
         with self.uninterruptible():
             self.save(wait=True)
-            self._save_model(use_best=True)
+            save_model(self, use_best=True)
             self.writer.finish("done", self._finish_early)
 
     def result(self, before: list[Evaluation], after: list[Evaluation]) -> Result:
@@ -300,7 +348,7 @@ class TrainingRun(Generic[L]):
 
     def _can_save(self, error: Halted) -> bool:
         """Whether a halted run is at the end of a step, with weights that are worth a checkpoint."""
-        learner = self.warm_up or self._learner
+        learner = self.any_learner
         return bool(learner and (error is self._halt or learner.is_between_steps) and learner.is_finite())
 
     def _evaluate_halted(self) -> None:
@@ -316,12 +364,13 @@ class TrainingRun(Generic[L]):
     def _end(self, status: Status, why: str, resumable: bool = False, halted: Halted | None = None) -> None:
         """The end of a run that did not finish: keeps what there is, and never hides the first error. `resumable`:
         nothing is half done, so that a checkpoint of this moment is valid."""
-        has_learner = bool(self.warm_up or self._learner)
+        has_learner = bool(self.any_learner)
         try:
             self.checkpointer.wait()
-            if resumable and has_learner and (self.has_pending() or self.checkpointer.last_step != self.done):
+            is_saved = self.world.first(lambda: self.checkpointer.last_step == self.done)
+            if resumable and has_learner and (self.has_pending() or not is_saved):
                 self.save(wait=True)
-            self._save_model(use_best=not resumable)
+            save_model(self, use_best=not resumable)
         except Exception as error:  # whatever it is, the first error is the one to report
             why += f" (and the model could not be saved: {error})"
         with suppress(OSError):
@@ -331,40 +380,9 @@ class TrainingRun(Generic[L]):
                 self.reporter.note(f"step {self.done} could not be saved; the checkpoints before it are valid")
             elif resumable:
                 remedy = f" {halted.remedy}" if halted and halted.remedy else ""
-                command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}{remedy}"
-                self.reporter.note(f"resume with: {command}")
+                self.reporter.note(f"resume with: {self._resume_command()}{remedy}")
         with suppress(RunError):  # a disk that failed the run fails its last line too
             if halted:
                 facts = {"keys": list(halted.keys), "remedy": halted.remedy, "onset": halted.onset}
                 self.writer.update_manifest(halted={**facts, "kept": sorted(self.checkpointer.protected)})
             self.writer.finish(status, why)
-
-    def _save_model(self, use_best: bool = False) -> None:
-        """The weights as they are, or those of the best checkpoint where the recipe wants them."""
-        learner = self.warm_up or self._learner
-        if learner and not learner.is_finite():
-            raise RunError("its weights are NaN or infinite; the newest checkpoint has the last finite ones")
-        policy = (self._best_policy() if use_best and self.recipe.load_best_model_at_end else None) or self.policy
-        try:
-            write_folder(self.writer.model_folder, lambda folder: save_policy(policy, folder))
-            self.writer.link_model()
-            if policy.adapter:
-                write_folder(self.writer.adapter_folder, lambda folder: save_adapter(policy, folder))
-        except (OSError, SafetensorError) as error:
-            raise RunError(f"cannot save the model to {self.writer.model_folder}: {error}") from error
-
-    def _best_policy(self) -> Policy | None:
-        """The policy of the best checkpoint, which it notes; None where that is the last, or there is none."""
-        if self.context.kind != "grpo" or (best := self.checkpointer.best()) is None:
-            return None
-        folder, policy = self.writer.checkpoints / checkpoint.name_of(best.step), None
-        if best.step != self.done:
-            if problem := checkpoint.corruption(folder):
-                self.reporter.note(f"  warning: the best checkpoint, {folder}: {problem}; the last weights are saved")
-                return None
-            recipe, lora = self.recipe, lora_of(self.recipe)
-            policy = load_policy(str(folder), device="cpu", dtype=recipe.dtype, seed=recipe.seed, lora=lora)
-        self.best = best
-        self.writer.update_manifest(best=best.row())
-        self.reporter.note(f"best: {best.describe()}; its weights are in {self.writer.model_folder}")
-        return policy

@@ -85,10 +85,12 @@ def supervise(
         if not run.warm_up:
             run.done = learner.done
         interval = 0.0 if by_epoch else max(SAVE_INTERVAL, run.checkpointer.seconds / SAVE_SHARE)
-        if is_due() and learner.done < learner.steps and time.monotonic() - saved_at > interval:
+        is_time = run.world.first(lambda: time.monotonic() - saved_at > interval)
+        if is_due() and learner.done < learner.steps and is_time:
             with run.uninterruptible():
                 run.save()
             saved_at = time.monotonic()
+        run.world.gather(lambda: None, "supervised training", may_stop=True)
         return not run.is_finishing
 
     def record(rows: list[dict[str, Any]]) -> None:
@@ -115,7 +117,7 @@ def _evaluate(run: Run, step: int, when: str, unseen: Demonstrations | None) -> 
     evaluator = run.evaluator
     if unseen or evaluator.splits or (evaluator.final_splits and step == run.total):
         run.reporter.begin(f"{when}: held-out {'examples' if unseen else 'problems'}")
-    if unseen and step not in held_out_losses(run.folder):
+    if unseen and run.world.first(lambda: step not in held_out_losses(run.folder)):
         examples = encode(run.policy, unseen.examples(), run.recipe.sft_max_length, dialect=dialect_of(run))
         loss, tokens = run.learner.loss_on(examples)
         with run.uninterruptible():

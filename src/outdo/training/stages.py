@@ -18,11 +18,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
+from outdo.parallel.world import get_world
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
@@ -34,7 +36,7 @@ from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.resume import changes, refuse_changes
 from outdo.training.sft import run_sft
-from outdo.training.start import finished_result, remember_run
+from outdo.training.start import finished_result, open_writer, remember_run
 
 RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": run_grpo, "harvest": run_harvest}
 STARTS = ("first", "previous")  # the recipe's own model, or that of the stage before
@@ -118,11 +120,12 @@ def read_stages(recipe: Recipe) -> list[Stage]:
 
 def run_stages(context: RunContext) -> Result:
     """All stages in order. Resumed, stages that are done are skipped and the one that was interrupted is resumed."""
-    recipe, reporter = context.recipe, context.reporter
+    recipe, reporter, world = context.recipe, context.reporter, get_world()
     stages = read_stages(recipe)
     names, resolved = [stage.name for stage in stages], recipe.model_dump(mode="json")
     if context.resume:
-        writer = RunWriter.reopen(context.resume, "stages", context.manifest)
+        resumed = context.resume
+        writer = open_writer(lambda: RunWriter.reopen(resumed, "stages", context.manifest))
         try:
             changed = changes(writer.manifest.recipe, resolved)
             with_force = "--force takes it for the stages that are not started"
@@ -132,23 +135,25 @@ def run_stages(context: RunContext) -> Result:
             raise
         writer.update_manifest(status="running", why="", recipe=resolved, stages=names)
     else:
-        folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(recipe.dataset_name, recipe.run_name)
+        default = partial(default_folder, recipe.dataset_name, recipe.run_name)
+        folder = Path(recipe.output_dir) if recipe.output_dir else world.first(default)
         recipe = context.given.place(recipe, folder)
         resolved, stages = recipe.model_dump(mode="json"), read_stages(recipe)
-        writer = RunWriter.create(folder, resolved, {"kind": "stages", "stages": names})
-        remember_run(context, folder, recipe)
-        context.given.write(folder)
+        writer = open_writer(lambda: RunWriter.create(folder, resolved, {"kind": "stages", "stages": names}))
+        world.first(lambda: remember_run(context, folder, recipe))
+        world.first(lambda: context.given.write(folder))
     context = replace(context, recipe=recipe, given=Given())  # what was given is in the folder
     try:
         with writer.until_done():
             results = _run_all(context, stages, writer.folder)
-            _link(writer.model_folder, results[-1].model)
+            world.first(lambda: _link(writer.model_folder, results[-1].model))
             writer.link_model()
     except KeyboardInterrupt:
         reporter.note(f"resume with: outdo train --resume {shlex.quote(str(writer.folder))}")
         raise
     finally:
-        try_report(writer.folder, reporter.note)
+        if world.is_first:
+            try_report(writer.folder, reporter.note)
     outcomes = tuple(StageResult(s.name, r.recipe, r.before, r.after) for s, r in zip(stages, results, strict=True))
     first = next((result.before for result in results if result.before), [])
     last = next((outcome.after for outcome in reversed(outcomes) if outcome.after), [])
@@ -174,15 +179,16 @@ def _run_all(context: RunContext, stages: Sequence[Stage], parent: Path) -> list
 
 
 def _run_one(context: RunContext, kind: Kind, recipe: Recipe, folder: Path, earlier: Sequence[Result]) -> Result:
-    if not holds_run(folder):
-        prior = prior_evals(recipe.model_dump(mode="json"), kind, earlier)
+    world = get_world()
+    manifest = world.first(lambda: read_manifest(folder) if holds_run(folder) else None)
+    if manifest is None:
+        prior = world.first(lambda: prior_evals(recipe.model_dump(mode="json"), kind, earlier))
         return RUNNERS[kind](context.for_stage(kind, recipe, prior))
-    manifest = read_manifest(folder)
     if manifest.status != "done":
-        prior = prior_evals(manifest.recipe, kind, earlier)
+        prior = world.first(lambda: prior_evals(manifest.recipe, kind, earlier))
         return RUNNERS[kind](context.for_resumed_stage(folder, manifest, prior))
     context.reporter.note("  done before")
-    result = finished_result(folder, recipe)
+    result = world.first(lambda: finished_result(folder, recipe))
     harvest = manifest.harvest
     return replace(result, model=Path(manifest.model), harvest=Path(harvest)) if harvest else result
 

@@ -12,6 +12,7 @@ from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.learn.memory import with_kl_steps
 from outdo.models.load import Policy
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 from outdo.recipe.trust import remember
 from outdo.rewards.choose import refuse_unfit_rewards
@@ -19,6 +20,7 @@ from outdo.rollout import make_sampler
 from outdo.runs import checkpoint, layout
 from outdo.runs.manifest import Manifest, library_versions, read_manifest
 from outdo.runs.reader import read_evals, read_metrics
+from outdo.runs.silent import SilentWriter
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
 from outdo.tasks.lengths import fit_to_context
@@ -47,7 +49,8 @@ def open_run(context: RunContext) -> Opened | Result:
     """A new run, or the one to resume; or the result of one that has nothing to do. The caller closes the writer."""
     if context.resume is None:
         return _start(context)
-    writer = RunWriter.reopen(context.resume, context.kind, context.manifest)
+    folder = context.resume
+    writer = open_writer(lambda: RunWriter.reopen(folder, context.kind, context.manifest))
     try:
         opened = _resume(context, writer)
     except BaseException:
@@ -56,6 +59,18 @@ def open_run(context: RunContext) -> Opened | Result:
     if isinstance(opened, Result):
         writer.close()
     return opened
+
+
+def open_writer(make: Callable[[], RunWriter]) -> RunWriter:
+    """The run folder's one writer, in the first process; in the others of a launch, one that writes nothing."""
+    made: list[RunWriter] = []
+
+    def first() -> tuple[Path, Manifest]:
+        made.append(make())
+        return made[0].folder, made[0].manifest
+
+    folder, manifest = get_world().first(first, "opening the run's folder")
+    return made[0] if made else SilentWriter(folder, manifest)
 
 
 def remember_run(context: RunContext, folder: Path, recipe: Recipe) -> None:
@@ -68,7 +83,8 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
     """The run of an opened folder, which is released where the run cannot be made."""
     context = opened.context
     if context.kind == "grpo":
-        context = replace(context, recipe=with_kl_steps(opened.policy, context.recipe))
+        recipe = get_world().first(lambda: with_kl_steps(opened.policy, context.recipe))
+        context = replace(context, recipe=recipe)
     try:
         sampler = make_sampler(
             opened.policy, context.recipe, learns=True, notify=context.reporter.note, play=context.play
@@ -83,19 +99,20 @@ def make_run(opened: Opened) -> TrainingRun[Any]:
 
 def _start(context: RunContext) -> Opened:
     """A new run. What cannot work is refused before a folder is made."""
-    began = time.monotonic()
+    began, world = time.monotonic(), get_world()
     recipe, task, reporter = context.recipe, context.task, context.reporter
     if recipe.reward_audit and context.rewards and context.kind == "grpo":
-        for line in refuse_unfit_rewards(context.rewards, task, recipe.seed):
+        rewards = context.rewards
+        for line in world.first(lambda: refuse_unfit_rewards(rewards, task, recipe.seed), "the audit of rewards"):
             reporter.note(line)
-    overlap = find_overlap(task)
+    overlap = world.first(lambda: find_overlap(task), "comparing splits")
     if overlap:
         reporter.note(overlap.describe())
     demonstrations = find_demonstrations(recipe, task)
     data = resume.fingerprint(task, recipe.seed)
-    folder = Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name, recipe.run_name)
+    folder = world.first(lambda: _new_folder(recipe, task))
     recipe = context.given.place(recipe, folder)
-    policy = policy_for(recipe, folder=folder, given=context.given.model)
+    policy = world.in_turn(lambda: policy_for(recipe, folder=folder, given=context.given.model), "loading the model")
     task = without_long_prompts(recipe, task, policy, reporter.note)
     facts = {
         **policy.facts,
@@ -105,28 +122,39 @@ def _start(context: RunContext) -> Opened:
         "reward_files": resume.reward_files(context.rewards),
         "overlap": overlap.row() if overlap else None,
     }
-    writer = RunWriter.create(folder, recipe.model_dump(mode="json"), facts, began)
-    remember_run(context, writer.folder, recipe)
+    writer = open_writer(lambda: RunWriter.create(folder, recipe.model_dump(mode="json"), facts, began))
     try:
-        context.given.write(folder, policy)
+        world.first(lambda: _remember_and_keep(context, folder, recipe, policy), "keeping what was given")
     except BaseException as error:
         writer.finish("failed", str(error))
         writer.close()
         raise
     adapter = f", training an adapter of {policy.adapter.description}" if policy.adapter else ""
-    reporter.note(f"{policy.num_parameters:,} parameters on {policy.device}{adapter}; writing to {folder}")
+    processes = f" in each of {world.size} processes" if world.is_shared else ""
+    where = f"{policy.device}{processes}{adapter}"
+    reporter.note(f"{policy.num_parameters:,} parameters on {where}; writing to {folder}")
     for line in check_recipe(recipe, policy.num_parameters) if context.kind == "grpo" else ():
         reporter.note(f"warning: {line}")
     context = _with_cache(replace(context, recipe=recipe), task, writer)
     return Opened(context, policy, writer, None, demonstrations)
 
 
+def _new_folder(recipe: Recipe, task: Task) -> Path:
+    return Path(recipe.output_dir) if recipe.output_dir else default_folder(task.name, recipe.run_name)
+
+
+def _remember_and_keep(context: RunContext, folder: Path, recipe: Recipe, policy: Policy) -> None:
+    remember_run(context, folder, recipe)
+    context.given.write(folder, policy)
+
+
 def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     """From the newest valid checkpoint; from the start where there never was one, or with `force`."""
     recipe, reporter, folder, manifest = context.recipe, context.reporter, writer.folder, writer.manifest
     reward_files = resume.reward_files(context.rewards)
-    data = resume.fingerprint(context.task, recipe.seed)
-    for change in resume.check(writer, recipe, data, reward_files, library_versions(), context.force):
+    data, world = resume.fingerprint(context.task, recipe.seed), get_world()
+    settings = recipe, data, reward_files, library_versions(), context.force
+    for change in world.first(lambda: resume.check(writer, *settings)):
         reporter.note(f"changed since: {change}")
     was_done = manifest.status == "done"
     demonstrations = _same_demonstrations(context, manifest, folder) if context.kind == "sft" else None
@@ -134,11 +162,11 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     steps_before = steps if demonstrations else int(manifest.recipe["max_steps"])
     if was_done and steps <= steps_before:
         reporter.note(f"nothing to do: {folder} is done")
-        return finished_result(folder, recipe)
+        return world.first(lambda: finished_result(folder, recipe))
     at_most, advice = resume.after_halt(manifest, recipe)
     for line in advice:
         reporter.note(line)
-    point, skipped = resume.newest_checkpoint(writer, at_most)
+    point, skipped = world.first(lambda: resume.newest_checkpoint(writer, at_most), "reading checkpoints")
     for line in skipped:
         reporter.note(f"skipped {line}")
     if point is None and was_done:
@@ -150,7 +178,8 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
         )
     if point and point.state["step"] > steps:
         raise RecipeError(f"{folder} has done {point.state['step']} steps already, more than max_steps={steps}")
-    policy = policy_for(recipe, str(point.folder) if point else None)
+    name = str(point.folder) if point else None
+    policy = world.in_turn(lambda: policy_for(recipe, name), "loading the model")
     task = without_long_prompts(recipe, context.task, policy, reporter.note)
     device = manifest.device or str(policy.device)
     if device != str(policy.device):
@@ -158,7 +187,7 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     facts = {"recipe": recipe.model_dump(mode="json"), "reward_files": reward_files, "device": str(policy.device)}
     writer.update_manifest(**facts)
     if point is None:
-        _restart(writer, reporter.note)
+        world.first(lambda: _restart(writer, reporter.note))
         demonstrations = demonstrations or find_demonstrations(recipe, context.task)
     elif point.in_warm_up:
         demonstrations = _same_demonstrations(context, manifest, folder)
