@@ -56,15 +56,17 @@ def loss_of(policy: Policy, recompute: bool) -> torch.Tensor:
     return ((logprobs_BT + 0.1 * entropy_BT) * weights_BT * packed.mask_BT).sum()
 
 
-def check(base: Path, targets: tuple[str, ...], recompute: bool = False, dtype: str = "float32") -> Policy:
-    policy = load_policy(str(base), device="cpu", dtype=dtype, lora=Lora(4, 8.0, targets))
+def check(
+    base: Path, targets: tuple[str, ...], recompute: bool = False, dtype: str = "float32", device: str = "cpu"
+) -> Policy:
+    policy = load_policy(str(base), device=device, dtype=dtype, lora=Lora(4, 8.0, targets))
     adapter = policy.adapter
     assert adapter
     generator = torch.Generator().manual_seed(7)
     for factor in adapter.pairs[1::2]:
         factor.data.copy_(torch.randn(factor.shape, generator=generator) * 0.05)
     adapter.publish()
-    whole = load_policy(str(base), device="cpu", dtype=dtype)
+    whole = load_policy(str(base), device=device, dtype=dtype)
     whole.model.load_state_dict(policy.model.state_dict())
     for one in (policy, whole):
         if recompute and not one.stack:
@@ -136,3 +138,10 @@ def test_weight_that_no_layer_multiplies(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("family", ["Qwen2", "Gemma"])
 def test_bfloat16(tmp_path: Path, family: str) -> None:
     check(folder_of(tmp_path, family), (ALL,), dtype="bfloat16")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3", "Gemma"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_bfloat16_on_a_gpu(tmp_path: Path, family: str, recompute: bool) -> None:
+    check(folder_of(tmp_path, family), (ALL,), recompute, dtype="bfloat16", device="cuda")

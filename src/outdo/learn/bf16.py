@@ -62,7 +62,7 @@ class AdamWBf16(torch.optim.Optimizer):
         state["step"] += 1
         noise = noise_of(p.device, "moments", *place, state["step"])
         assert p.grad is not None
-        tensors = p.view(-1), p.grad.view(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1)
+        tensors = p.view(-1), p.grad.reshape(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1)
         for slices in zip(*(t.split(SLICE) for t in tensors), strict=True):
             _adamw(slices, group, state["step"], noise)
 

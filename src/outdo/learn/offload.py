@@ -130,7 +130,7 @@ class HostMemory:
 
 
 def _pinned(size: int) -> Tensor:
-    slab = torch.empty(size, dtype=torch.uint8)
+    slab = torch.ones(size, dtype=torch.uint8)  # by all threads: pinning would bring in its pages one after the other
     error = torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), size, 0)
     if int(error):
         raise ModelError(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from outdo.errors import RecipeError
 from outdo.learn.optim import Masters
 from outdo.learn.streamed import masters_of
 from outdo.models.load import Policy
@@ -33,14 +34,24 @@ def shared_masters(policy: Policy, recipe: Recipe) -> Masters:
     """By the recipe's `parallel_sharding`. An adapter is trained on replicas: it is small."""
     world = get_world()
     sharding = "none" if policy.adapter else recipe.parallel_sharding
+    if sharding == "full" or (sharding == "grads" and world.is_shared):
+        _refuse_streaming(recipe, sharding)
     if sharding == "full":
         return FullyShardedMasters(policy, Mesh.of(world, policy.device, recipe.parallel_replicas))
     if sharding == "grads" and world.is_shared:
         return ShardedMasters(policy.model, Mesh.of(world, policy.device, recipe.parallel_replicas))
     masters = masters_of(policy, recipe)
     if world.is_shared:
-        masters.reduce = lambda sums: sum_over_processes(world, sums, masters.weights)
+        masters.reduce = lambda sums: sum_over_processes(world, sums, masters.own)
     return masters
+
+
+def _refuse_streaming(recipe: Recipe, sharding: str) -> None:
+    """Raises RecipeError for what is written for whole weights alone."""
+    for key in ("stochastic_rounding", "parallel_offload"):
+        if (value := getattr(recipe, key)) not in (False, "none"):
+            now = f"{key}={str(value).lower()}"
+            raise RecipeError(f"parallel_sharding={sharding} shards masters and optimizer state: leave out {now}")
 
 
 def sum_over_processes(world: World, sums: Sequence[Tensor | None], weights: Sequence[Tensor]) -> list[Tensor | None]:
