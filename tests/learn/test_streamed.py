@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from outdo.errors import RecipeError
 from outdo.learn import sharded, streamed
-from outdo.learn.bf16 import noise_of, round_stochastically
+from outdo.learn.bf16 import store_rounded
 from outdo.learn.learner import LocalLearner
 from outdo.learn.memory import training_bytes
 from outdo.learn.optim import FoldedMasters
@@ -34,15 +34,28 @@ def learner_of(policy: Policy, **keys: Any) -> LocalLearner:
     return LocalLearner(policy, recipe(learning_rate=1e-3, weight_decay=0.1, **keys))
 
 
+def rounded(x: torch.Tensor, key: int) -> torch.Tensor:
+    out = torch.empty_like(x, dtype=torch.bfloat16)
+    store_rounded(out, x, key)
+    return out
+
+
+def assert_right_on_average(x: torch.Tensor, found: torch.Tensor) -> None:
+    """Of rows of the values below."""
+    assert torch.equal(found[:, 3:].float(), x[:, 3:]), "what bfloat16 has is kept"
+    assert set(found[:, 0].tolist()) == {1.0, 1.0078125} and set(found[:, 1].tolist()) == {-3.0, -3.015625}
+    means, steps = found.double().mean(0), torch.tensor([2**-7, 2**-6, 1e-32, 1.0, 1.0], device=x.device)
+    assert ((means - x[0].double()).abs() < 5 * steps / len(x) ** 0.5).all()
+
+
+VALUES = torch.tensor([1.0 + 2**-10, -3.0 - 2**-9, 1e-30, 0.0, 2.5])
+
+
 def test_rounding_is_right_on_average() -> None:
-    x = torch.tensor([1.0 + 2**-10, -3.0 - 2**-9, 1e-30, 0.0, 2.5]).repeat(20_000, 1)
-    rounded = round_stochastically(x, noise_of(CPU, 1))
-    assert torch.equal(rounded[:, 3:].float(), x[:, 3:]), "what bfloat16 has is kept"
-    assert set(rounded[:, 0].tolist()) == {1.0, 1.0078125} and set(rounded[:, 1].tolist()) == {-3.0, -3.015625}
-    means, steps = rounded.double().mean(0), torch.tensor([2**-7, 2**-6, 1e-32, 1.0, 1.0])
-    assert ((means - x[0].double()).abs() < 5 * steps / 20_000**0.5).all()
-    assert torch.equal(rounded, round_stochastically(x, noise_of(CPU, 1)))
-    assert not torch.equal(rounded, round_stochastically(x, noise_of(CPU, 2)))
+    x = VALUES.repeat(20_000, 1)
+    found = rounded(x, 1)
+    assert_right_on_average(x, found)
+    assert torch.equal(found, rounded(x, 1)) and not torch.equal(found, rounded(x, 2))
 
 
 @pytest.mark.parametrize("tokens", [8192, 12])

@@ -14,14 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outdo.models.ops import kernels
 from outdo.seeds import seed_of
 
-SLICE = 2**23  # weights handled at once: the float32 copies in between take a few times 32 MiB
+SLICE = 2**23  # weights handled at once without kernels: the float32 copies in between take a few times 32 MiB
+MOST = 2**30  # elements that a kernel handles
 
 
-def noise_of(device: torch.device, *key: object) -> torch.Generator:
-    """The random numbers of that key."""
-    return torch.Generator(device).manual_seed(seed_of("rounding", *key) % 2**63)
+def noise_seed(*key: object) -> int:
+    """The seed of the random numbers of that key."""
+    return seed_of("rounding", *key) % 2**63
 
 
 def round_stochastically(x: Tensor, noise: torch.Generator) -> Tensor:
@@ -31,12 +33,17 @@ def round_stochastically(x: Tensor, noise: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def store_rounded(target: Tensor, values: Tensor, noise: torch.Generator) -> None:
-    """Writes float32 values to a bfloat16 tensor of the same shape."""
-    flat, into = values.reshape(-1), target.view(-1)
-    for start in range(0, len(flat), SLICE):
-        part = slice(start, start + SLICE)
-        into[part] = round_stochastically(flat[part], noise)
+def store_rounded(target: Tensor, values: Tensor, *key: object) -> None:
+    """Writes float32 values to a bfloat16 tensor of the same shape, both contiguous, with the noise of that key."""
+    k = kernels(values)
+    noise = None if k else _generator(values.device, noise_seed(*key))
+    size = MOST if k else SLICE
+    pairs = zip(target.view(-1).split(size), values.view(-1).split(size), strict=True)
+    for number, (into, part) in enumerate(pairs):
+        if k:
+            k.store_rounded(into, part, noise_seed(*key, number))
+        elif noise:
+            into.copy_(round_stochastically(part, noise))
 
 
 class AdamWBf16(torch.optim.Optimizer):
@@ -60,21 +67,34 @@ class AdamWBf16(torch.optim.Optimizer):
             state["exp_avg"] = torch.zeros_like(p, dtype=torch.bfloat16)
             state["exp_avg_sq"] = torch.zeros_like(p, dtype=torch.bfloat16)
         state["step"] += 1
-        noise = noise_of(p.device, "moments", *place, state["step"])
         assert p.grad is not None
         tensors = p.view(-1), p.grad.reshape(-1), state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1)
-        for slices in zip(*(t.split(SLICE) for t in tensors), strict=True):
-            _adamw(slices, group, state["step"], noise)
+        k, key = kernels(p), ("moments", *place, state["step"])
+        rate = float(group["lr"])
+        numbers = {"rate": rate, "decay": 1.0 - rate * group["weight_decay"], "step": state["step"]}
+        numbers |= {"betas": group["betas"], "eps": group["eps"]}
+        noise = None if k else _generator(p.device, noise_seed(*key))
+        for number, slices in enumerate(zip(*(t.split(MOST if k else SLICE) for t in tensors), strict=True)):
+            if k:
+                k.adamw_bf16(*slices, **numbers, seed=noise_seed(*key, number))
+            elif noise:
+                adamw(slices, noise, **numbers)
 
 
-def _adamw(tensors: tuple[Tensor, ...], group: dict[str, Any], step: int, noise: torch.Generator) -> None:
+def adamw(
+    tensors: tuple[Tensor, ...], noise: torch.Generator, *, rate: float, decay: float, betas: tuple[float, float],
+    eps: float, step: int,
+) -> None:  # fmt: skip
     """One step, in place, of a slice of the weight, its gradient and the moments."""
     weight, grad, mean, square = tensors
-    lr, (beta1, beta2) = float(group["lr"]), group["betas"]
-    grad, wide_mean, wide_square = grad.float(), mean.float(), square.float()
-    wide_mean.lerp_(grad, 1.0 - beta1)
-    wide_square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+    wide_grad, wide_mean, wide_square = grad.float(), mean.float(), square.float()
+    wide_mean.lerp_(wide_grad, 1.0 - betas[0])
+    wide_square.mul_(betas[1]).addcmul_(wide_grad, wide_grad, value=1.0 - betas[1])
     mean.copy_(round_stochastically(wide_mean, noise))
     square.copy_(round_stochastically(wide_square, noise))
-    scale = wide_square.div_(1.0 - beta2**step).sqrt_().add_(group["eps"])
-    weight.mul_(1.0 - lr * group["weight_decay"]).addcdiv_(wide_mean, scale, value=-lr / (1.0 - beta1**step))
+    scale = wide_square.div_(1.0 - betas[1] ** step).sqrt_().add_(eps)
+    weight.mul_(decay).addcdiv_(wide_mean, scale, value=-rate / (1.0 - betas[0] ** step))
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from outdo.learn.bf16 import noise_of, store_rounded
+from outdo.learn.bf16 import store_rounded
 from outdo.learn.memory import CHUNK_OF_WEIGHTS, offloads
 from outdo.learn.offload import HostMemory, StateTensor
 from outdo.learn.optim import AdapterMasters, FoldedMasters, Masters
@@ -93,7 +93,7 @@ class StreamedMasters(FoldedMasters):
             if self.rounding is None:
                 p.copy_(weight)
             else:
-                store_rounded(p.data, weight.data, noise_of(p.device, self.rounding, self.num_updates, i))
+                store_rounded(p.data, weight.data, self.rounding, self.num_updates, i)
                 weight.data = p.data
 
     def publish(self) -> None:
