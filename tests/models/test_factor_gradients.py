@@ -52,7 +52,7 @@ def folder_of(tmp_path: Path, family: str, **more: Any) -> Path:
 def loss_of(policy: Policy, recompute: bool) -> torch.Tensor:
     packed = pack(PROMPTS, ROWS, policy.device)
     logprobs_BT, entropy_BT = answer_logprobs(policy, packed, 1.0, recompute)
-    weights_BT = torch.linspace(-1.0, 1.0, logprobs_BT.numel()).view_as(logprobs_BT)
+    weights_BT = torch.linspace(-1.0, 1.0, logprobs_BT.numel(), device=policy.device).view_as(logprobs_BT)
     return ((logprobs_BT + 0.1 * entropy_BT) * weights_BT * packed.mask_BT).sum()
 
 

@@ -92,8 +92,10 @@ def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
     host = sum(host_bytes(recipe, shape).values())
     masters = 0 if each == 4 or recipe.stochastic_rounding or host else 4 * shape.parameters
     optimizer = 0 if host else int(state * shape.parameters)
-    chunk = max(CHUNK_OF_WEIGHTS, shape.vocabulary * shape.hidden)
-    streamed = int(chunk * (3 * (4 + state) if host else 8 if recipe.stochastic_rounding else 0))
+    largest = max(CHUNK_OF_WEIGHTS, shape.vocabulary * shape.hidden)
+    streamed = 8 * largest if recipe.stochastic_rounding else 0  # weights and gradients in float32
+    if host:  # on their way here, in use, and on their way back
+        streamed = int((4 + state) * (largest + 2 * CHUNK_OF_WEIGHTS))
     parts = {"masters": masters, "gradients": gradients, "optimizer": optimizer}
     return {**parts, "streamed": min(streamed, 12 * shape.parameters), "reference": reference}
 
