@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from outdo import api
 from outdo.errors import RecipeError
 from outdo.learn import sharded, streamed
 from outdo.learn.bf16 import store_rounded
@@ -20,6 +21,7 @@ from outdo.learn.sft import SFTLearner
 from outdo.learn.streamed import StreamedMasters
 from outdo.models.load import Policy, load_policy
 from outdo.models.shape import shape_of_policy
+from outdo.runs.reader import read_rows
 from support.batches import batch, recipe
 
 CPU = torch.device("cpu")
@@ -191,3 +193,18 @@ def test_refused_without_bfloat16() -> None:
         recipe(stochastic_rounding=True)
     with pytest.raises(RecipeError, match="use_peft"):
         recipe(**ROUNDED, use_peft=True)
+
+
+def test_run_resumes_bit_equal(tmp_path: Path) -> None:
+    """A whole run with its warm-up, and one that ends halfway and resumes."""
+    keys = {**ROUNDED, "optim": "adamw_bf16", "sft_steps": 2, "max_steps": 4, "eval_size": 2, "eval_samples": 0}
+    keys |= {"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 8, "device": "cpu"}
+    keys |= {"learning_rate": 1e-3, "reward_audit": False, "save_steps": 2, "lr_scheduler_type": "constant"}
+    whole = api.train(None, output_dir=str(tmp_path / "whole"), **keys)
+    half = tmp_path / "half"
+    api.train(None, output_dir=str(half), **{**keys, "max_steps": 2})
+    api.train(resume=half, max_steps=4)
+    one, other = (load_file(folder / "model" / "model.safetensors") for folder in (whole.folder, half))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    losses = [[row["loss"] for row in read_rows(folder / "metrics.jsonl")] for folder in (whole.folder, half)]
+    assert losses[0] == losses[1] and len(losses[0]) == 4
