@@ -155,7 +155,8 @@ def test_gguf_size_from_header(tmp_path: Path) -> None:
 
 
 def test_memory_refused_before_loading(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """18 MB for all weights in float32 with AdamW, gradients of one of four layers twice; what fits is not refused, and what would is named."""
+    """18 MB for all weights in float32 with AdamW, and the gradients of one of four layers beside their sums; what fits
+    is not refused, and what would is named."""
     keys: dict[str, Any] = {"model_name_or_path": str(model), "device": "cpu", "beta": 0.0}
     recipe = load_recipe(None, keys)
     shape = shape_of(find_source(str(model)))
