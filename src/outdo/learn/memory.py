@@ -83,21 +83,26 @@ def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[s
 
 def training_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
     """Bytes that the learner holds besides the weights, whatever the batch."""
-    each, state = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
+        state = OPTIMIZERS[recipe.optim].bytes
         return {"gradients": 8 * shape.factors, "optimizer": int(state * shape.factors), "reference": reference}
+    return {**bytes_of_all_weights(recipe, shape), "reference": reference}
+
+
+def bytes_of_all_weights(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
+    """Of masters, gradients and optimizer in a process that has them whole, and of what it streams."""
+    each, state = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes
     of_a_layer = each * shape.parameters // max(shape.layers, 1)
     gradients = 4 * shape.parameters + of_a_layer  # each is added to its sum, and freed, when it is computed
-    host = sum(host_bytes(recipe, shape).values())
-    masters = 0 if each == 4 or recipe.stochastic_rounding or host else 4 * shape.parameters
-    optimizer = 0 if host else int(state * shape.parameters)
     largest = max(CHUNK_OF_WEIGHTS, shape.vocabulary * shape.hidden)
-    streamed = 8 * largest if recipe.stochastic_rounding else 0  # weights and gradients in float32
-    if host:  # on their way here, in use, and on their way back
+    if offloads(recipe):  # on their way to the GPU, in use there, and on their way back
         streamed = int((4 + state) * (largest + 2 * CHUNK_OF_WEIGHTS))
-    parts = {"masters": masters, "gradients": gradients, "optimizer": optimizer}
-    return {**parts, "streamed": min(streamed, 12 * shape.parameters), "reference": reference}
+        return {"masters": 0, "gradients": gradients, "optimizer": 0, "streamed": min(streamed, 12 * shape.parameters)}
+    masters = 0 if each == 4 or recipe.stochastic_rounding else 4 * shape.parameters
+    streamed = 8 * min(largest, shape.parameters) if recipe.stochastic_rounding else 0  # in float32
+    optimizer = int(state * shape.parameters)
+    return {"masters": masters, "gradients": gradients, "optimizer": optimizer, "streamed": streamed}
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
