@@ -11,7 +11,7 @@ import transformers
 
 from outdo.learn.packing import pack
 from outdo.learn.plain import answer_logprobs
-from outdo.models.load import Policy, load_policy
+from outdo.models.load import Policy, load_policy, loaded_model, policy_of
 from outdo.models.lora import ALL, Lora
 from outdo.models.tiny import tiny_tokenizer
 from outdo.types import Sample
@@ -133,6 +133,20 @@ def test_weight_that_no_layer_multiplies(tmp_path: Path, monkeypatch: pytest.Mon
     policy = check(folder_of(tmp_path, "Gemma"), (ALL,))
     frozen = [name for name, p in policy.model.named_parameters() if p.requires_grad]
     assert frozen == [f"model.layers.{i}.mlp.gate_proj.weight" for i in range(2)]
+
+
+def test_given_model_is_trainable_afterwards(tmp_path: Path) -> None:
+    """By its own forward, and without gradients of factors that are gone."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder_of(tmp_path, "Gemma"))
+    model.model.norm.requires_grad_(False)
+    given = loaded_model(model, tiny_tokenizer())
+    with given.as_given():
+        policy = policy_of(given, tmp_path, dtype="float32", device="cpu", lora=Lora(4, 8.0))
+        loss_of(policy, False).backward()
+        assert not any(p.requires_grad for p in model.parameters())
+    del policy
+    model(input_ids=torch.arange(6)[None], use_cache=False).logits.square().mean().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == ["model.norm.weight"]
 
 
 @pytest.mark.parametrize("family", ["Qwen2", "Gemma"])

@@ -193,11 +193,14 @@ class LoadedModel:
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """After the body its attention and its mode are again those that it was given with."""
+        """After the body its attention, its mode and what of it is frozen are again those that it was given with."""
         attention_before, was_training = self.model.config._attn_implementation, self.model.training
+        trained = {id(p) for p in self.model.parameters() if p.requires_grad}
         try:
             yield
         finally:
+            for p in self.model.parameters():
+                p.requires_grad_(id(p) in trained)
             self.model.set_attn_implementation(attention_before)
             self.model.train(was_training)
 
