@@ -48,22 +48,25 @@ def policy_of(work: w.Work) -> Policy:
     kind = torch.float32 if work.device == "cpu" else torch.bfloat16
     device, model = torch.device(work.device), w.model(attention.NAME, work.shape, work.device).to(kind)
     adapter = Adapter(model, new_factors(model, Lora(r=work.lora_r))) if work.lora_r else None
-    return Policy(model, Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT), device, adapter=adapter)
+    renderer = Renderer(w.tokenizer(work.shape), (NO_TOKEN,), w.END, w.CONTEXT)
+    policy = Policy(model, renderer, device, adapter=adapter)
+    policy.train_only_adapter()
+    return policy
 
 
 def main(work: w.Work, report: str) -> None:
     torch.set_num_threads(work.threads)
     keep_memory()
-    recipe = Recipe(
-        num_generations=work.group,
-        max_completion_length=work.new_tokens,
-        per_device_train_batch_size=work.micro_batch,
-        gradient_accumulation_steps=work.answers // work.micro_batch,
-        max_steps=work.steps,
-        learning_rate=w.LEARNING_RATE,
-        kl_limit=None,
-    )
+    sizes = {"num_generations": work.group, "max_completion_length": work.new_tokens, "max_steps": work.steps}
+    sizes |= {"per_device_train_batch_size": work.micro_batch}
+    sizes |= {"gradient_accumulation_steps": work.answers // work.micro_batch}
+    dtype = "float32" if work.device == "cpu" else "bfloat16"
+    own = {"dtype": dtype, "device": work.device, "use_peft": bool(work.lora_r), **work.keys}
+    recipe = Recipe(**sizes, learning_rate=w.LEARNING_RATE, kl_limit=None, **own)
     policy = policy_of(work)
+    if work.device == "cuda":
+        torch.cuda.empty_cache()  # of the weights in float32
+        torch.cuda.reset_peak_memory_stats()
     rewards = find_rewards(["spread"], [], "spread", work.new_tokens, {"spread": w.spread})
     texts = w.prompt_texts(work)
 
@@ -89,8 +92,11 @@ def main(work: w.Work, report: str) -> None:
         start = w.clocks()
 
     source = SyncSource(recipe, curriculum, make_sampler(policy), rewards)
-    run_loop(recipe, source, LocalLearner(policy, recipe), Watch(record))
-    w.write_steps(report, work, steps, w.versions("torch", "transformers"))
+    learner = LocalLearner(policy, recipe)
+    run_loop(recipe, source, learner, Watch(record))
+    peak = torch.cuda.max_memory_allocated() if work.device == "cuda" else 0
+    sizes = {"peak_bytes": peak, "tokens_at_once": learner.tokens_at_once}
+    w.write_steps(report, work, steps, w.versions("torch", "transformers"), **sizes)
 
 
 if __name__ == "__main__":

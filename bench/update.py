@@ -22,7 +22,8 @@ from outdo.types import Batch, Sample
 
 def main() -> None:
     args = _arguments()
-    work = w.Work(args.prompts, args.group, args.prompt_tokens, args.new_tokens, shape=args.shape, device=args.device)
+    sizes = (args.prompts, args.group, args.prompt_tokens, args.new_tokens)
+    work = w.Work(*sizes, shape=args.shape, device=args.device, lora_r=args.lora_r)
     print(machine.line(machine.facts()))
     rng, words = random.Random(0), w.SHAPES[work.shape]["vocab_size"]
 
@@ -41,6 +42,7 @@ def main() -> None:
         per_device_train_batch_size=work.answers * (2 if work.group == 1 else 1),
         tokens_per_micro_batch=args.tokens,
         gradient_checkpointing=args.recompute,
+        use_peft=bool(args.lora_r),
     )
     learner = LocalLearner(policy_of(work), recipe)
     cuda = work.device == "cuda"
@@ -75,6 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--lora-r", type=int, default=0, help="train an adapter of this rank (default: all weights)")
     parser.add_argument("--tokens", type=int, help="in one forward and backward")
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--steps", type=int, default=4)

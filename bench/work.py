@@ -27,7 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
                      "num_attention_heads": 12, "num_key_value_heads": 2},
     "qwen2.5-7b": {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-                   "num_attention_heads": 28, "num_key_value_heads": 4},
+                   "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False},
 }  # fmt: skip
 CONTEXT = 8192
 UNKNOWN, END = 0, 1  # ids; all others are words. Their names share no beginning with a word, else words would be split
@@ -48,6 +48,7 @@ class Work:
     shape: str = "tiny"
     device: str = "cpu"  # cuda: bfloat16, with whatever each side keeps in float32
     lora_r: int = 0  # train an adapter of that rank on all linear layers; 0: all weights
+    keys: dict[str, Any] = field(default_factory=dict)  # of our recipe, on our side alone
 
     @property
     def answers(self) -> int:
@@ -94,7 +95,7 @@ def model(attention: str, shape: str = "tiny", device: str = "cpu") -> Any:
         (Qwen2Config, Qwen2ForCausalLM) if shape.startswith("qwen") else (LlamaConfig, LlamaForCausalLM)
     )
     ends = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END}
-    config = of_config(**SHAPES[shape], max_position_embeddings=CONTEXT, tie_word_embeddings=True, **ends)
+    config = of_config(**{"tie_word_embeddings": True, **SHAPES[shape]}, max_position_embeddings=CONTEXT, **ends)
     with torch.device(device):
         made = of_model(config).to(torch.float32)
     made.set_attn_implementation(attention)
@@ -135,7 +136,7 @@ def read_work(text: str) -> Work:
     return Work(**json.loads(text))
 
 
-def write_steps(path: str, work: Work, steps: list[Step], packages: dict[str, str]) -> None:
+def write_steps(path: str, work: Work, steps: list[Step], packages: dict[str, str], **more: Any) -> None:
     """A side's report. Refuses one in which any step did another amount of work than was asked for."""
     if len(steps) != work.steps:
         raise SystemExit(f"{len(steps)} steps were taken, and {work.steps} asked for")
@@ -145,4 +146,4 @@ def write_steps(path: str, work: Work, steps: list[Step], packages: dict[str, st
             raise SystemExit(
                 f"a step had {done[0]} completion and {done[1]} prompt tokens; asked: {asked[0]}, {asked[1]}"
             )
-    Path(path).write_text(json.dumps({"versions": packages, "steps": [asdict(step) for step in steps]}))
+    Path(path).write_text(json.dumps({"versions": packages, "steps": [asdict(step) for step in steps], **more}))

@@ -82,9 +82,9 @@ def test_a_non_finite_sft_update_is_skipped(name: str, policy: Policy) -> None:
     before = weights_of(policy)
     for weight in learner.masters.weights:
         weight.grad = torch.ones_like(weight)
-    learner._apply(torch.tensor(False))
+    learner.masters.apply(learner.optimizer, torch.tensor(False))
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(policy), strict=True))
-    learner._apply(torch.tensor(True))
+    learner.masters.apply(learner.optimizer, torch.tensor(True))
     assert not all(torch.equal(a, b) for a, b in zip(before, weights_of(policy), strict=True))
 
 

@@ -224,7 +224,8 @@ def test_only_the_adapter_is_trained(policy: Policy, tmp_path: Path) -> None:
     save_policy(policy, tmp_path / "base")
     adapted = load_policy(str(tmp_path / "base"), device="cpu", lora=Lora(r=4, alpha=8.0))
     assert adapted.adapter
-    frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if not p.requires_grad}
+    layers = {f"{name}.weight" for name in adapted.adapter.names}
+    frozen = {name: p.detach().clone() for name, p in adapted.model.named_parameters() if name not in layers}
     lessons = Demonstrations("four", 60, 4, lambda: iter(EXAMPLES * 15))
     learner = SFTLearner(adapted, recipe(sft_learning_rate=2e-2), lessons.steps)
     before, _ = learner.loss_on(encoded_examples(adapted))

@@ -51,6 +51,7 @@ CASES: dict[str, Case] = {
     "KL measured alone": Case(keys={"kl_steps": 1}),
     "several updates": Case(keys={"steps_per_generation": 4, "num_iterations": 2, "epsilon_high": 0.28}),
     "small micro-batches": Case(keys={"tokens_per_micro_batch": 20}),
+    "small micro-batches of uneven answers": Case(groups=4, longest=60, keys={"tokens_per_micro_batch": 70}),
     "checkpointing": Case(keys={"gradient_checkpointing": True}),
     "one group": Case(groups=1, longest=2, keys={"optim": "sgd"}),
     "one group of many has spread": Case(spread=lambda number: number == 0, groups=5),

@@ -166,8 +166,15 @@ class LocalLearner(BaseLearner):
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
         loss_of = partial(self._loss, on_policy=True, totals=totals)
-        for _ in self._trained_on(batch.prompt_ids, [Part(rows)], loss_of):
+        loss_of = partial(self._loss, on_policy=True, totals=totals)
+
+        def begin() -> list[Part]:
+            self.masters.begin()
+            return [Part(one) for one in self._micro_batches(batch.prompt_ids, rows)]
+
+        for _ in self._trained_on(batch.prompt_ids, begin, loss_of):
             self.masters.drop()
+        self.masters.cancel()
         self.tokens_at_once = min(self.world.gather(lambda: self.tokens_at_once))
         peak = torch.cuda.max_memory_allocated(self.policy.device)
         self.notify(memory.describe_memory(self.policy, self.recipe, self.tokens_at_once, peak))
@@ -204,10 +211,11 @@ class LocalLearner(BaseLearner):
         updates.add({"updates": 1.0, "loss": total})
         is_finite = is_finite and math.isfinite(norm) and math.isfinite(total)
         if is_finite:
-            self._apply()
+            self.masters.apply(self.optimizer)
             self.num_applied += 1
             updates.add({"applied": 1.0, "grad_norm": norm})
         self.optimizer.zero_grad(set_to_none=True)
+        self.masters.cancel()
         remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
         self._count_skipped(is_finite, "loss, gradient or log-probability", remedy)
 

@@ -22,6 +22,7 @@ MAX_ROWS = {"cpu": 512, "cuda": 1024}  # answers decoded at once, unless the rec
 ACTIVATION_SHARE = 0.3  # of a GPU's free memory
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 TYPICAL_PROMPT = 128  # tokens, assumed before the prompts are known
+CHUNK_OF_WEIGHTS = 2**26  # updated at once where they are streamed; a larger matrix is a chunk of its own
 GIB = 2**30
 SMALL = 50_000_000  # parameters up to which KL is measured at every step even with beta 0
 KL_STEPS = 10  # steps from one measurement to the next of a larger model
@@ -62,6 +63,12 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
     return 6 * shape.hidden * shape.layers + layer if recipe.gradient_checkpointing else layer * shape.layers
 
 
+def offloads(recipe: Recipe) -> bool:
+    """Whether masters and optimizer state are in the host's memory: on a GPU, but for an adapter's, which are small."""
+    on_gpu = recipe.device.startswith("cuda") or (recipe.device == "auto" and torch.cuda.is_available())
+    return recipe.parallel_offload == "optimizer" and on_gpu and not recipe.use_peft
+
+
 def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
     """Bytes held for the whole run, whatever the batches; only the weights unless it `learns`."""
     each = BYTES[recipe.dtype]
@@ -83,16 +90,14 @@ def training_bytes(
     reference = reference_bytes(recipe, shape) if recipe.beta > 0 or recipe.kl_steps else 0
     if recipe.use_peft:
         return {"gradients": 8 * shape.factors, "optimizer": int(state * shape.factors), "reference": reference}
-    part = -(-shape.parameters // shards) if sharding != "none" else shape.parameters
+    if sharding == "none":
+        return {**bytes_of_all_weights(recipe, shape), "reference": reference}
+    part = -(-shape.parameters // shards)
     parts = {"masters": 4 * part, "gradients": 4 * part, "optimizer": int(state * part), "reference": reference}
     if sharding == "full":
         parts["gathered layers"] = gathered_bytes(recipe, shape)
-    elif sharding == "grads":  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
+    else:  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
         parts["gradients"] = 8 * part + each * part * shards
-    else:
-        parts["masters"] = 0 if each == 4 else parts["masters"]
-        exchanged = 4 * part if shards * replicas > 1 else 0  # the sums of all processes, beside its own
-        parts["gradients"] += max(exchanged, parts["masters"] // 2)
     return parts
 
 
@@ -111,6 +116,30 @@ def gathered_bytes(recipe: Recipe, shape: ModelShape) -> int:
     embedding = shape.vocabulary * shape.hidden
     layer = max(0, shape.parameters - embedding) // max(1, shape.layers)
     return BYTES[recipe.dtype] * (embedding + 2 * layer) + 4 * max(embedding, layer)
+
+
+def bytes_of_all_weights(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
+    """Of masters, gradients and optimizer in a process that has them whole, and of what it streams."""
+    each, state = BYTES[recipe.dtype], OPTIMIZERS[recipe.optim].bytes
+    of_a_layer = each * shape.parameters // max(shape.layers, 1)
+    gradients = 4 * shape.parameters + of_a_layer  # each is added to its sum, and freed, when it is computed
+    largest = max(CHUNK_OF_WEIGHTS, shape.vocabulary * shape.hidden)
+    if offloads(recipe):  # on their way to the GPU, in use there, and on their way back
+        streamed = int((4 + state) * (largest + 2 * CHUNK_OF_WEIGHTS))
+        return {"masters": 0, "gradients": gradients, "optimizer": 0, "streamed": min(streamed, 12 * shape.parameters)}
+    masters = 0 if each == 4 or recipe.stochastic_rounding else 4 * shape.parameters
+    streamed = 8 * min(largest, shape.parameters) if recipe.stochastic_rounding else 0  # in float32
+    optimizer = int(state * shape.parameters)
+    return {"masters": masters, "gradients": gradients, "optimizer": optimizer, "streamed": streamed}
+
+
+def host_bytes(recipe: Recipe, shape: ModelShape) -> dict[str, int]:
+    """Bytes of pinned host memory. A checkpoint copies them once more while it is written."""
+    if not offloads(recipe):
+        return {}
+    has_masters = BYTES[recipe.dtype] != 4 and not recipe.stochastic_rounding
+    masters = {"masters": 4 * shape.parameters} if has_masters else {}
+    return {**masters, "optimizer": int(OPTIMIZERS[recipe.optim].bytes * shape.parameters)}
 
 
 def reference_bytes(recipe: Recipe, shape: ModelShape) -> int:

@@ -1,16 +1,17 @@
-"""The trained weights. Their optimizer is in `optimizers.py`."""
+"""The trained weights and the gradients of an update. Their optimizer is in `optimizers.py`."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from outdo.learn.optimizers import step_if_finite
 from outdo.models.load import Policy
 from outdo.models.lora import Adapter
-from outdo.models.quantized import LiveAdapter
 
 T = TypeVar("T")
 Reduce = Callable[[list[Tensor | None]], list[Tensor | None]]  # sums of one process to those of all
@@ -25,16 +26,22 @@ class Masters:
         begin()                        # an update: no gradient yet
         collect() or drop()            # after each backward: keep its gradients, or forget them
         norm = finish(max_grad_norm)   # the optimizer may step
-        publish()                      # after it has: the model gets the new weights
+        apply(optimizer)               # it does, and the model gets the new weights
     """
+
+    folds = False  # whether a backward adds to the sums as it goes, so that one that fails spoils them
+    num_updates = 0  # applied
+    reduce: Reduce = staticmethod(lambda sums: sums)
 
     def __init__(self, model: nn.Module) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.names, self.own = [name for name, _ in named], [p for _, p in named]
-        self.weights = [p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for p in self.own]
-        self.copies = [i for i, (p, w) in enumerate(zip(self.own, self.weights, strict=True)) if p is not w]
+        self.weights = [self._master(p) for p in self.own]
+        self.copies = [i for i, p in enumerate(self.own) if p.dtype != self.weights[i].dtype]
         self.sums: list[Tensor | None] = []
-        self.reduce: Reduce = lambda sums: sums
+
+    def _master(self, p: nn.Parameter) -> nn.Parameter:
+        return p if p.dtype == torch.float32 else nn.Parameter(p.detach().float())
 
     @property
     def is_in_step(self) -> bool:
@@ -56,14 +63,19 @@ class Masters:
     def begin(self) -> None:
         self.sums = []
 
+    def cancel(self) -> None:
+        """Forgets the update's gradients."""
+        self.drop()
+        self.sums = []
+
+    def announce(self, is_last: bool) -> None:
+        """A micro-batch of the update comes next, which may be the last."""
+
     def collect(self) -> None:
         """Adds the gradients of the last backward to the sums."""
-        gradients = self._gradients()
+        gradients = [p.grad for p in self.own]
         self.drop()
         self.sums = _added(self.sums, gradients)
-
-    def _gradients(self) -> list[Tensor | None]:
-        return [p.grad for p in self.own]
 
     def drop(self) -> None:
         for p in self.own:
@@ -71,11 +83,21 @@ class Masters:
 
     def finish(self, max_norm: float) -> Tensor:
         """Gives each weight its gradient, clipped. Returns the norm of all before that."""
-        sums = self.reduce(self.sums or [None] * len(self.weights))
-        for weight, total in zip(self.weights, sums, strict=True):
-            weight.grad = total
-        self.sums = []
+        sums, self.sums = self.reduce(self.sums or [None] * len(self.weights)), []
+        for i, weight in enumerate(self.weights):
+            total, sums[i] = sums[i], None
+            weight.grad = None if total is None else total.to(weight.dtype)
         return torch.nn.utils.clip_grad_norm_(self.weights, max_norm)
+
+    def apply(self, optimizer: torch.optim.Optimizer, is_finite: Tensor | None = None) -> None:
+        """A step of the optimizer, skipped where the loss or gradient is not finite (None: they are known to be); and
+        the new weights for the model."""
+        self.num_updates += 1
+        if is_finite is None:
+            optimizer.step()
+        else:
+            step_if_finite(optimizer, is_finite)
+        self.publish()
 
     def is_finite(self) -> bool:
         """Whether all weights are."""
@@ -87,31 +109,61 @@ class Masters:
         if self.copies:
             torch._foreach_copy_([self.own[i] for i in self.copies], [self.weights[i] for i in self.copies])
 
+    def stow(self, optimizer: torch.optim.Optimizer, weight: nn.Parameter) -> None:
+        """Moves a weight's optimizer state to where it is kept, after a checkpoint's was restored."""
+
+
+class FoldedMasters(Masters):
+    """Adds each gradient to its sum as soon as a backward has computed it, and frees it: those of the whole model never
+    exist beside their sums. The first micro-batch's are kept in their own type until a second one adds to them."""
+
+    folds = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.is_open = False  # between `begin` and `finish`; another learner may train the same model later
+        me = weakref.ref(self)
+        for i, p in enumerate(self.own):
+            p.register_post_accumulate_grad_hook(lambda p, i=i: _fold(me(), i, p))
+
+    def begin(self) -> None:
+        self.sums, self.is_open = [None] * len(self.own), True
+
+    def collect(self) -> None:
+        """The backward has added them already."""
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.is_open = False
+
+    def finish(self, max_norm: float) -> Tensor:
+        self.is_open = False
+        return super().finish(max_norm)
+
+
+@torch.no_grad()
+def _fold(masters: FoldedMasters | None, i: int, p: Tensor) -> None:
+    if masters is None or not masters.is_open or p.grad is None:
+        return
+    gradient, p.grad = p.grad, None
+    total = masters.sums[i]
+    masters.sums[i] = gradient if total is None else total.float().add_(gradient)
+
 
 class AdapterMasters(Masters):
     """The factors of an adapter, instead of the weights that it adapts. Those get the merged sum after each step."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
-        self.names, self.weights = adapter.keys, adapter.pairs
+        self.names, self.own, self.weights = adapter.keys, adapter.pairs, adapter.pairs
         self.copies = []  # a checkpoint's weights are the factors already
         self.sums = []
-        self.reduce = lambda sums: sums
-
-    def _gradients(self) -> list[Tensor | None]:
-        return self.adapter.gradients
 
     def drop(self) -> None:
         self.adapter.drop()
 
     def publish(self) -> None:
         self.adapter.publish()
-
-
-def masters_of(policy: Policy) -> Masters:
-    """Of a process that trains alone, or on a replica: whole."""
-    adapter = policy.adapter
-    return AdapterMasters(adapter) if adapter and not isinstance(adapter, LiveAdapter) else Masters(policy.model)
 
 
 def _added(sums: list[Tensor | None], gradients: list[Tensor | None]) -> list[Tensor | None]:

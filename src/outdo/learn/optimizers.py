@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from outdo.errors import ModelError, RecipeError
+from outdo.learn.bf16 import AdamWBf16
 
 Groups = list[dict[str, Any]]
 Betas = tuple[float, float]
@@ -34,6 +35,10 @@ class Kind:
 
 def _adamw(groups: Groups, lr: float, betas: Betas) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=1e-8, fused=True)
+
+
+def _adamw_bf16(groups: Groups, lr: float, betas: Betas) -> torch.optim.Optimizer:
+    return AdamWBf16(groups, lr, betas)
 
 
 def _sgd(groups: Groups, lr: float, betas: Betas) -> torch.optim.Optimizer:
@@ -79,6 +84,7 @@ OPTIMIZERS: dict[str, Kind] = {
     "adamw_torch_fused": ADAMW,
     "adamw_torch": ADAMW,
     "adamw": ADAMW,
+    "adamw_bf16": Kind(_adamw_bf16, 4),
     "adamw_8bit": ADAMW_8BIT,
     "adamw_bnb_8bit": ADAMW_8BIT,
     "adamw_torch_8bit": Kind(_torchao, 2.1, ("torchao",)),

@@ -82,8 +82,9 @@ class SFTLearner(BaseLearner):
         num_tokens = sum(sample.num_trained for sample in samples)
         loss_of = partial(self._loss, num_tokens=num_tokens)
         norm_and_loss = self._gradient(prompts, samples, loss_of, Sums())
-        self._apply(norm_and_loss.isfinite().all())
+        self.masters.apply(self.optimizer, norm_and_loss.isfinite().all())
         self.optimizer.zero_grad(set_to_none=True)
+        self.masters.cancel()
         self.done, self.taken = step + 1, batch[-1].index + 1
         self.seen += tokens_of(samples, prompts)
         self._unread.append(({"step": self.done, "lr": rate, "tokens": num_tokens}, norm_and_loss))

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from outdo.learn.optim import Masters, masters_of
+from outdo.errors import RecipeError
+from outdo.learn.optim import Masters
+from outdo.learn.streamed import masters_of
 from outdo.models.load import Policy
 from outdo.parallel.mesh import BUCKET, Mesh
 from outdo.parallel.world import World, get_world
@@ -32,14 +34,24 @@ def shared_masters(policy: Policy, recipe: Recipe) -> Masters:
     """By the recipe's `parallel_sharding`. An adapter is trained on replicas: it is small."""
     world = get_world()
     sharding = "none" if policy.adapter else recipe.parallel_sharding
+    if sharding == "full" or (sharding == "grads" and world.is_shared):
+        _refuse_streaming(recipe, sharding)
     if sharding == "full":
         return FullyShardedMasters(policy, Mesh.of(world, policy.device, recipe.parallel_replicas))
     if sharding == "grads" and world.is_shared:
         return ShardedMasters(policy.model, Mesh.of(world, policy.device, recipe.parallel_replicas))
-    masters = masters_of(policy)
+    masters = masters_of(policy, recipe)
     if world.is_shared:
-        masters.reduce = lambda sums: sum_over_processes(world, sums, masters.weights)
+        masters.reduce = lambda sums: sum_over_processes(world, sums, masters.own)
     return masters
+
+
+def _refuse_streaming(recipe: Recipe, sharding: str) -> None:
+    """Raises RecipeError for what is written for whole weights alone."""
+    for key in ("stochastic_rounding", "parallel_offload"):
+        if (value := getattr(recipe, key)) not in (False, "none"):
+            now = f"{key}={str(value).lower()}"
+            raise RecipeError(f"parallel_sharding={sharding} shards masters and optimizer state: leave out {now}")
 
 
 def sum_over_processes(world: World, sums: Sequence[Tensor | None], weights: Sequence[Tensor]) -> list[Tensor | None]:
@@ -54,7 +66,8 @@ def sum_over_processes(world: World, sums: Sequence[Tensor | None], weights: Seq
                 part.copy_(own.reshape(-1))
         world.all_reduce(flat)
         for i, part in zip(places, flat.split(lengths), strict=True):
-            out[i] = part.view(weights[i].shape)
+            own, total = sums[i], part.view(weights[i].shape)
+            out[i] = own.copy_(total) if own is not None and own.dtype == torch.float32 else total
     return out
 
 
@@ -140,6 +153,7 @@ class ShardedMasters(PartMasters):
 
     def finish(self, max_norm: float) -> Tensor:
         trained = self.world.all_reduce(self.trained).tolist()
+        self.mesh.sum_over_replicas([total for total in self.sums if total is not None])
         for weight, total, count in zip(self.weights, self.sums, trained, strict=True):
             weight.grad = total if count else None
         self.sums = []
@@ -163,6 +177,11 @@ class FullyShardedMasters(PartMasters):
 
     def begin(self) -> None:
         self.drop()
+
+    def announce(self, is_last: bool) -> None:
+        """Replicas add up their sums with the last micro-batch alone."""
+        if self.mesh.replicas > 1:
+            self.root.set_requires_all_reduce(is_last)
 
     def collect(self) -> None:
         """FSDP2 has reduced the gradients and added them to those of before."""
@@ -192,7 +211,7 @@ class _Root(nn.Module):
         return compute(policy)
 
 
-def _sharded_copy(policy: Policy, mesh: Mesh) -> tuple[Policy, nn.Module]:
+def _sharded_copy(policy: Policy, mesh: Mesh) -> tuple[Policy, Any]:
     """The policy with another model, under FSDP2, and its root. No second copy of all weights is made."""
     shared: dict[int, Any] = {id(p): p for p in policy.model.parameters()}
     own = replace(policy, model=copy.deepcopy(policy.model, shared))

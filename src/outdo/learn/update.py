@@ -19,7 +19,6 @@ from outdo.learn.optimizers import (
     package_of,
     read_state,
     refuse_other_package,
-    step_if_finite,
     write_state,
 )
 from outdo.learn.packing import Packed, micro_batches, pack, shares_of
@@ -88,6 +87,7 @@ class BaseLearner:
         for name, weight in (named[index] for index in self.masters.copies):
             tensors[f"{name}.{MASTER}"] = weight.detach().to("cpu", copy=True)
         plain: dict[str, Any] = {"tokens_at_once": self.tokens_at_once, "optimizer": package_of(self.optimizer)}
+        plain["optimizer_updates"] = self.masters.num_updates
         if numbers := {name: values for name, values in numbers.items() if values}:
             plain["optimizer_numbers"] = numbers
         return tensors, plain
@@ -108,6 +108,8 @@ class BaseLearner:
         numbers = plain.get("optimizer_numbers", {})
         for name in {**slots, **numbers}:
             write_state(self.optimizer, weights[name], slots[name], numbers.get(name, {}))
+            self.masters.stow(self.optimizer, weights[name])
+        self.masters.num_updates = int(plain.get("optimizer_updates", 0))
         self.tokens_at_once = min(self.tokens_at_once, int(plain["tokens_at_once"]))
 
     def _by_name(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -129,23 +131,23 @@ class BaseLearner:
     ) -> Tensor:
         """Sets the clipped gradient of these samples. Returns its norm before clipping and the loss, on the device."""
         self.policy.set_training(True)
-        loss = torch.zeros((), device=self.policy.device)
-        self.masters.begin()
-        for part, stats in self._trained_on(prompt_ids, self._own_parts(prompt_ids, rows), loss_of):
+        loss, of_parts = torch.zeros((), device=self.policy.device), Sums()
+
+        def begin() -> list[Part]:
+            nonlocal of_parts
+            loss.zero_()
+            of_parts = Sums()
+            self.masters.begin()
+            return self._own_parts(prompt_ids, rows)
+
+        for part, stats in self._trained_on(prompt_ids, begin, loss_of):
             self.masters.collect()
             loss += part
-            sums.add(stats)
+            of_parts.add(stats)
+        sums.add(of_parts.values)
         norm = self.masters.finish(self.recipe.max_grad_norm)
         loss = self.world.all_reduce(loss)
         return torch.stack([norm.to(loss.device), loss])  # without any gradient the norm is a 0 on the CPU
-
-    def _apply(self, is_finite: Tensor | None = None) -> None:
-        """Updates the weights, unless the loss or gradient is not finite. None: it is known to be."""
-        if is_finite is None:
-            self.optimizer.step()
-        else:
-            step_if_finite(self.optimizer, is_finite)
-        self.masters.publish()
 
     def _count_skipped(self, is_applied: bool, values: str, remedy: str) -> None:
         """Raises NumericsError after MAX_SKIPPED updates in a row."""
@@ -155,16 +157,19 @@ class BaseLearner:
             raise NumericsError(f"{in_a_row}: lower {remedy}")
 
     def _trained_on(
-        self, prompt_ids: Sequence[Sequence[int]], own_parts: Sequence[Part], loss_of: LossOf
+        self, prompt_ids: Sequence[Sequence[int]], begin: Callable[[], list[Part]], loss_of: LossOf
     ) -> Iterator[tuple[Tensor, Stats]]:
         """Forward and backward of each micro-batch, which leaves its gradients on the model. Yields loss and stats.
 
         A micro-batch that does not fit the memory is split in two and repeated; its partial gradients are dropped.
-        Raises ModelError if a single answer does not fit, and OutOfMemoryError where others wait for this process.
+        Where they are in the sums already, all of the update is restarted in smaller micro-batches: `begin` starts it
+        and returns them. Raises ModelError if a single answer does not fit, and OutOfMemoryError where others wait for
+        this process.
         """
-        parts = deque(own_parts)
+        parts = deque(begin())
         while parts:
             part, is_idle = parts.popleft()
+            self.masters.announce(is_last=not parts)
             try:
                 loss, stats = loss_of(pack(prompt_ids, part, self.policy.device))
                 if is_idle:
@@ -178,13 +183,16 @@ class BaseLearner:
                 failed = False
             if failed:  # outside the handler, whose traceback would keep the tensors alive
                 loss = stats = None  # type: ignore[assignment]
-                self.masters.drop()
+                self.masters.cancel() if self.masters.folds else self.masters.drop()
                 memory.release_memory(self.policy.device)
                 if len(part) == 1:
                     raise ModelError(memory.too_long_message(tokens_of(part, prompt_ids), self.recipe, self.length_key))
                 self._shrink(part, prompt_ids)
-                middle = len(part) // 2
-                parts.extendleft([Part(part[middle:]), Part(part[:middle])])
+                if self.masters.folds:
+                    parts = deque(begin())
+                else:
+                    middle = len(part) // 2
+                    parts.extendleft([Part(part[middle:]), Part(part[:middle])])
             else:
                 yield loss.detach(), stats
 

@@ -18,7 +18,7 @@ from outdo.errors import ModelError
 from outdo.models import attention
 from outdo.models.fp8 import RoundedLayer
 from outdo.models.gguf import cache_folder, load_gguf
-from outdo.models.lora import Adapter, Lora, new_factors, read_factors
+from outdo.models.lora import Adapter, Lora, called_layers, new_factors, read_factors
 from outdo.models.ops import head_logits
 from outdo.models.quantized import LiveAdapter, live_adapter, load_quantized
 from outdo.models.renderer import Renderer, keep_spaces
@@ -42,7 +42,22 @@ class Policy:
     stack: Stack | None = field(init=False)  # the model written out, where its architecture allows it
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stack", find_stack(self.model) if self.written_out and not self.plain else None)
+        written_out = self.written_out and not self.plain
+        object.__setattr__(self, "stack", find_stack(self.model, self.adapter) if written_out else None)
+
+    def train_only_adapter(self) -> None:
+        """Freezes all but the adapter, whose factors get gradients."""
+        if self.adapter and not isinstance(self.adapter, LiveAdapter):
+            self.adapter.train_only_this(self.model, called_layers(self.model, self._try))
+
+    def _try(self) -> None:
+        """A forward of two tokens by the model's modules."""
+        ids_N = torch.arange(2, device=self.device)
+        if self.plain:
+            self.model(input_ids=ids_N[None], use_cache=False)
+        else:
+            layout = attention.SharedPrompts([2], [], [], self.device)
+            replace(self, written_out=False).hidden(ids_N, ids_N, layout)
 
     def set_training(self, on: bool) -> None:
         """Switches dropout. Only on a change: visiting all modules takes milliseconds."""
@@ -162,7 +177,7 @@ def load_policy(
     renderer = Renderer.of(name, tokenizer, model.generation_config, context_of(model.config))
     _set_tokens(model, renderer)
     adapter = _adapted(model, source, lora)
-    return _fastest_exact(Policy(model, renderer, target, source=source, adapter=adapter))
+    return _ready(Policy(model, renderer, target, source=source, adapter=adapter))
 
 
 @dataclass(frozen=True)
@@ -182,11 +197,14 @@ class LoadedModel:
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """After the body its attention and its mode are again those that it was given with."""
+        """After the body its attention, its mode and what of it is frozen are again those that it was given with."""
         attention_before, was_training = self.model.config._attn_implementation, self.model.training
+        trained = {id(p) for p in self.model.parameters() if p.requires_grad}
         try:
             yield
         finally:
+            for p in self.model.parameters():
+                p.requires_grad_(id(p) in trained)
             self.model.set_attn_implementation(attention_before)
             self.model.train(was_training)
 
@@ -217,7 +235,7 @@ def policy_of(given: LoadedModel, where: Path, *, dtype: str, device: str, lora:
     renderer = Renderer.of(given.name, given.tokenizer, model.generation_config, context_of(model.config))
     _set_tokens(model, renderer)
     source = Source(str(where), "folder", where)
-    return _fastest_exact(Policy(model, renderer, target, source=source, adapter=_adapted(model, source, lora)))
+    return _ready(Policy(model, renderer, target, source=source, adapter=_adapted(model, source, lora)))
 
 
 def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapter | None:
@@ -231,8 +249,6 @@ def _adapted(model: PreTrainedModel, source: Source, lora: Lora | None) -> Adapt
     if lora and lora.four_bit:
         return live_adapter(model, factors)
     adapter = Adapter(model, factors)
-    if lora:
-        adapter.train_only_this(model)
     return adapter if lora else None
 
 
@@ -331,6 +347,12 @@ def _set_tokens(model: PreTrainedModel, renderer: Renderer) -> None:
     if generation := model.generation_config:
         generation.pad_token_id = renderer.pad_id
         generation.eos_token_id = list(renderer.eos_ids) if len(renderer.eos_ids) > 1 else renderer.eos_ids[0]
+
+
+def _ready(policy: Policy) -> Policy:
+    policy = _fastest_exact(policy)
+    policy.train_only_adapter()
+    return policy
 
 
 @torch.no_grad()

@@ -1,8 +1,10 @@
 """LoRA: a low-rank change of some weights, W = W0 + (alpha / r) B A, that the optimizer trains instead of them.
 
-The model always holds the sum, in place: sampling and training read one set of ordinary weights, at full speed, and no
-other module needs to know. A copy of W0 is stored, for the adapted weights only. The gradient of W, computed as usual,
-is projected to those of A and B as soon as it exists, and dropped.
+The model always holds the sum, in place: sampling and training read one set of ordinary weights, at full speed. A copy
+of W0 is stored, for the adapted weights only. The gradients of A and B are computed from a layer's input and its
+output's gradient (`factor_gradients`), and that of W never is. The layers written out in `stack.py` do so themselves,
+others have a hook. The head, and a weight that a class multiplies without calling its layer, get the gradient of W as
+usual, which is projected at once.
 
 Files are in PEFT's format: `peft.PeftModel.from_pretrained(base, folder)` loads them.
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from outdo.errors import ModelError
+from outdo.models.ops import wide_product
 from outdo.seeds import seed_of
 from outdo.untrusted.parse import parse_json
 
@@ -62,7 +65,7 @@ class Adapter:
         self.base = [weight.detach().clone() for weight in self.own]
         device = self.own[0].device
         self.pairs = [nn.Parameter(f.to(device, torch.float32)) for name in self.names for f in factors.pairs[name]]
-        self.gradients: list[Tensor | None] = [None] * len(self.pairs)  # of this micro-batch
+        self._index = {name: i for i, name in enumerate(self.names)}
         self.publish()
 
     @property
@@ -87,29 +90,28 @@ class Adapter:
         """Of the original weights."""
         return sum(weight.numel() * weight.element_size() for weight in self.base)
 
-    def train_only_this(self, model: nn.Module) -> None:
-        """Freezes the rest of the model. From here on a backward puts its gradients in `gradients`."""
-        model.requires_grad_(False)
-        me = weakref.proxy(self)  # Python cannot collect a cycle through a hook: the weights would never be freed
-        for i, weight in enumerate(self.own):
-            weight.requires_grad_(True)
-            weight.register_post_accumulate_grad_hook(lambda w, i=i: me._project(i, w))
+    def factors(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """A and B of a layer, where it has them."""
+        at = self._index.get(name)
+        return None if at is None else (self.pairs[2 * at], self.pairs[2 * at + 1])
 
-    @torch.no_grad()
-    def _project(self, i: int, weight: Tensor) -> None:
-        """dA = s Bᵀ dW, dB = s dW Aᵀ; and dW is freed before the next layer's is computed."""
-        assert weight.grad is not None
-        grad, weight.grad = weight.grad.float(), None
-        a, b = self.pairs[2 * i], self.pairs[2 * i + 1]
-        for at, value in ((2 * i, b.T @ grad), (2 * i + 1, grad @ a.T)):
-            total = self.gradients[at]
-            self.gradients[at] = value * self.scale if total is None else total.add_(value, alpha=self.scale)
+    def train_only_this(self, model: nn.Module, called: Container[str]) -> None:
+        """Freezes the rest of the model. From here on a backward leaves the gradients of the factors on them.
+
+        `called` has the layers whose module a forward calls; the weights of others are used in another way."""
+        model.requires_grad_(False)
+        me = weakref.ref(self)  # Python cannot collect a cycle through a hook: the weights would never be freed
+        for i, (name, weight) in enumerate(zip(self.names, self.own, strict=True)):
+            if name in called:
+                model.get_submodule(name).register_forward_hook(lambda _, args, y, i=i: _attached(me(), i, args[0], y))
+            else:
+                weight.requires_grad_(True)
+                weight.register_post_accumulate_grad_hook(lambda w, i=i: _project(me(), i, w))
 
     def drop(self) -> None:
         """Drops all gradients, also those of weights that were not projected yet."""
-        self.gradients = [None] * len(self.pairs)
-        for weight in self.own:
-            weight.grad = None
+        for tensor in (*self.pairs, *self.own):
+            tensor.grad = None
 
     @torch.no_grad()
     def _sum(self, base: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -153,6 +155,64 @@ class Adapter:
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         tensors = {key: value.cpu() for key, value in (state or self.state_dict()).items()}
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def factor_gradients(x_NI: Tensor, dy_NO: Tensor, a: Tensor, b: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """dA = s (dy B)ᵀ x and dB = s dyᵀ (x Aᵀ), for y = x Wᵀ: products in the type of x, sums in float32."""
+    da = wide_product((dy_NO @ b.to(dy_NO.dtype)).T, x_NI)
+    db = wide_product(dy_NO.T, x_NI @ a.to(x_NI.dtype).T)
+    return da.mul_(scale), db.mul_(scale)
+
+
+class _Attached(torch.autograd.Function):
+    """A layer's output as it is. The backward computes the gradients of the factors too."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(x, a, b)
+        ctx.scale = scale
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, a, b = ctx.saved_tensors
+        da, db = factor_gradients(x.flatten(0, -2), dy.flatten(0, -2), a, b, ctx.scale)
+        return dy, None, da, db, None
+
+
+def _attached(adapter: Adapter | None, i: int, x: Tensor, y: Tensor) -> Tensor | None:
+    """The output of an adapted layer, for the backward; None: as it is."""
+    if adapter is None or not torch.is_grad_enabled():
+        return None
+    return _Attached.apply(y, x.detach(), adapter.pairs[2 * i], adapter.pairs[2 * i + 1], adapter.scale)
+
+
+@torch.no_grad()
+def _project(adapter: Adapter | None, i: int, weight: Tensor) -> None:
+    """dA = s Bᵀ dW, dB = s dW Aᵀ; and dW is freed before the next layer's is computed."""
+    assert weight.grad is not None
+    grad, weight.grad = weight.grad.float(), None
+    if adapter is None:
+        return
+    a, b = adapter.pairs[2 * i], adapter.pairs[2 * i + 1]
+    for factor, value in ((a, b.T @ grad), (b, grad @ a.T)):
+        scaled = value.mul_(adapter.scale)
+        factor.grad = scaled if factor.grad is None else factor.grad.add_(scaled)
+
+
+@torch.no_grad()
+def called_layers(model: Any, forward: Callable[[], None]) -> set[str]:
+    """The linear layers whose modules a forward calls. The head is not one: its product is computed in chunks."""
+    called: set[str] = set()
+    head = model.get_output_embeddings()
+    linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head}
+    hooks = [m.register_forward_hook(lambda *_, name=name: called.add(name)) for name, m in linear.items()]
+    try:
+        forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called
 
 
 def new_factors(model: Any, lora: Lora) -> Factors:

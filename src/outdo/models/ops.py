@@ -130,3 +130,47 @@ def head_logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, cap
         logits = torch.mm(hidden_ND, weight_VD.T, out_dtype=torch.float32)
         logits = logits if bias_V is None else logits.add_(bias_V)
     return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, summed and kept in float32."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.dtype != torch.float32 else (a @ b).float()
+
+
+def place_together(parts: Sequence[torch.nn.Parameter]) -> None:
+    """Moves weights to one piece of memory, one after the other, so that `joined` needs no copy."""
+    if _as_one(parts) is None:
+        whole = torch.cat([p.data for p in parts])
+        for p, part in zip(parts, whole.split([len(p) for p in parts]), strict=True):
+            p.data = part
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The tensors as one along the first axis; the same memory, where they are neighbours."""
+    return _Joined.apply(*parts)
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        ctx.sizes = [len(part) for part in parts]
+        whole = _as_one(parts)
+        return torch.cat(parts) if whole is None else whole
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.split(ctx.sizes)
+
+
+def _as_one(parts: Sequence[Tensor]) -> Tensor | None:
+    """Neighbours in memory as one tensor. None: they are not neighbours."""
+    first = parts[0]
+    start, shape = first.storage_offset(), first.shape[1:]
+    end = start
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and part.dtype == first.dtype
+        if not same or part.storage_offset() != end or not part.is_contiguous() or part.shape[1:] != shape:
+            return None
+        end += part.numel()
+    size = torch.Size((sum(map(len, parts)), *shape))
+    return first.new_empty(0).set_(first.untyped_storage(), start, size, first.stride())

@@ -9,6 +9,7 @@ and a sampler and a learner that compute the same thing in a different order sta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from outdo.models import fp8, ops
 from outdo.models.attention import AttentionSpec, Layout
 from outdo.models.fp8 import RoundedLayer
+from outdo.models.lora import Adapter, factor_gradients
 
 
 class Layer(NamedTuple):
@@ -35,6 +37,24 @@ class Layer(NamedTuple):
     norm_mlp: Tensor
     gate_up: Tensor
     down: Tensor
+
+
+NUM_WEIGHTS = len(Layer._fields)
+# The parts of those, in the order in which they are fused.
+PARTS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+
+
+class Slot(NamedTuple):
+    """Where an adapter changes a layer: some rows of one of its weights."""
+
+    field: str
+    start: int
+    stop: int
 
 
 class Activations(NamedTuple):
@@ -54,7 +74,7 @@ class Activations(NamedTuple):
 class Stack:
     """Computes the hidden states of a model that `find_stack` accepts."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, adapter: Adapter | None = None) -> None:
         base, config = model.base_model, model.config
         self.base = base
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -63,7 +83,11 @@ class Stack:
         self.windows = [_window(layer.self_attn, config) for layer in base.layers]
         self.positions = config.max_position_embeddings
         self._tables: tuple[Tensor, Tensor] | None = None
+        self.adapter = adapter
+        self.adapted = [_adapted(model, layer, adapter) for layer in base.layers] if adapter else None
         self._by_modules = False
+        for layer, names in itertools.product(base.layers, PARTS.values()):
+            ops.place_together([layer.get_submodule(name).weight for name in names])
 
     def compute_by_modules(self) -> None:
         """Makes each layer's own module compute it, so that hooks on the modules, as FSDP's, are called."""
@@ -72,7 +96,8 @@ class Stack:
             layer.forward = partial(_forward_of_module, layer)
 
     def fused(self) -> list[Layer]:
-        """The current weights, fused. Where gradients are enabled, they flow back to the modules' own."""
+        """The current weights, fused, in the memory of the modules' own unless those were moved. Where gradients are
+        enabled, they flow back to the modules."""
         return [_fuse(layer) for layer in self.base.layers]
 
     def rounded(self) -> list[RoundedLayer]:
@@ -103,7 +128,8 @@ class Stack:
         for i, layer in enumerate(exact or self.fused()):
             one = _Pass(self, i, layout, cos, sin)
             if torch.is_grad_enabled():
-                x, delta = _LayerFunction.apply(one, recompute, x, delta, *layer)
+                factors = self.adapted[i].values() if self.adapted else ()
+                x, delta = _LayerFunction.apply(one, recompute, x, delta, *layer, *itertools.chain(*factors))
             else:
                 x, delta, _ = one.forward(x, delta, layer)
         return ops.differentiable_add_norm(x, delta, self.base.norm.weight, self.eps)[1]
@@ -181,18 +207,24 @@ class _Pass:
         dout: Tensor,
         low: torch.dtype | None,
         needs: Sequence[bool],
+        factors: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor | None, list[Tensor | None]]:
-        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), and of the
-        weights that need one."""
+        """Gradients of the residual, of what was added to it (in its type `low`; None: nothing was), of the weights
+        that need one, and of the adapter's factors."""
         need = dict(zip(Layer._fields, needs, strict=True))
+        of_factors = _FactorGradients(self.stack, self.index, factors)
         dgate_up, activated = ops.swiglu_backward(dout @ w.down, saved.gate_up)
         dw_down = dout.T @ activated if need["down"] else None
+        of_factors.add("down", activated, dout)
         dx, dattn, dw_norm_mlp, y = ops.norm_backward(
             dgate_up @ w.gate_up, dx, x_mlp, saved.rstd_mlp, w.norm_mlp, dout.dtype
         )
         dw_gate_up = dgate_up.T @ y if need["gate_up"] else None
+        of_factors.add("gate_up", y, dgate_up)
         assert dattn is not None
-        dw_out = dattn.T @ saved.attended.detach().flatten(1) if need["out"] else None
+        attended = saved.attended.detach().flatten(1)
+        dw_out = dattn.T @ attended if need["out"] else None
+        of_factors.add("out", attended, dattn)
         (dqkv,) = torch.autograd.grad(saved.attended, saved.rotated, (dattn @ w.out).view_as(saved.attended))
         rotated_heads = self.stack.heads + self.stack.kv_heads
         dqkv = ops.rotate(dqkv, self.cos, self.sin, rotated_heads, sign=-1.0, inplace=True)
@@ -203,11 +235,12 @@ class _Pass:
             dk, dk_norm = self._norm_heads_backward(dk, k, saved.rstd_k, w.k_norm)
             dqkv = torch.cat([dq, dk, dv], dim=1)
         flat = dqkv.flatten(1)
-        dbias = None if w.qkv_bias is None else flat.sum(0)
+        dbias = flat.sum(0) if need["qkv_bias"] else None
         dx, ddelta, dw_norm, y = ops.norm_backward(flat @ w.qkv, dx, saved.x, saved.rstd, w.norm, low)
         dw_qkv = flat.T @ y if need["qkv"] else None
+        of_factors.add("qkv", y, flat)
         weights = [dw_norm, dw_qkv, dbias, dq_norm, dk_norm, dw_out, dw_norm_mlp, dw_gate_up, dw_down]
-        return dx, ddelta, weights
+        return dx, ddelta, [*weights, *of_factors.values]
 
     def rotated(self, raw_NHD: Tensor, w: Layer | RoundedLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Queries, keys and values after the norms of heads and RoPE, except what the layout does itself; and the
@@ -242,6 +275,24 @@ class _Pass:
         return dx.view(x.shape), dw
 
 
+class _FactorGradients:
+    """Of one layer's factors, A, B, A, B, … in the order of its slots, whatever the order in which they are added."""
+
+    def __init__(self, stack: Stack, index: int, factors: Sequence[Tensor]) -> None:
+        self.slots = list(stack.adapted[index]) if stack.adapted else []
+        self.scale = stack.adapter.scale if stack.adapter else 0.0
+        self.factors = factors
+        self.values: list[Tensor | None] = [None] * len(factors)
+
+    def add(self, field: str, x_NI: Tensor, dy_NO: Tensor) -> None:
+        """Of the factors of this weight, from its input and the gradient of its output."""
+        for i, slot in enumerate(self.slots):
+            if slot.field == field:
+                a, b = self.factors[2 * i : 2 * i + 2]
+                dy = dy_NO[:, slot.start : slot.stop]
+                self.values[2 * i : 2 * i + 2] = factor_gradients(x_NI, dy, a, b, self.scale)
+
+
 class _LayerFunction(torch.autograd.Function):
     """A layer for autograd. Attention, which differs by layout, keeps a small graph of its own."""
 
@@ -249,7 +300,7 @@ class _LayerFunction(torch.autograd.Function):
     def forward(
         ctx: Any, one: _Pass, recompute: bool, x: Tensor, delta: Tensor | None, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        x_out, out, saved = _with_graph(one, x, delta, Layer(*weights))
+        x_out, out, saved = _with_graph(one, x, delta, Layer(*weights[:NUM_WEIGHTS]))
         ctx.one, ctx.low = one, None if delta is None else delta.dtype
         ctx.saved = None if recompute else saved
         ctx.save_for_backward(x_out, *((x, delta) if recompute else (None, None)), *weights)
@@ -258,10 +309,11 @@ class _LayerFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dx: Tensor, dout: Tensor) -> tuple[Tensor | None, ...]:
         x_out, x, delta, *weights = ctx.saved_tensors
-        w = Layer(*weights)
+        w, factors = Layer(*weights[:NUM_WEIGHTS]), weights[NUM_WEIGHTS:]
         saved = ctx.saved or _with_graph(ctx.one, x, delta, w)[2]
         ctx.saved = None
-        dx, ddelta, dw = ctx.one.backward(w, saved, x_out, dx, dout, ctx.low, ctx.needs_input_grad[4:])
+        needs = ctx.needs_input_grad[4 : 4 + NUM_WEIGHTS]
+        dx, ddelta, dw = ctx.one.backward(w, saved, x_out, dx, dout, ctx.low, needs, factors)
         return None, None, dx, ddelta, *dw
 
 
@@ -293,8 +345,9 @@ def _with_graph(one: _Pass, x: Tensor, delta: Tensor | None, w: Layer) -> tuple[
         return replace(one, layout=_Tracked(one.layout)).forward(x, delta, w)
 
 
-def find_stack(model: Any) -> Stack | None:
-    """The stack of a model whose layers consist only of the parts that are written out here; else None."""
+def find_stack(model: Any, adapter: Adapter | None = None) -> Stack | None:
+    """The stack of a model whose layers consist only of the parts that are written out here; else None. `adapter` is
+    what is trained, unless all weights are."""
     base, config = model.base_model, model.config
     layers = getattr(base, "layers", None)
     if not layers or not all(hasattr(base, name) for name in ("embed_tokens", "norm", "rotary_emb")):
@@ -307,7 +360,7 @@ def find_stack(model: Any) -> Stack | None:
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     fixed = isinstance(rope, dict) and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
     full = rope.get("partial_rotary_factor", 1.0) == 1.0 and getattr(config, "partial_rotary_factor", 1.0) == 1.0
-    return Stack(model) if supported and fixed and full else None
+    return Stack(model, adapter) if supported and fixed and full else None
 
 
 def _is_supported(layer: nn.Module) -> bool:
@@ -335,18 +388,32 @@ def _window(attn: nn.Module, config: Any) -> int | None:
     return getattr(attn, "sliding_window", getattr(config, "sliding_window", None))
 
 
+def _adapted(model: Any, layer: nn.Module, adapter: Adapter) -> dict[Slot, tuple[Tensor, Tensor]]:
+    """The factors of one layer, by where they belong."""
+    prefix = next(name for name, module in model.named_modules() if module is layer)
+    found = {}
+    for field, parts in PARTS.items():
+        start = 0
+        for part in parts:
+            end = start + len(layer.get_submodule(part).weight)  # type: ignore[arg-type]
+            if pair := adapter.factors(f"{prefix}.{part}"):
+                found[Slot(field, start, end)] = pair
+            start = end
+    return found
+
+
 def _fuse(layer: Any) -> Layer:
     a, m = layer.self_attn, layer.mlp
     projections = (a.q_proj, a.k_proj, a.v_proj)
     bias = torch.cat([p.bias for p in projections]) if a.q_proj.bias is not None else None
     return Layer(
         layer.input_layernorm.weight,
-        torch.cat([p.weight for p in projections]),
+        ops.joined([p.weight for p in projections]),
         bias,
         getattr(getattr(a, "q_norm", None), "weight", None),
         getattr(getattr(a, "k_norm", None), "weight", None),
         a.o_proj.weight,
         layer.post_attention_layernorm.weight,
-        torch.cat([m.gate_proj.weight, m.up_proj.weight]),
+        ops.joined([m.gate_proj.weight, m.up_proj.weight]),
         m.down_proj.weight,
     )

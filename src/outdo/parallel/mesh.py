@@ -83,7 +83,7 @@ class Mesh:
         return self.as_dtensor(torch.empty(self.part_shape(shape), dtype=dtype), shape)
 
     def reduce_scatter(self, wholes: Sequence[Tensor | None], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        """The sums over all processes, of each this process's part, in float32. None counts as zeros."""
+        """The sums over the shards of one replica, of each this process's part, in float32. None counts as zeros."""
         parts: list[Tensor] = []
         for places in _buckets(shapes, self.shards):
             lengths = [_part_size(shapes[i], self.shards) for i in places]
@@ -93,8 +93,6 @@ class Mesh:
             mine = self._empty(sum(lengths))
             with self.world.collective():
                 _scatter(mine, sent.view(-1), group=self._group(SHARDS))
-                if self.replicas > 1:
-                    dist.all_reduce(mine, group=self._group(REPLICAS))
             for i, flat in zip(places, mine.split(lengths), strict=True):
                 own = self.part_shape(shapes[i])
                 parts.append(flat[: math.prod(own)].view(own))
@@ -122,6 +120,13 @@ class Mesh:
             with self.world.collective():
                 dist.all_reduce(value, group=self._group(SHARDS))
         return value
+
+    def sum_over_replicas(self, parts: Sequence[Tensor]) -> None:
+        """The sums of what all replicas have of the same parts, in place."""
+        if self.replicas > 1:
+            for part in parts:
+                with self.world.collective():
+                    dist.all_reduce(part, group=self._group(REPLICAS))
 
     def _group(self, name: str) -> Any:
         return self.torch_mesh.get_group(name)

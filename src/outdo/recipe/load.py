@@ -134,6 +134,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     """Combinations of values that the types allow and no run can have."""
     _refuse_duplicate_settings(r)
     _refuse_adapter_settings(r)
+    _refuse_rounding_of_float32(r)
     _refuse_no_evaluation(r)
     refuse_batches(r)
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
@@ -179,6 +180,12 @@ def _refuse_adapter_settings(r: Recipe) -> None:
         )
     if r.load_in_4bit and not r.use_peft:
         raise RecipeError("load_in_4bit=true freezes the weights, so only an adapter can be trained: set use_peft=true")
+
+
+def _refuse_rounding_of_float32(r: Recipe) -> None:
+    if r.stochastic_rounding and (r.dtype != "bfloat16" or r.use_peft):
+        change = "use_peft=false: an adapter's factors are" if r.use_peft else "dtype=bfloat16: the weights are"
+        raise RecipeError(f"stochastic_rounding=true needs {change} float32, which needs no rounding")
 
 
 def _refuse_duplicate_settings(r: Recipe) -> None:

@@ -133,6 +133,7 @@ class Recipe(BaseModel):
     mask_truncated_completions: bool = False  # exclude answers cut at the length limit from the loss
     # --- the optimizer
     optim: str = "adamw_torch_fused"  # of GRPO and SFT; 8 bit: a quarter of AdamW's memory, pip install 'outdo[8bit]'
+    stochastic_rounding: bool = False  # train bfloat16 weights themselves, rounded at random: no float32 copies of them
     learning_rate: float = Field(1e-6, gt=0)
     lr_scheduler_type: str = "constant"
     min_lr_rate: float = Field(0.0, ge=0, le=1)  # linear and cosine end at this share of learning_rate

@@ -93,7 +93,7 @@ class LocalEngine:
             self.layers = new
         for old, fresh in zip(self.layers, new, strict=True):
             for into, value in zip(old, fresh, strict=True):
-                if into is not None and value is not None and into is not value:
+                if into is not None and value is not None and into.data_ptr() != value.data_ptr():
                     into.copy_(value)
         self._stale = False
 

@@ -78,7 +78,10 @@ def _smaller(recipe: Recipe, shape: ModelShape, free: int, learns: bool) -> str:
     # Where no adapter was asked for, none was counted: one of a hundredth of the weights is a large one.
     guess = replace(shape, adapted=shape.parameters, factors=shape.parameters // 100)
     ways = []
-    for key, value in (("use_peft", True), ("dtype", "bfloat16"), ("optim", "adamw_8bit"), ("beta", 0.0)):
+    changes = [("use_peft", True), ("dtype", "bfloat16"), ("optim", "adamw_8bit"), ("beta", 0.0)]
+    if recipe.dtype == "bfloat16" and not recipe.use_peft and learns:
+        changes += [("stochastic_rounding", True), ("parallel_offload", "optimizer")]
+    for key, value in changes:
         other = recipe.model_copy(update={key: value})
         need = sum(held_bytes(other, shape if recipe.use_peft else guess, learns).values())
         if getattr(recipe, key) != value and need <= free:
@@ -111,7 +114,7 @@ def disk(recipe: Recipe, shape: ModelShape, folder: Path) -> Disk:
     has_copy = not recipe.use_peft and bool(recipe.beta or recipe.kl_steps)
     always = shape.parameters * each * (2 if has_copy else 1) + 4 * shape.factors
     state = OPTIMIZERS[recipe.optim].bytes
-    of_a_weight = each + state + (0 if each == 4 else 4)
+    of_a_weight = each + state + (0 if each == 4 or recipe.stochastic_rounding else 4)
     checkpoint = int((4 + state) * shape.factors if recipe.use_peft else of_a_weight * shape.parameters)
     place = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.is_dir())
     most = 2 + (recipe.max_steps // recipe.save_steps if recipe.save_steps else 1)  # all that are ever saved

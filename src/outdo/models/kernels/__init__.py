@@ -6,11 +6,13 @@ Inputs and outputs have the type of their tensors; everything between is float32
 
 from outdo.models.kernels import few, fp8
 from outdo.models.kernels.attention import merge, paged_attention
+from outdo.models.kernels.bf16 import adamw_bf16, store_rounded
 from outdo.models.kernels.choice import advance, draw
 from outdo.models.kernels.layer import add_norm, norm_backward, rotate, swiglu, swiglu_backward
 from outdo.models.kernels.logprobs import logprobs, logprobs_backward
 
 __all__ = [
+    "adamw_bf16",
     "add_norm",
     "advance",
     "draw",
@@ -22,6 +24,7 @@ __all__ = [
     "norm_backward",
     "paged_attention",
     "rotate",
+    "store_rounded",
     "swiglu",
     "swiglu_backward",
 ]
