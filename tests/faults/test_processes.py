@@ -199,7 +199,7 @@ def judge(completions, **columns):
         raise ValueError("cannot judge")
     return [1.0] * len(completions)
 """)
-    run = launch(2, "reward_funcs=own.py:judge", "reward_audit=false", "eval_size=0", "broken_limit=0.3")
+    run = launch(2, "reward_funcs=own.py:judge", "reward_audit=false", "eval_samples=0", "broken_limit=0.3")
     run.wait_for("cannot judge")
     assert run.wait() == 1 and "could not be judged" in run.printed
     assert len([line for line in run.printed.splitlines() if line.startswith("outdo: ")]) == 1

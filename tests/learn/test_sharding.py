@@ -34,17 +34,19 @@ def recipe_of(**keys: object) -> Recipe:
     return Recipe(**{**defaults, **keys})  # type: ignore[arg-type]
 
 
-def test_none_holds_twenty_bytes_a_weight() -> None:
+def test_none_holds_eighteen_bytes_a_weight() -> None:
     held = rank_bytes(recipe_of(), BIG, "none", 1)
-    assert held == {"weights": 2 * N, "masters": 4 * N, "gradients": 6 * N, "optimizer": 8 * N, "reference": 0}
-    assert rank_bytes(recipe_of(), BIG, "none", 1, 8) == {**held, "gradients": 8 * N}
+    of_a_layer = 2 * N // 28  # before it is added to the sums
+    expected = {"weights": 2 * N, "masters": 4 * N, "gradients": 4 * N + of_a_layer, "optimizer": 8 * N}
+    assert {name: count for name, count in held.items() if count} == expected
+    assert rank_bytes(recipe_of(), BIG, "none", 1, 8) == held
 
 
 def test_grads_splits_all_but_the_model() -> None:
     held = rank_bytes(recipe_of(beta=0.1), BIG, "grads", 8)
     assert held["weights"] == 2 * N and held["reference"] == 2 * N
     assert held["masters"] == N // 2 and held["optimizer"] == N
-    assert held["gradients"] == N + 2 * N  # two parts of the sums
+    assert held["gradients"] == N // 2 + 8 * 2**24 + 2 * N // 28  # a part of the sums, a bucket, a layer
 
 
 def test_full_splits_the_model_and_keeps_a_copy_for_the_sampler() -> None:
@@ -65,7 +67,7 @@ def test_float32_is_its_own_master_where_it_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "memory", "picked"),
-    [(8, 80, "grads"), (8, 141, "grads"), (8, 48, "full"), (8, 200, "none"), (2, 141, "grads"), (64, 32, "full")],
+    [(8, 80, "grads"), (8, 141, "grads"), (8, 48, "grads"), (8, 200, "none"), (2, 141, "grads"), (64, 32, "grads")],
 )
 def test_auto_takes_the_first_that_fits(gpus: int, memory: int, picked: str) -> None:
     plan = pick_sharding(recipe_of(), BIG, gpus, memory * GB)
@@ -75,7 +77,7 @@ def test_auto_takes_the_first_that_fits(gpus: int, memory: int, picked: str) -> 
 
 def test_one_h100_fits_none_and_says_what_would() -> None:
     plan = pick_sharding(recipe_of(), BIG, 1, 80 * GB)
-    assert plan.sharding == "none" and not plan.fits and plan.least > 20 * N
+    assert plan.sharding == "none" and not plan.fits and plan.least > 18 * N
     with pytest.raises(ModelError) as caught:
         refuse_unfit(recipe_of(), BIG, 1, 80 * GB)
     assert "4 processes are enough" in str(caught.value) and "use_peft=true" in str(caught.value)
@@ -87,7 +89,7 @@ def test_unknown_memory_fits() -> None:
 
 def test_what_is_chosen_is_not_replaced() -> None:
     (plan,) = all_plans(recipe_of(parallel_sharding="none"), BIG, 8, 80 * GB)
-    assert plan.sharding == "none" and plan.missing > 70 * GB
+    assert plan.sharding == "none" and plan.missing > 60 * GB
 
 
 def test_offload_moves_bytes_to_the_host() -> None:
@@ -194,12 +196,8 @@ def test_eight_times_the_gpus_are_less_than_eight_times_as_fast() -> None:
     assert 1.5 < rates[1] / rates[0] < 8
 
 
-@pytest.mark.parametrize(
-    (
-        "free",
-        "picked",
-    ),  # bytes that two processes share beside a model of 4.3 MB; they take 25.2, 23.1 and 19.9 MB each
-    [(2**40, "none"), (48 * 10**6, "grads"), (42 * 10**6, "full"), (None, "none")],
+@pytest.mark.parametrize(  # bytes that two processes share beside a model of 4.3 MB
+    ("free", "picked"), [(2**40, "none"), (42 * 10**6, "full"), (None, "none")]
 )
 def test_auto_is_resolved_for_the_smallest(monkeypatch: pytest.MonkeyPatch, free: int | None, picked: str) -> None:
     world = World(Launch(0, 2, 0, 2))
@@ -232,5 +230,6 @@ def test_two_processes_hold_what_is_planned(tmp_path: Path) -> None:
         for part in ("masters", "optimizer"):
             total = sum(rank[sharding][part] for rank in ranks)
             assert total == pytest.approx(2 * planned[part], rel=1e-6), (sharding, part)
-        assert sum(rank[sharding]["sums"] for rank in ranks) == 2 * 4 * count // shards
+        each = 2 if sharding == "none" else 4  # those of one micro-batch stay in bfloat16
+        assert sum(rank[sharding]["sums"] for rank in ranks) == 2 * each * count // shards
         assert ranks[0][sharding]["model"] == planned.get("weights", planned.get("sampler's copy")) == 2 * count

@@ -14,6 +14,7 @@ from outdo.learn.logprobs import CHUNK, CHUNK_ON_GPU
 from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.load import Policy
 from outdo.models.shape import ModelShape, shape_of_policy
+from outdo.parallel.mesh import BUCKET
 from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 
@@ -66,7 +67,7 @@ def activation_bytes(recipe: Recipe, shape: ModelShape, device: str) -> int:
 def offloads(recipe: Recipe) -> bool:
     """Whether masters and optimizer state are in the host's memory: on a GPU, but for an adapter's, which are small."""
     on_gpu = recipe.device.startswith("cuda") or (recipe.device == "auto" and torch.cuda.is_available())
-    return recipe.parallel_offload == "optimizer" and on_gpu and not recipe.use_peft
+    return recipe.parallel_offload != "none" and on_gpu and not recipe.use_peft
 
 
 def held_bytes(recipe: Recipe, shape: ModelShape, learns: bool = True) -> dict[str, int]:
@@ -96,8 +97,8 @@ def training_bytes(
     parts = {"masters": 4 * part, "gradients": 4 * part, "optimizer": int(state * part), "reference": reference}
     if sharding == "full":
         parts["gathered layers"] = gathered_bytes(recipe, shape)
-    else:  # a micro-batch's gradients are whole until they are reduced to a part beside the sums
-        parts["gradients"] = 8 * part + each * part * shards
+    else:  # those that are exchanged, in float32 and as they were computed
+        parts["gradients"] += 8 * min(BUCKET, shape.parameters) + each * shape.parameters // max(shape.layers, 1)
     return parts
 
 

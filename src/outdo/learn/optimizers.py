@@ -31,6 +31,7 @@ class Kind:
     make: Callable[[Groups, float, Betas], torch.optim.Optimizer]
     bytes: float  # of state for each trained weight
     packages: tuple[str, ...] = ()  # any one of which it needs
+    splits: bool = True  # a part of a weight is updated as it would be with the rest of it
 
 
 def _adamw(groups: Groups, lr: float, betas: Betas) -> torch.optim.Optimizer:
@@ -79,7 +80,7 @@ def _eight_bit(groups: Groups, lr: float, betas: Betas) -> torch.optim.Optimizer
 
 
 ADAMW = Kind(_adamw, 8)
-ADAMW_8BIT = Kind(_eight_bit, 2.1, EIGHT_BIT)  # two bytes, and a scale for each block
+ADAMW_8BIT = Kind(_eight_bit, 2.1, EIGHT_BIT, splits=False)  # two bytes, and a scale for each block
 OPTIMIZERS: dict[str, Kind] = {
     "adamw_torch_fused": ADAMW,
     "adamw_torch": ADAMW,
@@ -87,11 +88,11 @@ OPTIMIZERS: dict[str, Kind] = {
     "adamw_bf16": Kind(_adamw_bf16, 4),
     "adamw_8bit": ADAMW_8BIT,
     "adamw_bnb_8bit": ADAMW_8BIT,
-    "adamw_torch_8bit": Kind(_torchao, 2.1, ("torchao",)),
-    "paged_adamw_8bit": Kind(_bitsandbytes("PagedAdamW8bit"), 2.1, ("bitsandbytes",)),
+    "adamw_torch_8bit": Kind(_torchao, 2.1, ("torchao",), splits=False),
+    "paged_adamw_8bit": Kind(_bitsandbytes("PagedAdamW8bit"), 2.1, ("bitsandbytes",), splits=False),
     "paged_adamw": Kind(_bitsandbytes("PagedAdamW"), 8, ("bitsandbytes",)),
     "paged_adamw_32bit": Kind(_bitsandbytes("PagedAdamW"), 8, ("bitsandbytes",)),
-    "adafactor": Kind(_adafactor, 0.1),
+    "adafactor": Kind(_adafactor, 0.1, splits=False),
     "sgd": Kind(_sgd, 0),
 }
 

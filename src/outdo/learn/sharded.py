@@ -10,17 +10,19 @@ Whatever the sharding, `policy` has all weights, in the type that it computes in
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from outdo.errors import RecipeError
 from outdo.learn.optim import Masters
+from outdo.learn.optimizers import OPTIMIZERS
 from outdo.learn.streamed import masters_of
 from outdo.models.load import Policy
 from outdo.parallel.mesh import BUCKET, Mesh
@@ -35,23 +37,28 @@ def shared_masters(policy: Policy, recipe: Recipe) -> Masters:
     world = get_world()
     sharding = "none" if policy.adapter else recipe.parallel_sharding
     if sharding == "full" or (sharding == "grads" and world.is_shared):
-        _refuse_streaming(recipe, sharding)
-    if sharding == "full":
-        return FullyShardedMasters(policy, Mesh.of(world, policy.device, recipe.parallel_replicas))
-    if sharding == "grads" and world.is_shared:
-        return ShardedMasters(policy.model, Mesh.of(world, policy.device, recipe.parallel_replicas))
+        _refuse_whole_weights(recipe, sharding)
+        mesh = Mesh.of(world, policy.device, recipe.parallel_replicas)
+        on_host = recipe.parallel_offload != "none" and policy.device.type == "cuda"
+        if sharding == "full":
+            return FullyShardedMasters(policy, mesh, on_host)
+        return ShardedMasters(policy.model, mesh, on_host)
     masters = masters_of(policy, recipe)
     if world.is_shared:
         masters.reduce = lambda sums: sum_over_processes(world, sums, masters.own)
     return masters
 
 
-def _refuse_streaming(recipe: Recipe, sharding: str) -> None:
-    """Raises RecipeError for what is written for whole weights alone."""
-    for key in ("stochastic_rounding", "parallel_offload"):
-        if (value := getattr(recipe, key)) not in (False, "none"):
-            now = f"{key}={str(value).lower()}"
-            raise RecipeError(f"parallel_sharding={sharding} shards masters and optimizer state: leave out {now}")
+def _refuse_whole_weights(recipe: Recipe, sharding: str) -> None:
+    """Raises RecipeError for what needs whole weights."""
+    if recipe.stochastic_rounding:
+        raise RecipeError(f"parallel.sharding={sharding} shards float32 masters: leave out stochastic_rounding=true")
+    if not OPTIMIZERS[recipe.optim].splits:
+        whole = [name for name, kind in OPTIMIZERS.items() if kind.splits]
+        raise RecipeError(
+            f"parallel.sharding={sharding} shards weights, and optim={recipe.optim} needs them whole: take one of "
+            f"{', '.join(whole)}, or parallel.sharding=none"
+        )
 
 
 def sum_over_processes(world: World, sums: Sequence[Tensor | None], weights: Sequence[Tensor]) -> list[Tensor | None]:
@@ -109,8 +116,12 @@ class PartMasters(Masters):
         return self.mesh.part(whole)
 
     def is_finite(self) -> bool:
-        bad = sum((~weight.isfinite()).sum() for weight in self.weights)
-        return not bool(self.world.all_reduce(torch.as_tensor(bad, device=self.own[0].device)))
+        bad = sum(int((~weight.isfinite()).sum()) for weight in self.weights)
+        return not bool(self.world.all_reduce(torch.tensor(bad, device=self.own[0].device)))
+
+    def apply(self, optimizer: torch.optim.Optimizer, is_finite: Tensor | None = None) -> None:
+        there = self.weights[0].device
+        super().apply(optimizer, None if is_finite is None else is_finite.to(there))
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -122,51 +133,80 @@ class PartMasters(Masters):
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
         device = self.own[0].device
         squares = [torch.linalg.vector_norm(g, dtype=torch.float32).square() for g in gradients]
-        norm = self.mesh.sum_over_shards(
-            torch.stack(squares).sum() if squares else torch.zeros((), device=device)
-        ).sqrt()
+        own = torch.stack(squares).sum().to(device) if squares else torch.zeros((), device=device)
+        norm = self.mesh.sum_over_shards(own).sqrt()
         if gradients:
-            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+            torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).to(gradients[0].device))
         return norm
 
 
 class ShardedMasters(PartMasters):
-    """`grads`: the model computes with all its weights, and what updates them is sharded."""
+    """`grads`: the model computes with all its weights, and what updates them is sharded; on the host, if wanted, whose
+    cores update it then. Gradients are exchanged, and freed, while the backward computes the next ones."""
 
-    def __init__(self, model: nn.Module, mesh: Mesh) -> None:
+    def __init__(self, model: nn.Module, mesh: Mesh, on_host: bool) -> None:
         super().__init__(model, mesh)
-        self.weights = [nn.Parameter(mesh.part(p.detach()).float().clone()) for p in self.own]
-        self.trained = torch.zeros(len(self.own), device=self.own[0].device)  # which weights got a gradient
+        self.kept_on = torch.device("cpu") if on_host else self.own[0].device
+        self.weights = [
+            nn.Parameter(mesh.part(p.detach()).to(self.kept_on, torch.float32, copy=True)) for p in self.own
+        ]
+        self.trained = [0.0] * len(self.own)  # which weights got a gradient
+        self.is_open = False  # between `begin` and `finish`; another learner may train the same model later
+        self.buckets = list(_buckets(range(len(self.own) - 1, -1, -1), self.own))  # in the order of a backward
+        self.bucket_of = {i: number for number, bucket in enumerate(self.buckets) for i in bucket}
+        self.missing: list[int] = []  # gradients of each bucket that have not come
+        self.num_sent = 0  # buckets of this micro-batch
+        me = weakref.ref(self)
+        for i, p in enumerate(self.own):
+            p.register_post_accumulate_grad_hook(lambda p, i=i: _arrived(me(), i))
 
     def begin(self) -> None:
-        self.sums = [None] * len(self.own)
-        self.trained.zero_()
+        self.sums, self.trained, self.is_open = [None] * len(self.own), [0.0] * len(self.own), True
+
+    def announce(self, is_last: bool) -> None:
+        self.missing, self.num_sent = [len(bucket) for bucket in self.buckets], 0
+
+    def arrived(self, i: int) -> None:
+        """A gradient is computed. Buckets are sent in one order, so that all processes exchange the same one."""
+        self.missing[self.bucket_of[i]] -= 1
+        while self.num_sent < len(self.buckets) and not self.missing[self.num_sent]:
+            self._send()
 
     def collect(self) -> None:
-        """Sums the gradients over the processes: each keeps its part."""
-        gradients = [p.grad for p in self.own]
-        self.trained += self.trained.new_tensor([float(g is not None) for g in gradients])
-        parts = self.mesh.reduce_scatter(gradients, self.shapes())
-        self.drop()
-        for i, part in enumerate(parts):
+        """Sends what has no gradient in this process."""
+        while self.num_sent < len(self.buckets):
+            self._send()
+
+    @torch.no_grad()
+    def _send(self) -> None:
+        bucket, self.num_sent = self.buckets[self.num_sent], self.num_sent + 1
+        parts = self.mesh.reduce_scatter([self.own[i].grad for i in bucket], [self.own[i].shape for i in bucket])
+        for i, part in zip(bucket, parts, strict=True):
+            self.trained[i] += self.own[i].grad is not None
+            self.own[i].grad = None
             self.sums[i] = part if (total := self.sums[i]) is None else total.add_(part)
 
     def finish(self, max_norm: float) -> Tensor:
-        trained = self.world.all_reduce(self.trained).tolist()
+        trained = self.world.all_reduce(torch.tensor(self.trained, device=self.own[0].device)).tolist()
         self.mesh.sum_over_replicas([total for total in self.sums if total is not None])
         for weight, total, count in zip(self.weights, self.sums, trained, strict=True):
-            weight.grad = total if count else None
-        self.sums = []
+            weight.grad = total.to(self.kept_on) if count and total is not None else None
+        self.sums, self.is_open = [], False
         return self._clip(max_norm)
+
+
+def _arrived(masters: ShardedMasters | None, i: int) -> None:
+    if masters is not None and masters.is_open:
+        masters.arrived(i)
 
 
 class FullyShardedMasters(PartMasters):
     """`full`: what is trained is a second model under FSDP2, which holds a part of every weight in float32 and gathers
     a layer's in the policy's type while it computes with it."""
 
-    def __init__(self, policy: Policy, mesh: Mesh) -> None:
+    def __init__(self, policy: Policy, mesh: Mesh, on_host: bool) -> None:
         super().__init__(policy.model, mesh)
-        self.policy, self.root = _sharded_copy(policy, mesh)
+        self.policy, self.root = _sharded_copy(policy, mesh, on_host)
         sharded = dict(self.policy.model.named_parameters())
         self.parameters = [sharded[name] for name in self.names]
         self.weights = [nn.Parameter(_local(p.detach())) for p in self.parameters]
@@ -211,16 +251,18 @@ class _Root(nn.Module):
         return compute(policy)
 
 
-def _sharded_copy(policy: Policy, mesh: Mesh) -> tuple[Policy, Any]:
-    """The policy with another model, under FSDP2, and its root. No second copy of all weights is made."""
+def _sharded_copy(policy: Policy, mesh: Mesh, on_host: bool) -> tuple[Policy, Any]:
+    """The policy with another model, under FSDP2, and its root. No second copy of all weights is made. `on_host`: the
+    parts are in the host's memory, whose cores update them."""
     shared: dict[int, Any] = {id(p): p for p in policy.model.parameters()}
     own = replace(policy, model=copy.deepcopy(policy.model, shared))
     precision = MixedPrecisionPolicy(
         param_dtype=policy.model.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     root = _Root(own.model)
+    offload = CPUOffloadPolicy() if on_host else OffloadPolicy()
     for module in (*_layers(own), root):
-        fully_shard(module, mesh=_torch_mesh(mesh), mp_policy=precision)
+        fully_shard(module, mesh=_torch_mesh(mesh), mp_policy=precision, offload_policy=offload)
     if own.stack:
         own.stack.compute_by_modules()
     root.float()  # the parts: they are the masters

@@ -40,7 +40,11 @@ LEAST_TOKENS = 1024  # of a micro-batch: smaller ones would waste the device
 # Parts that parallel_offload keeps on the host; the weights only where they are not the sampler's too.
 OFFLOADED: dict[str, dict[Sharding, tuple[str, ...]]] = {
     "none": {"none": (), "grads": (), "full": ()},
-    "optimizer": {"none": ("masters", "optimizer"), "grads": ("masters", "optimizer"), "full": ("optimizer",)},
+    "optimizer": {
+        "none": ("masters", "optimizer"),
+        "grads": ("masters", "optimizer"),
+        "full": ("masters", "gradients", "optimizer"),
+    },
     "parameters": {
         "none": ("masters", "optimizer"),
         "grads": ("masters", "optimizer"),

@@ -13,11 +13,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
+from outdo.errors import RunError, describe
 from outdo.learn.sharded import PartMasters
 from outdo.learn.update import BaseLearner
 
@@ -51,7 +53,11 @@ class ShardWriter(OptimizerWriter):
         self.is_begun = True
         self.world.first((folder / SHARDS).mkdir)
         writer = HuggingFaceStorageWriter(str(folder / SHARDS), save_distributed=True)
-        save(self.tensors, storage_writer=writer, process_group=self.world.control)
+        try:
+            save(self.tensors, storage_writer=writer, process_group=self.world.control)
+        except CheckpointException as error:  # no Exception, and it shows tracebacks
+            failed = {rank: failure[0] for rank, failure in error.failures.items()}
+            raise RunError(f"process {min(failed)} cannot write its part: {describe(failed[min(failed)])}") from None
 
     def cancel(self, error: Exception) -> None:
         def fail() -> None:
