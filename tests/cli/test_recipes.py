@@ -215,6 +215,7 @@ def test_what_is_said_here_as_it_was_said_there_is_not_told() -> None:
 
 def test_every_key_of_transformers_is_known() -> None:
     known = {*Recipe.model_fields, *foreign.SYNONYMS, *foreign.FORMS, *foreign.IGNORED, *foreign.ONLY, *foreign.INSTEAD}
+    known |= set(foreign.CONFIGURATIONS)
     keys = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert [key for key in keys - known if not key.startswith(tuple(foreign.IGNORED_PREFIXES))] == []
 

@@ -170,6 +170,29 @@ class Hang(outdo.Callback):
     assert run.newest() >= "step-000001"
 
 
+def test_a_process_is_killed_while_the_other_is_blocked(launch: Any, tmp_path: Path) -> None:
+    """As in an exchange on a GPU: the main thread does not come back to notice."""
+    (tmp_path / "own.py").write_text("""
+import os, signal, time
+import outdo
+
+class Block(outdo.Callback):
+    everywhere = True
+    def on_step_end(self, run, done):
+        if done == 2 and os.environ["RANK"] == "1":
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        while done == 2:
+            time.sleep(1)
+""")
+    run = launch(2, "callbacks=own.py:Block", "parallel.timeout=300")
+    run.wait_for("2 steps")
+    started = time.monotonic()
+    assert run.wait() == 1 and time.monotonic() - started < 28  # before torchrun kills it
+    assert "process 1" in run.printed and "ended without a word" in run.printed
+    assert run.manifest()["status"] == "stopped"
+
+
 def test_a_process_raises(launch: Any, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("""
 import os

@@ -210,7 +210,7 @@ def test_run_resumes_bit_equal(tmp_path: Path) -> None:
     assert losses[0] == losses[1] and len(losses[0]) == 4
 
 
-@pytest.mark.parametrize("keys", [{"stochastic_rounding": True}, {"parallel_offload": "optimizer"}])
+@pytest.mark.parametrize("keys", [{"stochastic_rounding": True}, {"optim": "adafactor"}])
 def test_refused_where_masters_are_sharded(keys: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=next(iter(keys))):
         learner_of(half(), dtype="bfloat16", parallel_sharding="full", **keys)

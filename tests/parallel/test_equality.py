@@ -70,6 +70,11 @@ def test_replicas_of_shards(folder: Path, alone: Results) -> None:
     check(folder, alone, 4, "grads+replicas", "full+replicas")
 
 
+@pytest.mark.slow
+def test_kept_on_the_host(folder: Path, alone: Results) -> None:
+    check(folder, alone, 2, "grads+offload", "full+offload")
+
+
 def test_one_process_under_fsdp(folder: Path, alone: Results) -> None:
     """FSDP2 in a single process gives what the plain path does."""
     check(folder, alone, 1, "full")

@@ -92,12 +92,22 @@ def test_resumed_by_four_two_and_one(tmp_path: Path, start: Path, outdo: Outdo) 
         {"dynamic_sampling": "true", "max_resample": 2, "parallel.sharding": "grads"},
         {"beta": 0.05, "kl_in_reward": "true", "num_iterations": 2, "parallel.sharding": "full"},
         {"use_peft": "true", "lora_r": 4, "learning_rate": 1e-3},
+        {"use_peft": "true", "load_in_4bit": "true", "lora_r": 4, "learning_rate": 1e-3},
         {"kl_target": 0.01, "beta": 0.02, "loss_type": "gspo", "steps_per_generation": 2},
         {"reward_batch": "step", "sampler": "hf", "per_device_train_batch_size": 16, "max_steps": 2},
     ],
-    ids=["dynamic sampling", "KL in the reward", "adapter", "adaptive beta", "transformers' sampler"],
+    ids=[
+        "dynamic sampling",
+        "KL in the reward",
+        "adapter",
+        "adapter of 4 bits",
+        "adaptive beta",
+        "transformers' sampler",
+    ],
 )
 def test_recipes(tmp_path: Path, start: Path, outdo: Outdo, more: dict[str, Any]) -> None:
+    if "load_in_4bit" in more:
+        pytest.importorskip("bitsandbytes")
     assert outdo("train", *keys(start, output_dir="one", **more)).returncode == 0
     status, printed = train(2, *keys(start, output_dir="two", **more), cwd=tmp_path)
     assert status == 0, printed

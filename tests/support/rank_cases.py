@@ -65,13 +65,14 @@ CASES: dict[str, Case] = {
 
 
 def run_case(case: Case, folder: Path, sharding: str) -> dict[str, Any]:
-    """Its statistics by step, and its weights at the end. `grads+replicas`: two copies of what is sharded."""
-    sharding, _, replicas = sharding.partition("+")
+    """Its statistics by step, and its weights at the end. `grads+replicas`: two copies of what is sharded;
+    `grads+offload`: on the host."""
+    sharding, _, more = sharding.partition("+")
     keys = {"per_device_train_batch_size": 4 * case.groups, "num_generations": 4, "max_completion_length": 64}
     keys |= {"learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0, "beta": 0.0}
-    recipe = load_recipe(
-        None, {**keys, "parallel_sharding": sharding, "parallel_replicas": 2 if replicas else 1, **case.keys}
-    )
+    keys |= {"parallel_sharding": sharding, "parallel_replicas": 2 if more == "replicas" else 1}
+    keys |= {"parallel_offload": "optimizer" if more == "offload" else "none"}
+    recipe = load_recipe(None, {**keys, **case.keys})
     policy = load_policy(str(folder / case.family), device="cpu", lora=case.lora)
     rows = _sft_steps(policy, recipe) if case.sft else _grpo_steps(policy, recipe, case)
     weights = policy.adapter.state_dict() if policy.adapter else policy.model.state_dict()

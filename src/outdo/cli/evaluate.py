@@ -97,6 +97,7 @@ def evaluate(
     from outdo.evals.loading import checkpoint_notes
     from outdo.evals.retention import RetentionTexts
     from outdo.evals.settings import describe_sampling
+    from outdo.parallel.world import joined
 
     models, pairs = split_models(words)
     if retention and base is None and len(models) < 2:
@@ -111,8 +112,9 @@ def evaluate(
         print(line, file=sys.stderr)
     if out:
         refuse_file(out, over=force)
-    results, retained = _evaluate(names, suite, plan, RetentionTexts(text, settings.seed) if retention else None)
-    if out:
+    with joined(device=device) as world:
+        results, retained = _evaluate(names, suite, plan, RetentionTexts(text, settings.seed) if retention else None)
+    if out and world.is_first:
         _write(out, results)
     if as_json:
         from outdo.evals.report import as_json as dump

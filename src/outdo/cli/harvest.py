@@ -59,6 +59,7 @@ def harvest(
       outdo harvest runs/NAME --task arithmetic --task-arg ops=+ --samples 16 --out right.jsonl
       outdo sft model_name_or_path=./model sft_dataset_name=right.jsonl epochs=2
     """
+    from outdo.parallel.world import joined
     from outdo.recipe.parse import parse_overrides
     from outdo.training.console import make_reporter
     from outdo.training.context import make_context
@@ -78,5 +79,5 @@ def harvest(
     run = make_context(recipe, kind="harvest", reporter=make_reporter(PrintableConsole()))
     if not recipe.harvest_size and not run.task.finite:
         raise RecipeError(f"--size 0: task {recipe.dataset_name} generates problems endlessly; give a number")
-    with exit_on_signal("run the same command to resume"):
+    with exit_on_signal("run the same command to resume"), joined(recipe.parallel_timeout, recipe.device):
         harvest_to(run, out, split)

@@ -39,7 +39,7 @@ def shared_masters(policy: Policy, recipe: Recipe) -> Masters:
     if sharding == "full" or (sharding == "grads" and world.is_shared):
         _refuse_whole_weights(recipe, sharding)
         mesh = Mesh.of(world, policy.device, recipe.parallel_replicas)
-        on_host = recipe.parallel_offload != "none" and policy.device.type == "cuda"
+        on_host = recipe.parallel_offload != "none"
         if sharding == "full":
             return FullyShardedMasters(policy, mesh, on_host)
         return ShardedMasters(policy.model, mesh, on_host)
@@ -260,7 +260,7 @@ def _sharded_copy(policy: Policy, mesh: Mesh, on_host: bool) -> tuple[Policy, An
         param_dtype=policy.model.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     root = _Root(own.model)
-    offload = CPUOffloadPolicy() if on_host else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if on_host else OffloadPolicy()
     for module in (*_layers(own), root):
         fully_shard(module, mesh=_torch_mesh(mesh), mp_policy=precision, offload_policy=offload)
     if own.stack:

@@ -28,6 +28,7 @@ from outdo.learn.memory import (
     held_bytes,
     training_bytes,
 )
+from outdo.learn.optimizers import OPTIMIZERS
 from outdo.models.load import Policy
 from outdo.models.shape import ModelShape, shape_of_policy
 from outdo.parallel.world import get_world
@@ -106,6 +107,8 @@ def all_plans(
     if recipe.use_peft or (shards == 1 and wanted != "full"):  # nothing to split
         return [plan_for(recipe, shape, "none", 1, world_size, memory, device)]
     names = SHARDINGS if wanted == "auto" else (wanted,)
+    if wanted == "auto" and (recipe.stochastic_rounding or not OPTIMIZERS[recipe.optim].splits):
+        names = ("none",)  # the others cut weights into parts
     split = [(one, 1 if one == "none" else shards) for one in names]
     return [plan_for(recipe, shape, one, count, world_size // count, memory, device) for one, count in split]
 

@@ -103,7 +103,7 @@ def step_transfers(recipe: Recipe, shape: ModelShape, plan: Plan, cluster: Clust
     batches = num_updates * micro_batches(recipe, plan, cluster.size)
     transfers = [_gather("gradients", batches, 4 * count, shards, gpu)]
     if plan.replicas > 1:
-        transfers.append(_reduce("gradients between replicas", batches, 4 * count / plan.shards, replicas, gpu))
+        transfers.append(_reduce("gradients between replicas", num_updates, 4 * count / plan.shards, replicas, gpu))
     if plan.sharding == "grads":
         transfers.append(_gather("new weights", num_updates, each * count, shards, gpu))
     else:
@@ -149,9 +149,11 @@ def _sampling_seconds(recipe: Recipe, shape: ModelShape, plan: Plan, cluster: Cl
 
 
 def _update_seconds(recipe: Recipe, shape: ModelShape, cluster: Cluster) -> float:
-    """6 N FLOPs a token, 8 N where layers are recomputed, and 2 N for a reference; attention is not counted."""
+    """6 N FLOPs a token, 4 N of an adapter, whose weights need no gradient; 2 N more where layers are recomputed, and
+    for a reference. Attention is not counted."""
     assert cluster.gpu is not None
-    per_token = (8 if recipe.gradient_checkpointing else 6) * shape.parameters * recipe.num_iterations
+    passes = (4 if recipe.use_peft else 6) + 2 * recipe.gradient_checkpointing
+    per_token = passes * shape.parameters * recipe.num_iterations
     per_token += 2 * shape.parameters * has_reference(recipe)
     return per_token * _trained_tokens(recipe) / cluster.size / (_flops(recipe, cluster.gpu) * PEAK_SHARE)
 

@@ -51,6 +51,11 @@ class Peers:
                     found[rank] = self.store.get(name).decode()
         return {rank: text for rank, text in found.items() if text}
 
+    def wait_for_first(self) -> None:
+        """Until the first process has noted that it is done, or is gone."""
+        while 0 not in self.notes("done") and 0 not in self.gone():
+            time.sleep(0.05)
+
     def gone(self) -> list[int]:
         """The processes of this machine that are no more."""
         here = socket.gethostname()

@@ -26,6 +26,7 @@ from torch import Tensor
 from outdo.errors import OutdoError, RunError, describe
 from outdo.parallel.launch import Launch, end_with_parent, read_launch
 from outdo.parallel.lost import Peers, find_lost
+from outdo.parallel.watch import Watch
 
 T = TypeVar("T")
 SHARED = (OutdoError, KeyboardInterrupt, MemoryError, torch.OutOfMemoryError)  # raised in all processes as they are
@@ -59,6 +60,7 @@ class World:
     peers: Peers | None = None
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext  # where a signal may end a part at once
     background: World | None = None  # the same processes for a thread beside the run: it writes checkpoints
+    watch: Watch | None = None
     is_first_alone: bool = False  # inside `first`, where the others only wait
 
     @property
@@ -126,6 +128,24 @@ class World:
         with self.collective():
             return int(self.peers.store.add(f"outdo/{name}", count))
 
+    def begin(self) -> None:
+        """A run begins: the others are watched until it is left."""
+        if self.peers:
+            self.peers.note("done", "")
+            self.watch = Watch(self.peers)
+            self.watch.start()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """This process's run is over. The others stay until the first one has written everything: a launcher would
+        kill it soon after one of them has ended. An error that not all have is no reason to wait."""
+        if not self.peers:
+            return
+        if self.watch:
+            self.watch.stop()
+        if (error is None or getattr(error, "is_shared", False)) and not self.is_first:
+            self.peers.wait_for_first()
+        self.peers.note("done", "1")
+
     def refuse_alone(self, what: str) -> None:
         """Raises RunError inside `first`: the others would not take part."""
         if self.is_first_alone:
@@ -147,6 +167,8 @@ class World:
         except RuntimeError as error:
             if isinstance(error, (OutdoError, torch.OutOfMemoryError)) or not self.peers:
                 raise
+            if self.watch:
+                self.watch.stop()
             raise ProcessLost(find_lost(self.peers, error)) from error
 
     def _attempt(
@@ -197,6 +219,7 @@ def join(timeout: float, device: str = "auto") -> World:
     take for its part before the others give up. Raises ProcessLost where the others do not come."""
     launch = read_launch()
     if _joined and _joined[0].launch == launch:
+        _joined[0].begin()
         return _joined[0]
     if launch.size == 1:
         return World()
@@ -220,7 +243,20 @@ def join(timeout: float, device: str = "auto") -> World:
     beside = Peers(launch, tuple(everyone), _store(), "background")
     background = World(launch, dist.new_group(backend="gloo", timeout=limit), beside)
     _joined[:] = [World(launch, control, peers, background=background)]
+    _joined[0].begin()
     return _joined[0]
+
+
+@contextmanager
+def joined(timeout: float = 1800, device: str = "auto") -> Iterator[World]:
+    """The body is a run of all processes of the launch."""
+    world = join(timeout, device)
+    try:
+        yield world
+    except BaseException as error:
+        world.leave(error)
+        raise
+    world.leave()
 
 
 def _store() -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 from outdo.errors import BrokenGraders, RecipeError
 from outdo.evals.from_recipe import playing_keys
 from outdo.learn.memory import frozen_objects
-from outdo.parallel.world import get_world, join
+from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
 from outdo.rollout import make_sampler
@@ -99,7 +99,6 @@ def harvest_to(context: RunContext, out: Path, split: str = "train") -> Tally:
     """Harvests by the recipe's keys into a file. Raises RecipeError where no answer was right."""
     recipe, task, reporter = context.recipe, context.task, context.reporter
     assert context.rewards
-    join(recipe.parallel_timeout, recipe.device)
     policy = get_world().in_turn(lambda: policy_for(recipe, learns=False), "loading the model")
     prompts = held_out(without_long_prompts(recipe, task, policy, reporter.note), split, recipe.harvest_size)
     sampler = make_sampler(policy, recipe, learns=False, notify=reporter.note, play=context.play)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from outdo.host import keep_memory
-from outdo.parallel.world import join
+from outdo.parallel.world import World, joined
 from outdo.training import resume
 from outdo.training.cluster_plan import refuse_pretended
 from outdo.training.context import Result, RunContext
@@ -23,7 +23,11 @@ def launch(context: RunContext) -> Result:
     refuse_pretended(context.recipe)
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
-    world = join(context.recipe.parallel_timeout, context.recipe.device)
+    with joined(context.recipe.parallel_timeout, context.recipe.device) as world:
+        return _launch(context, world)
+
+
+def _launch(context: RunContext, world: World) -> Result:
     if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":
         data = "" if context.kind == "stages" else resume.fingerprint(context.task, context.recipe.seed)
         files = resume.reward_files(context.rewards)

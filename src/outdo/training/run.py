@@ -265,6 +265,8 @@ class TrainingRun(Generic[L]):
     @contextmanager
     def session(self) -> Iterator[None]:
         """The body is the run. However it ends, that is recorded and the model is saved; the error passes on."""
+        if self.world.watch:
+            self.world.watch.on_lost = lambda why: self._end_alone(ProcessLost(why))
         try:
             with interrupts.listen() as self.uninterruptible, frozen_objects():  # also while the last lines are written
                 try:
