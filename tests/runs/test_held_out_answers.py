@@ -116,5 +116,7 @@ def test_time_between_a_kill_and_a_resume_is_not_counted(tmp_path: Path, monkeyp
     manifest = read_manifest(run.folder).model_dump()
     assert [segment["seconds"] for segment in manifest["segments"]] == [35.0, 32.0]
     assert usage.device_seconds(manifest | {"world_size": 4}, 0.0) == 4 * 67.0
+    moved = usage.with_seconds(usage.add_segment(usage.with_seconds(usage.add_segment([], "", 4), 10.0), ""), 5.0)
+    assert usage.device_seconds({"segments": moved, "world_size": 1}, 0.0) == 4 * 10.0 + 5.0
     assert usage.device_seconds({"segments": "x"}, 12.0) == 12.0, "a run of an older version has its steps alone"
     assert usage.price_of({"price_per_hour": 2.0}, 1800.0) == 1.0 and usage.price_of({}, 1800.0) is None

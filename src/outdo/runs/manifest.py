@@ -35,6 +35,7 @@ class Manifest(BaseModel):
     versions: Any = None  # of Python, outdo, torch and transformers
     git: Any = None
     device: Any = None
+    world_size: Any = None  # processes that work on it, each with a device
     num_parameters: Any = None
     tool_format: Any = None  # how the model writes calls of tools
     data: Any = None  # a fingerprint of the data set

@@ -14,9 +14,10 @@ from outdo.runs.values import as_float, as_int, dicts_in
 HEARTBEAT = 15.0  # seconds between two writes of the manifest at most, while steps are made
 
 
-def add_segment(segments: Any, started: str) -> list[dict[str, Any]]:
+def add_segment(segments: Any, started: str, devices: int = 1) -> list[dict[str, Any]]:
     """With a new segment at the end."""
-    return [*dicts_in(segments), {"started": started, "seconds": 0.0}]
+    used = {"devices": devices} if devices > 1 else {}
+    return [*dicts_in(segments), {"started": started, "seconds": 0.0, **used}]
 
 
 def with_seconds(segments: Any, seconds: float) -> list[dict[str, Any]]:
@@ -33,8 +34,12 @@ def running_seconds(manifest: Mapping[str, Any], step_seconds: float = 0.0) -> f
 
 
 def device_seconds(manifest: Mapping[str, Any], step_seconds: float) -> float:
-    """The same times the number of devices."""
-    return running_seconds(manifest, step_seconds) * (as_int(manifest.get("world_size")) or 1)
+    """The same times the number of devices, which a resumed run may have changed."""
+    now, segments = as_int(manifest.get("world_size")) or 1, dicts_in(manifest.get("segments"))
+    if not any("devices" in segment for segment in segments):
+        return running_seconds(manifest, step_seconds) * now
+    each = [{**manifest, "segments": [segment]} for segment in segments]
+    return sum(running_seconds(one) * (as_int(one["segments"][0].get("devices")) or 1) for one in each)
 
 
 def price_of(recipe: Mapping[str, Any], device_seconds: float) -> float | None:

@@ -20,6 +20,7 @@ from outdo.runs.manifest import Manifest, Status, holds_run, new_manifest, read_
 from outdo.runs.no_links import OURS, open_no_links, refuse_links
 from outdo.runs.reader import read_rows
 from outdo.runs.turns import turn_rows
+from outdo.runs.values import as_int
 from outdo.types import Group
 
 Tokens = Sequence[Sequence[Sequence[Any]]]  # of a group's answers: each token's text, log-probability and ratio
@@ -172,9 +173,10 @@ class RunWriter:
     def update_manifest(self, **facts: Any) -> None:
         """Also counts the time that this process has worked on the run, from the first status `running` on."""
         now, segments = time.monotonic(), self.manifest.segments
+        devices = as_int(facts.get("world_size", self.manifest.world_size)) or 1
         if facts.get("status") == "running" and not self._is_counting:
             self._began = now if self._began is None else self._began
-            segments, self._is_counting = usage.add_segment(segments, timestamp(now - self._began)), True
+            segments, self._is_counting = usage.add_segment(segments, timestamp(now - self._began), devices), True
         if self._is_counting and self._began is not None:
             facts["segments"] = usage.with_seconds(segments, now - self._began)
         self.manifest, self._written = self.manifest.updated(**facts), now

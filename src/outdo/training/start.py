@@ -22,6 +22,7 @@ from outdo.runs import checkpoint, layout
 from outdo.runs.manifest import Manifest, library_versions, read_manifest
 from outdo.runs.reader import read_evals, read_metrics
 from outdo.runs.silent import SilentWriter
+from outdo.runs.values import as_int
 from outdo.runs.writer import RunWriter, default_folder
 from outdo.tasks.demonstrations import Demonstrations, find_demonstrations
 from outdo.tasks.lengths import fit_to_context
@@ -122,6 +123,7 @@ def _start(context: RunContext) -> Opened:
     facts = {
         **policy.facts,
         "kind": context.kind,
+        "world_size": world.size,
         "lessons": demonstrations.fingerprint if demonstrations else None,
         "data": data,
         "reward_files": resume.reward_files(context.rewards),
@@ -186,10 +188,10 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     name = str(point.folder) if point else None
     policy = world.in_turn(lambda: policy_for(recipe, name), "loading the model")
     task = without_long_prompts(recipe, context.task, policy, reporter.note)
-    device = manifest.device or str(policy.device)
-    if device != str(policy.device):
-        reporter.note(f"changed since: device was {device} and is {policy.device}")
-    facts = {"recipe": recipe.model_dump(mode="json"), "reward_files": reward_files, "device": str(policy.device)}
+    for line in _moved(manifest, policy):
+        reporter.note(f"changed since: {line}")
+    where = {"device": str(policy.device), "world_size": world.size}
+    facts = {"recipe": recipe.model_dump(mode="json"), "reward_files": reward_files, **where}
     writer.update_manifest(**facts)
     if point is None:
         world.first(lambda: _restart(writer, reporter.note))
@@ -197,6 +199,15 @@ def _resume(context: RunContext, writer: RunWriter) -> Opened | Result:
     elif point.in_warm_up:
         demonstrations = _same_demonstrations(context, manifest, folder)
     return Opened(_with_cache(context, task, writer), policy, writer, point, demonstrations)
+
+
+def _moved(manifest: Manifest, policy: Policy) -> list[str]:
+    """Where the run was, and where it is now."""
+    device, processes = manifest.device or str(policy.device), as_int(manifest.world_size) or 1
+    lines = [f"device was {device} and is {policy.device}"] if device != str(policy.device) else []
+    if processes != (now := get_world().size):
+        lines.append(f"{processes} {'process' if processes == 1 else 'processes'} then, {now} now")
+    return lines
 
 
 def _with_cache(context: RunContext, task: Task, writer: RunWriter) -> RunContext:
