@@ -37,7 +37,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m "not slow and not gpu"
 
 test-slow: setup browser
-	$(BIN)/python -m pytest -m "slow" --ignore=tests/faults
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow" --ignore=tests/faults
 
 # Environments of the library verifiers. It has an environment of its own, because it needs an older openai.
 verifiers: .venv-verifiers/.done

@@ -105,6 +105,21 @@ def resumes(folder: Path, outdo: Callable[..., Any], steps: int) -> None:
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
 
 
+BLOCKS = """
+import os, signal, time
+import outdo
+
+class Block(outdo.Callback):
+    everywhere = True
+    def on_step_end(self, run, done):
+        if done == 2 and os.environ["RANK"] == "1":
+            time.sleep(1)
+            {end}
+        while done == 2:
+            time.sleep(1)
+"""
+
+
 @pytest.mark.parametrize("phase", AT)
 def test_a_process_is_killed(launch: Any, tmp_path: Path, outdo: Callable[..., Any], phase: str) -> None:
     run = launch(2, f"parallel.sharding={'full' if phase == 'training' else 'none'}")
@@ -170,27 +185,15 @@ class Hang(outdo.Callback):
     assert run.newest() >= "step-000001"
 
 
-def test_a_process_is_killed_while_the_other_is_blocked(launch: Any, tmp_path: Path) -> None:
-    """As in an exchange on a GPU: the main thread does not come back to notice."""
-    (tmp_path / "own.py").write_text("""
-import os, signal, time
-import outdo
-
-class Block(outdo.Callback):
-    everywhere = True
-    def on_step_end(self, run, done):
-        if done == 2 and os.environ["RANK"] == "1":
-            time.sleep(1)
-            os.kill(os.getpid(), signal.SIGKILL)
-        while done == 2:
-            time.sleep(1)
-""")
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError('no such thing')"])
+def test_the_first_process_is_blocked(launch: Any, tmp_path: Path, end: str) -> None:
+    """As in an exchange on a GPU, while the other one is killed, or fails: it does not come back to notice."""
+    (tmp_path / "own.py").write_text(BLOCKS.format(end=end))
     run = launch(2, "callbacks=own.py:Block", "parallel.timeout=300")
     run.wait_for("2 steps")
     started = time.monotonic()
     assert run.wait() == 1 and time.monotonic() - started < 28  # before torchrun kills it
-    assert "process 1" in run.printed and "ended without a word" in run.printed
-    assert run.manifest()["status"] == "stopped"
+    assert "process 1" in run.manifest()["why"] and run.manifest()["status"] == "stopped"
 
 
 def test_a_process_raises(launch: Any, tmp_path: Path) -> None:

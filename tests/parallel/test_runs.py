@@ -153,6 +153,20 @@ def test_sft_without_a_verifier(tmp_path: Path, outdo: Outdo) -> None:
 
 
 @pytest.mark.slow
+def test_a_script_trains_twice(tmp_path: Path, start: Path) -> None:
+    (tmp_path / "script.py").write_text(f"""
+from outdo import train
+
+keys = dict(model_name_or_path={str(start)!r}, max_steps=1, per_device_train_batch_size=16, max_completion_length=16)
+for number in range(2):
+    train(**keys, eval_size=4, eval_samples=0, reward_audit=False, output_dir=f"run{{number}}")
+""")
+    status, printed = torchrun(2, "script.py", cwd=tmp_path, seconds=90)
+    assert status == 0, printed
+    assert [len(rows(tmp_path / f"run{number}")) for number in range(2)] == [1, 1]
+
+
+@pytest.mark.slow
 def test_bad_recipes_are_refused_once(tmp_path: Path) -> None:
     for words, expected in (
         (["max_stepz=3"], "max_steps"),

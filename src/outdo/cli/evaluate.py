@@ -112,7 +112,7 @@ def evaluate(
         print(line, file=sys.stderr)
     if out:
         refuse_file(out, over=force)
-    with joined(device=device) as world:
+    with joined(device=settings.device) as world:
         results, retained = _evaluate(names, suite, plan, RetentionTexts(text, settings.seed) if retention else None)
     if out and world.is_first:
         _write(out, results)

@@ -166,7 +166,6 @@ class LocalLearner(BaseLearner):
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
         loss_of = partial(self._loss, on_policy=True, totals=totals)
-        loss_of = partial(self._loss, on_policy=True, totals=totals)
 
         def begin() -> list[Part]:
             self.masters.begin()

@@ -59,7 +59,7 @@ class SFTLearner(BaseLearner):
         self.steps = steps
         self.done = 0  # updates
         self.taken = 0  # examples, skipped ones included
-        self.seen = 0  # tokens processed by this process, prompts included
+        self.seen = 0  # tokens since this was made, prompts included
         self.max_unread = MAX_UNREAD if policy.device.type == "cuda" else 1
         self._unread: list[tuple[dict[str, Any], Tensor]] = []
 

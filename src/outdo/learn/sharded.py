@@ -25,7 +25,7 @@ from outdo.learn.optim import Masters
 from outdo.learn.optimizers import OPTIMIZERS
 from outdo.learn.streamed import masters_of
 from outdo.models.load import Policy
-from outdo.parallel.mesh import BUCKET, Mesh
+from outdo.parallel.mesh import BUCKET, SHARDS, Mesh
 from outdo.parallel.world import World, get_world
 from outdo.recipe.schema import Recipe
 
@@ -134,7 +134,7 @@ class PartMasters(Masters):
         device = self.own[0].device
         squares = [torch.linalg.vector_norm(g, dtype=torch.float32).square() for g in gradients]
         own = torch.stack(squares).sum().to(device) if squares else torch.zeros((), device=device)
-        norm = self.mesh.sum_over_shards(own).sqrt()
+        norm = (self.world.all_reduce(own) / self.mesh.replicas).sqrt()  # the same bits in all replicas
         if gradients:
             torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).to(gradients[0].device))
         return norm
@@ -162,6 +162,10 @@ class ShardedMasters(PartMasters):
 
     def begin(self) -> None:
         self.sums, self.trained, self.is_open = [None] * len(self.own), [0.0] * len(self.own), True
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.is_open = False
 
     def announce(self, is_last: bool) -> None:
         self.missing, self.num_sent = [len(bucket) for bucket in self.buckets], 0
@@ -275,7 +279,7 @@ def _sharded_copy(policy: Policy, mesh: Mesh, on_host: bool) -> tuple[Policy, An
 
 def _torch_mesh(mesh: Mesh) -> Any:
     """One dimension where there are no replicas: then no second reduction is needed."""
-    return mesh.torch_mesh if mesh.replicas > 1 else mesh.torch_mesh["shards"]
+    return mesh.torch_mesh if mesh.replicas > 1 else mesh.torch_mesh[SHARDS]
 
 
 def _layers(policy: Policy) -> list[nn.Module]:

@@ -39,19 +39,13 @@ SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 BATCH_PARTS = ("cache", "activations")  # that take what the rest allows
 LEAST_TOKENS = 1024  # of a micro-batch: smaller ones would waste the device
 # Parts that parallel_offload keeps on the host; the weights only where they are not the sampler's too.
-OFFLOADED: dict[str, dict[Sharding, tuple[str, ...]]] = {
-    "none": {"none": (), "grads": (), "full": ()},
-    "optimizer": {
-        "none": ("masters", "optimizer"),
-        "grads": ("masters", "optimizer"),
-        "full": ("masters", "gradients", "optimizer"),
-    },
-    "parameters": {
-        "none": ("masters", "optimizer"),
-        "grads": ("masters", "optimizer"),
-        "full": ("masters", "gradients", "optimizer"),
-    },
+_ON_HOST: dict[Sharding, tuple[str, ...]] = {
+    "none": ("masters", "optimizer"),
+    "grads": ("masters", "optimizer"),
+    "full": ("masters", "gradients", "optimizer"),
 }
+_NOTHING: dict[Sharding, tuple[str, ...]] = {"none": (), "grads": (), "full": ()}
+OFFLOADED = {"none": _NOTHING, "optimizer": _ON_HOST, "parameters": _ON_HOST}
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,10 @@ class BaseLearner:
         self.tokens_at_once = min(fits)
         self.skipped = 0  # updates in a row that were not applied
         self.notify: Callable[[str], None] = lambda line: None
+        if recipe.gradient_checkpointing and not policy.stack:  # first: a sharded copy has it too
+            policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.masters = shared_masters(policy, recipe)
         self.optimizer = make_optimizer(recipe.optim, self.masters.weights, rate, weight_decay, betas)
-        if recipe.gradient_checkpointing and not policy.stack:
-            policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     @property
     def is_between_steps(self) -> bool:

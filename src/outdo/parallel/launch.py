@@ -82,6 +82,15 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def resume_command(command: str) -> str:
+    """The command with the launcher that this process was started by."""
+    launch = read_launch()
+    if launch.size == 1:
+        return command
+    nodes = "" if launch.size == launch.local_size else "… "  # those of a launch on several machines are its own
+    return f"torchrun {nodes}--nproc-per-node {launch.local_size} -m {command}"
+
+
 def refuse_launch(command: str, instead: str) -> None:
     """Raises RecipeError in every process of a launch of several: this command works in one."""
     launch = read_launch()

@@ -18,13 +18,13 @@ SETTLE = 2.0  # seconds for the cause to be written down, or the process to be g
 
 @dataclass
 class Peers:
-    """All processes by rank, as host and process id, and the store where each notes what it does."""
+    """All processes by rank, as machine and process id, and the store where each notes what it does."""
 
     launch: Launch
-    hosts: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...]
     store: Any
-    key: str = "phase"  # under which it is noted what a process does
-    count: int = 0  # exchanges that this process has begun
+    phase_key: str = "phase"  # under which it is noted what a process does
+    num_exchanges: int = 0  # that this process has begun
 
     def note(self, key: str, text: str) -> None:
         """Best effort: the store is the launcher's, and dies with it."""
@@ -34,33 +34,51 @@ class Peers:
     @contextmanager
     def busy(self, phase: str) -> Iterator[None]:
         """While it does its part of an exchange."""
-        self.count += 1
-        self.note(self.key, f"{self.count} {phase}")
+        self.count_exchange(phase)
         try:
             yield
         finally:
-            self.note(self.key, f"{self.count} ")
+            self.note(self.phase_key, f"{self.num_exchanges} ")
+
+    def count_exchange(self, phase: str = "") -> None:
+        self.num_exchanges += 1
+        self.note(self.phase_key, f"{self.num_exchanges} {phase}")
 
     def notes(self, key: str) -> dict[int, str]:
         """What the others have noted, by rank."""
-        found = {}
+        texts = {}
         for rank in range(self.launch.size):
             with suppress(Exception):
                 name = f"outdo/{key}/{rank}"
                 if rank != self.launch.rank and self.store.check([name]):
-                    found[rank] = self.store.get(name).decode()
-        return {rank: text for rank, text in found.items() if text}
+                    texts[rank] = self.store.get(name).decode()
+        return {rank: text for rank, text in texts.items() if text}
 
-    def wait_for_first(self) -> None:
-        """Until the first process has noted that it is done, or is gone."""
-        while 0 not in self.notes("done") and 0 not in self.gone():
-            time.sleep(0.05)
+    def left(self, run: int) -> set[int]:
+        """The others that have left that run, or a later one."""
+        return {rank for rank, number in self.notes("left").items() if int(number) >= run}
+
+    def wait_for_first(self, run: int) -> None:
+        """Until the first process has left that run, or is gone; or the store is, and nobody can know."""
+        with suppress(Exception):
+            while 0 not in self.left(run) and 0 not in self.gone():
+                self.store.check(["outdo/left/0"])
+                time.sleep(0.05)
 
     def gone(self) -> list[int]:
         """The processes of this machine that are no more."""
-        here = socket.gethostname()
-        others = [(rank, pid) for rank, (host, pid) in enumerate(self.hosts) if host == here]
+        here = machine()
+        others = [(rank, pid) for rank, (place, pid) in enumerate(self.places) if place == here]
         return [rank for rank, pid in others if rank != self.launch.rank and not _is_running(pid)]
+
+
+def machine() -> str:
+    """Where process ids mean the same: this boot of this machine, and the container's namespace."""
+    parts = [socket.gethostname()]
+    for read in (Path("/proc/sys/kernel/random/boot_id").read_text, lambda: os.readlink("/proc/self/ns/pid")):
+        with suppress(OSError):
+            parts.append(read().strip())
+    return " ".join(parts)
 
 
 def find_lost(peers: Peers, error: BaseException) -> str:
@@ -92,12 +110,12 @@ def find_lost(peers: Peers, error: BaseException) -> str:
 
 def _behind(peers: Peers) -> list[tuple[int, str]]:
     """The processes that have come less far than this one, and what they do."""
-    notes = {rank: text.partition(" ") for rank, text in peers.notes(peers.key).items()}
-    return [(rank, phase) for rank, (count, _, phase) in notes.items() if int(count) < peers.count or phase]
+    notes = {rank: text.partition(" ") for rank, text in peers.notes(peers.phase_key).items()}
+    return [(rank, phase) for rank, (count, _, phase) in notes.items() if int(count) < peers.num_exchanges or phase]
 
 
 def _named(ranks: list[int], peers: Peers) -> str:
-    named = ", ".join(f"{rank} (pid {peers.hosts[rank][1]})" for rank in ranks)
+    named = ", ".join(f"{rank} (pid {peers.places[rank][1]})" for rank in ranks)
     return f"{'process' if len(ranks) == 1 else 'processes'} {named}"
 
 

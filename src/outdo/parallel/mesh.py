@@ -38,6 +38,12 @@ class Mesh:
     @classmethod
     def of(cls, world: World, device: torch.device, replicas: int = 1) -> Mesh:
         """Raises RecipeError where the replicas do not divide the processes."""
+        if (device.type, replicas) not in world.meshes:
+            world.meshes[device.type, replicas] = cls._made(world, device, replicas)
+        return world.meshes[device.type, replicas]
+
+    @classmethod
+    def _made(cls, world: World, device: torch.device, replicas: int) -> Mesh:
         if world.size % replicas:
             raise RecipeError(f"parallel.replicas={replicas} does not divide the {world.size} processes")
         if not dist.is_initialized():  # one process: FSDP2 wants a group all the same
@@ -113,13 +119,6 @@ class Mesh:
                 _gather(received, mine, group=self._group(SHARDS))
             for i, columns in zip(places, received.view(self.shards, -1).split(lengths, dim=1), strict=True):
                 wholes[i].copy_(columns.reshape(-1)[: wholes[i].numel()].view(shapes[i]))
-
-    def sum_over_shards(self, value: Tensor) -> Tensor:
-        """The sum of what the parts of one replica have, in place."""
-        if self.shards > 1:
-            with self.world.collective():
-                dist.all_reduce(value, group=self._group(SHARDS))
-        return value
 
     def sum_over_replicas(self, parts: Sequence[Tensor]) -> None:
         """The sums of what all replicas have of the same parts, in place."""

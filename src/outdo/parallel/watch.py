@@ -20,9 +20,9 @@ GRACE = 12.0  # that the main thread has to notice by itself; torchrun kills aft
 class Watch(threading.Thread):
     """Started once the processes have found each other; `stop` when this one ends or has noticed."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, run: int) -> None:
         super().__init__(name="watch", daemon=True)
-        self.peers = peers
+        self.peers, self.number = peers, run
         self.on_lost: Callable[[str], None] = lambda why: None
         self._stopped = threading.Event()
 
@@ -35,8 +35,8 @@ class Watch(threading.Thread):
                 self._end()
 
     def _is_one_lost(self) -> bool:
-        gone = self.peers.gone()
-        return bool(gone) and not set(gone) <= self.peers.notes("done").keys()
+        gone = set(self.peers.gone())
+        return bool(gone) and not gone <= self.peers.left(self.number)
 
     def _end(self) -> None:
         why = find_lost(self.peers, TimeoutError())

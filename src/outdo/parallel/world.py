@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from outdo.errors import OutdoError, RunError, describe
+from outdo.errors import Halted, OutdoError, RecipeError, RunError, describe
 from outdo.parallel.launch import Launch, end_with_parent, read_launch
-from outdo.parallel.lost import Peers, find_lost
+from outdo.parallel.lost import Peers, find_lost, machine
 from outdo.parallel.watch import Watch
 
 T = TypeVar("T")
@@ -40,9 +39,19 @@ class ProcessLost(RunError):
     """Another process is gone, or does not answer."""
 
 
+def set_common(error: BaseException) -> BaseException:
+    """Marks an error that all processes have, and raise at the same place."""
+    error.is_common = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_common(error: BaseException) -> bool:
+    return getattr(error, "is_common", False)
+
+
 @dataclass(frozen=True)
 class _Done:
-    value: Any
+    value: bytes  # pickled, so that what cannot be is an error of the process that has it
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,8 @@ class World:
     background: World | None = None  # the same processes for a thread beside the run: it writes checkpoints
     watch: Watch | None = None
     is_first_alone: bool = False  # inside `first`, where the others only wait
+    num_runs: int = 0  # begun
+    meshes: dict[Any, Any] = field(default_factory=dict)  # of `Mesh.of`: process groups are made once
 
     @property
     def rank(self) -> int:
@@ -84,13 +95,15 @@ class World:
         `may_stop`, a signal that asks for the end is raised here, in all."""
         if not self.is_shared:
             return [work()]
+        self.refuse_alone()
         outcome, own = self._attempt(work, phase, self.interruptible if may_stop else nullcontext)
-        return [each.value for each in self._raise_first(self._exchanged(outcome), own)]
+        return [pickle.loads(each.value) for each in self._raise_first(self._exchanged(outcome), own)]
 
     def first(self, work: Callable[[], T], phase: str = "") -> T:
         """The result of the first process, in all."""
         if not self.is_shared:
             return work()
+        self.refuse_alone()
         outcomes: list[Any] = [None]
         own: BaseException | None = None
         if self.is_first:
@@ -100,12 +113,11 @@ class World:
             finally:
                 self.is_first_alone = False
         elif self.peers:
-            with self.peers.busy(""):  # counted, as the first one's
-                pass
+            self.peers.count_exchange()
         with self.collective():
             dist.broadcast_object_list(outcomes, src=0, group=self.control)
         (done,) = self._raise_first(outcomes, own)
-        return done.value
+        return pickle.loads(done.value)
 
     def in_turn(self, work: Callable[[], T], phase: str = "") -> T:
         """Each process's own result. The first one works alone, then the others at once: they find what it left, as
@@ -118,6 +130,7 @@ class World:
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
         """The sum over all processes, in place. Every process gets the same bits."""
         if self.is_shared:
+            self.refuse_alone()
             with self.collective():
                 dist.all_reduce(tensor, op)
         return tensor
@@ -131,22 +144,24 @@ class World:
     def begin(self) -> None:
         """A run begins: the others are watched until it is left."""
         if self.peers:
-            self.peers.note("done", "")
-            self.watch = Watch(self.peers)
+            self.num_runs += 1
+            self.watch = Watch(self.peers, self.num_runs)
             self.watch.start()
 
     def leave(self, error: BaseException | None = None) -> None:
         """This process's run is over. The others stay until the first one has written everything: a launcher would
-        kill it soon after one of them has ended. An error that not all have is no reason to wait."""
+        kill it soon after one of them has ended. An error that not all have is no reason to wait, and no way to leave:
+        the others may be waiting for this one."""
         if not self.peers:
             return
         if self.watch:
             self.watch.stop()
-        if (error is None or getattr(error, "is_shared", False)) and not self.is_first:
-            self.peers.wait_for_first()
-        self.peers.note("done", "1")
+        if error is None or is_common(error):
+            self.peers.note("left", str(self.num_runs))
+            if not self.is_first:
+                self.peers.wait_for_first(self.num_runs)
 
-    def refuse_alone(self, what: str) -> None:
+    def refuse_alone(self, what: str = "this") -> None:
         """Raises RunError inside `first`: the others would not take part."""
         if self.is_first_alone:
             raise RunError(
@@ -156,7 +171,7 @@ class World:
 
     def report_failure(self, error: BaseException) -> None:
         """Tells the others why this process is about to end, where they do not have the same error."""
-        if self.peers and not getattr(error, "is_shared", False) and not isinstance(error, ProcessLost):
+        if self.peers and not is_common(error) and not isinstance(error, ProcessLost):
             self.peers.note("failure", describe(error) if not isinstance(error, OutdoError) else str(error))
 
     @contextmanager
@@ -177,7 +192,7 @@ class World:
         assert self.peers
         try:
             with self.peers.busy(phase), interruptible():
-                return _Done(work()), None
+                return _Done(pickle.dumps(work())), None
         except ProcessLost:
             raise
         except BaseException as error:
@@ -188,6 +203,8 @@ class World:
         with suppress(Exception):
             if isinstance(error, SHARED):
                 return pickle.loads(pickle.dumps(error))
+        if isinstance(error, Halted):  # of a class with a constructor of its own
+            return Halted(str(error), keys=error.keys, remedy=error.remedy, onset=error.onset)
         return ProcessFailed(f"process {self.rank} failed: {describe(error)}")
 
     def _exchanged(self, outcome: _Done | _Raised) -> list[_Done | _Raised]:
@@ -202,8 +219,7 @@ class World:
         if failed is None:
             return [each for each in outcomes if isinstance(each, _Done)]
         error = own if own is not None and failed.rank == self.rank else failed.error
-        error.is_shared = True  # type: ignore[attr-defined]
-        raise error
+        raise set_common(error)
 
 
 _joined: list[World] = []  # the one world of this process
@@ -226,7 +242,7 @@ def join(timeout: float, device: str = "auto") -> World:
     end_with_parent()
     uses_gpu = device.partition(":")[0] in ("auto", "cuda") and torch.cuda.is_available()
     if uses_gpu:
-        torch.cuda.set_device(launch.local_rank)
+        torch.cuda.set_device(_own_gpu(launch, device))
     limit = timedelta(seconds=timeout)
     if not dist.is_initialized():
         try:
@@ -238,13 +254,29 @@ def join(timeout: float, device: str = "auto") -> World:
             ) from error
     control = dist.new_group(backend="gloo", timeout=limit)
     everyone: list[Any] = [None] * launch.size
-    dist.all_gather_object(everyone, (socket.gethostname(), os.getpid()), group=control)
+    dist.all_gather_object(everyone, (machine(), os.getpid()), group=control)
     peers = Peers(launch, tuple(everyone), _store())
     beside = Peers(launch, tuple(everyone), _store(), "background")
     background = World(launch, dist.new_group(backend="gloo", timeout=limit), beside)
     _joined[:] = [World(launch, control, peers, background=background)]
     _joined[0].begin()
     return _joined[0]
+
+
+def _own_gpu(launch: Launch, device: str) -> int:
+    """Raises RecipeError where there are fewer than processes, or one is named for all."""
+    if ":" in device:
+        raise RecipeError(f"device={device}: each of {launch.size} processes has a GPU of its own: leave it out")
+    if (count := torch.cuda.device_count()) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0:
+        return 0 if launch.local_size == 1 or os.environ.get("CUDA_VISIBLE_DEVICES") else _refuse_gpus(launch, count)
+    return launch.local_rank if launch.local_rank < count else _refuse_gpus(launch, count)
+
+
+def _refuse_gpus(launch: Launch, count: int) -> int:
+    raise RecipeError(
+        f"{launch.local_size} processes were started on this machine, and it has {count} GPU{'s' * (count > 1)}: start "
+        f"{count}, as torchrun --nproc-per-node {count}"
+    )
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from outdo.errors import RecipeError
-from outdo.parallel.world import World, get_world
+from outdo.errors import EngineError, RecipeError
+from outdo.parallel.world import World, get_world, set_common
 from outdo.rewards.compose import Rewards, grade_step, graded
 from outdo.rollout.deal import Deal
 from outdo.types import Group, Prompt, SampleParams, Sampler, Trajectory
@@ -55,7 +55,7 @@ def sample_graded(
     groups = _in_order([group for share in shares for group in share.groups], prompts)
     keep([replace(group, grades=()) for group in groups])
     if error := next((share.error for share in shares if share.error), None):
-        raise error
+        raise set_common(error)
     if at_once:
         grades = world.first(lambda: [group.grades for group in grade_step(groups, rewards)], GRADING)
         groups = [replace(group, grades=own) for group, own in zip(groups, grades, strict=True)]
@@ -115,4 +115,6 @@ def _without_objects(one: Trajectory) -> Trajectory:
 def _in_order(groups: Sequence[Group], prompts: Sequence[Prompt]) -> list[Group]:
     """With their prompts, in the order of these: it does not depend on who sampled them."""
     by_id = {group.prompt.id: group for group in groups}
-    return [replace(by_id[prompt.id], prompt=prompt) for prompt in prompts if prompt.id in by_id]
+    if missing := [prompt.id for prompt in prompts if prompt.id not in by_id]:
+        raise EngineError(f"no process sampled {len(missing)} of {len(prompts)} prompts; the first: {missing[0]}")
+    return [replace(by_id[prompt.id], prompt=prompt) for prompt in prompts]

@@ -45,7 +45,8 @@ class Checkpointer:
         if not (self.world.is_first or learner.masters.is_in_step):
             return  # a replica: the first one has it all
         start = time.monotonic()
-        weights = {name: value.detach().to("cpu", copy=True) for name, value in learner.weights().items()}
+        own = learner.weights() if self.world.is_first else {}
+        weights = {name: value.detach().to("cpu", copy=True) for name, value in own.items()}
         tensors, plain = learner.state()
         optimizer = optimizer_writer(learner, tensors)
         text = json.dumps({"step": step, "learner": plain, **state, "offsets": self.writer.offsets()})
@@ -58,9 +59,8 @@ class Checkpointer:
             self.seconds = time.monotonic() - start
 
         self._writing = step
-        job = partial(self._write, step, write, optimizer)
-        if not self.world.is_first:
-            job = partial(self._write_part, step, optimizer)
+        whole, part = partial(self._write, step, write, optimizer), partial(self._write_part, step, optimizer)
+        job = whole if self.world.is_first else part
         self._thread = threading.Thread(target=job, name="checkpoint")
         self._thread.start()
 

@@ -121,9 +121,10 @@ def _save_reference(run: Run, learner: LocalLearner) -> None:
     """The first weights, once. Without them the run could not be resumed, so here a full disk ends it."""
     if not learner.reference:
         return
-    tensors = {name: value.detach().to("cpu", copy=True) for name, value in learner.reference.state_dict().items()}
+    reference = learner.reference
 
     def write() -> None:
+        tensors = {name: value.detach().to("cpu", copy=True) for name, value in reference.state_dict().items()}
         try:
             checkpoint.save(run.writer.reference_folder, 0, lambda folder: save_file(tensors, folder / WEIGHTS))
         except (OSError, SafetensorError) as error:

@@ -59,8 +59,10 @@ def refuse_too_large(recipe: Recipe, shape: ModelShape, learns: bool = True) -> 
     """Raises ModelError where what is held all along is more than there is. Batches fit themselves to the rest."""
     device = pick_device(recipe.device)
     free = free_memory(device)
-    if learns and (size := get_world().size) > 1:
-        refuse_unfit(recipe, shape, size, free, device.type)
+    world = get_world()
+    if learns and world.is_shared:
+        shared_by = world.launch.local_size if device.type == "cpu" else 1  # processes that have one memory
+        refuse_unfit(recipe, shape, world.size, free and free // shared_by, device.type)
         return
     parts = held_bytes(recipe, shape, learns)
     if free is None or sum(parts.values()) <= free:

@@ -17,7 +17,8 @@ from outdo.learn.memory import frozen_objects, is_out_of_memory, release_memory
 from outdo.learn.update import BaseLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy
-from outdo.parallel.world import ProcessLost, get_world
+from outdo.parallel.launch import resume_command
+from outdo.parallel.world import ProcessLost, get_world, is_common
 from outdo.runs import checkpoint
 from outdo.runs.files import Writer
 from outdo.runs.manifest import Status
@@ -122,7 +123,8 @@ class TrainingRun(Generic[L]):
         """What callbacks may have changed."""
         learner = self.any_learner
         scales = {name: getattr(learner, name) for name in ("rate_scale", "beta") if hasattr(learner, name)}
-        return {"halt": self._halt, "evaluates": self._evaluates_halt, "early": self._finish_early, "scales": scales}
+        halt = self._halt and self.world.portable(self._halt)
+        return {"halt": halt, "evaluates": self._evaluates_halt, "early": self._finish_early, "scales": scales}
 
     def steer(self, steering: Mapping[str, Any]) -> None:
         """Takes over what the callbacks of the first process have changed."""
@@ -283,7 +285,7 @@ class TrainingRun(Generic[L]):
                         self._end("stopped", str(error), can_resume, error)
                     raise
                 except BaseException as error:
-                    if self.world.is_shared and not getattr(error, "is_shared", False):
+                    if self.world.is_shared and not is_common(error):
                         self._end_alone(error)
                         raise
                     if is_out_of_memory(error):
@@ -312,9 +314,7 @@ class TrainingRun(Generic[L]):
             self.writer.finish("stopped" if isinstance(error, ProcessLost) else "failed", why)
 
     def _resume_command(self) -> str:
-        command = f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}"
-        launcher = f"torchrun --nproc-per-node {self.world.launch.local_size} -m " if self.world.is_shared else ""
-        return launcher + command
+        return resume_command(f"outdo {COMMANDS[self.context.kind]} --resume {shlex.quote(str(self.folder))}")
 
     def _end_out_of_memory(self, error: BaseException) -> OutOfMemory:
         """The run ends as stopped, in words that name the change that helps."""

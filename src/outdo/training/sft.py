@@ -27,9 +27,10 @@ def run_sft(context: RunContext) -> Result:
     opened = open_run(context)
     if isinstance(opened, Result):
         return opened
-    context, recipe, demonstrations = opened.context, opened.context.recipe, opened.demonstrations
+    demonstrations = opened.demonstrations
     assert demonstrations, "supervised training has demonstrations"
     run: Run = make_run(opened)
+    context, recipe = run.context, run.recipe
     run.total = demonstrations.steps
     run.steps_per_epoch = run.total / recipe.sft_epochs if recipe.sft_epochs else 0.0
     # Without a verifier there is no success to measure, and the loss on held-out demonstrations is measured instead.

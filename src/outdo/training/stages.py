@@ -24,6 +24,7 @@ from typing import Any
 
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
+from outdo.parallel.launch import resume_command
 from outdo.parallel.world import get_world
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
@@ -149,7 +150,8 @@ def run_stages(context: RunContext) -> Result:
             world.first(lambda: _link(writer.model_folder, results[-1].model))
             writer.link_model()
     except KeyboardInterrupt:
-        reporter.note(f"resume with: outdo train --resume {shlex.quote(str(writer.folder))}")
+        command = f"outdo train --resume {shlex.quote(str(writer.folder))}"
+        reporter.note(f"resume with: {resume_command(command)}")
         raise
     finally:
         if world.is_first:
