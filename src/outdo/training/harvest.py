@@ -3,8 +3,9 @@
     FILE.jsonl           the demonstrations: `prompt` or `messages`, `answer`, `completion`, and further columns
     FILE.prompts.jsonl   the journal: a row for each prompt that is done, with the answers that are kept
 
-The journal is written as prompts are done, so that an interrupted harvest resumes; several processes write it
-when thousands of answers are done. An answer that was cut at its limit is not kept, right or not: it would teach the model not to end.
+The journal is written as prompts are done, so that an interrupted harvest resumes; several processes write it when
+thousands of answers are done. An answer that was cut at its limit is not kept, right or not: it would teach the model
+not to end.
 """
 
 from __future__ import annotations
