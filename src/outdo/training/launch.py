@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from outdo.host import keep_memory
-from outdo.parallel.world import World, joined
+from outdo.parallel.world import joined
 from outdo.training import resume
 from outdo.training.cluster_plan import refuse_pretended
 from outdo.training.context import Result, RunContext
@@ -24,15 +24,11 @@ def launch(context: RunContext) -> Result:
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
     with joined(context.recipe.parallel_timeout, context.recipe.device) as world:
-        return _launch(context, world)
-
-
-def _launch(context: RunContext, world: World) -> Result:
-    if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":
-        data = "" if context.kind == "stages" else resume.fingerprint(context.task, context.recipe.seed)
-        files = resume.reward_files(context.rewards)
-        find = partial(resume.find_unfinished, context.recipe, data, context.kind, files)
-        if unfinished := world.first(find, "looking for an unfinished run"):
-            context = replace(context, resume=unfinished[0], manifest=unfinished[1])
-    with context.given.model.as_given() if context.given.model else nullcontext():
-        return KINDS[context.kind](context)
+        if context.resume is None and context.recipe.resume == "auto" and context.kind != "harvest":
+            data = "" if context.kind == "stages" else resume.fingerprint(context.task, context.recipe.seed)
+            files = resume.reward_files(context.rewards)
+            find = partial(resume.find_unfinished, context.recipe, data, context.kind, files)
+            if unfinished := world.first(find, "looking for an unfinished run"):
+                context = replace(context, resume=unfinished[0], manifest=unfinished[1])
+        with context.given.model.as_given() if context.given.model else nullcontext():
+            return KINDS[context.kind](context)
