@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,15 @@ def test_read(given: dict[str, str], expected: Launch) -> None:
 def test_refused(given: dict[str, str]) -> None:
     with pytest.raises(RecipeError):
         read_launch(given)
+
+
+def test_what_is_wrong_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    done = subprocess.run(
+        [sys.executable, "-m", "outdo", "train"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "torchrun" in done.stderr
 
 
 def test_sweep_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ try:
     from outdo.cli.app import app
     from outdo.errors import OutdoError, OutdoWarning
     from outdo.host import share_cores
-    from outdo.parallel.launch import may_speak, read_launch
+    from outdo.parallel.launch import Launch, may_speak, read_launch
     from outdo.untrusted.terminal import make_output_printable
 except KeyboardInterrupt:  # before anything started
     sys.exit(STOPPED)
@@ -103,8 +103,10 @@ def _report_failure(error: Exception) -> None:
 
 def _print_error(message: str) -> None:
     """Of several processes one prints it: they have the same error, or one that follows from another's."""
-    with suppress(BrokenPipeError, OutdoError):  # the exit status remains
+    launch = Launch()
+    with suppress(OutdoError):  # an environment that describes no launch is the error to print
         launch = read_launch()
+    with suppress(BrokenPipeError):  # the exit status remains
         if may_speak(launch):
             print(f"outdo: {message}", file=sys.stderr if launch.is_first else sys.__stderr__)
 
