@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from outdo.learn.memory import BYTES, TYPICAL_PROMPT
 from outdo.learn.optimizers import OPTIMIZERS
-from outdo.learn.sharding import Plan, share_of_answers
+from outdo.learn.shard_plan import Plan, share_of_answers
 from outdo.models.shape import ModelShape
 from outdo.parallel.clusters import Cluster, Gpu
 from outdo.parallel.links import Group, gather_seconds, reduce_seconds, replica_group, shard_group

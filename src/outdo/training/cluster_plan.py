@@ -10,7 +10,7 @@ import torch
 
 from outdo.errors import RecipeError
 from outdo.learn.memory import free_memory
-from outdo.learn.sharding import Plan, all_plans, pick_sharding, size_text
+from outdo.learn.shard_plan import Plan, all_plans, pick_sharding, size_text
 from outdo.learn.traffic import StepEstimate, estimate_step
 from outdo.models.load import pick_device
 from outdo.models.shape import ModelShape

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from outdo.errors import ModelError, PlaceError
 from outdo.learn.memory import BYTES, free_memory, held_bytes, kl_interval, planned_bytes, reference_bytes
 from outdo.learn.optimizers import OPTIMIZERS, require_optimizer
-from outdo.learn.sharding import BATCH_PARTS, pick_sharding, refuse_unfit, size_text
+from outdo.learn.shard_plan import BATCH_PARTS, pick_sharding, refuse_unfit, size_text
 from outdo.models.load import LoadedModel, Policy, load_policy, load_tokenizer, pick_device, policy_of
 from outdo.models.lora import Lora
 from outdo.models.renderer import Renderer

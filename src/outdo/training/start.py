@@ -11,7 +11,7 @@ from typing import Any
 from outdo.doctor.recipe_check import check_recipe
 from outdo.errors import RecipeError, RunError
 from outdo.learn.memory import with_kl_steps
-from outdo.learn.sharding import with_sharding
+from outdo.learn.shard_plan import with_sharding
 from outdo.models.load import Policy
 from outdo.parallel.world import get_world
 from outdo.recipe.schema import Recipe

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outdo.errors import ModelError, RecipeError
-from outdo.learn import sharding as sharding_module
-from outdo.learn.sharding import all_plans, pick_sharding, plan_for, rank_bytes, refuse_unfit, with_sharding
+from outdo.learn import shard_plan
+from outdo.learn.shard_plan import all_plans, pick_sharding, plan_for, rank_bytes, refuse_unfit, with_sharding
 from outdo.learn.traffic import estimate_step, micro_batches, step_transfers
 from outdo.models.load import load_policy
 from outdo.models.shape import ModelShape
@@ -202,7 +202,7 @@ def test_eight_times_the_gpus_are_less_than_eight_times_as_fast() -> None:
 def test_auto_is_resolved_for_the_smallest(monkeypatch: pytest.MonkeyPatch, free: int | None, picked: str) -> None:
     world = World(Launch(0, 2, 0, 2))
     monkeypatch.setattr(world, "gather", lambda work, phase: [2**40, free])
-    monkeypatch.setattr(sharding_module, "get_world", lambda: world)
+    monkeypatch.setattr(shard_plan, "get_world", lambda: world)
     recipe = Recipe(per_device_train_batch_size=8, max_completion_length=16, tokens_per_micro_batch=64)
     policy = load_policy("tiny", device="cpu")
     assert with_sharding(policy, recipe).parallel_sharding == picked
