@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from outdo.doctor.history import Held, History
-from outdo.doctor.names import NON_FINITE
+from outdo.runs.foreign.names import NON_FINITE
 
 LENGTHS = (40, 60, 90, 150, 300, 700, 2000)
 

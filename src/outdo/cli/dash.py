@@ -35,6 +35,7 @@ def dash(
     """
     from outdo.dash.serve import EXTRA, follow_parent, serve
     from outdo.runs.find import try_find_run
+    from outdo.runs.foreign.sources import recognise
     from outdo.web.sockets import bind, check_token, inherit, require
 
     require(*EXTRA)
@@ -43,6 +44,8 @@ def dash(
         follow_parent(parent)
     elif (found := try_find_run(runs)) is not None:
         runs = found
+    elif runs.is_file() and recognise(runs.resolve().parent, runs.resolve()):
+        runs = runs.parent
     elif not runs.is_dir():
         raise RecipeError(f"{runs} is not a folder: name a folder of runs, or train first (outdo train)")
     bound = bind(host, port, token) if descriptor is None else inherit(descriptor, token)

@@ -54,10 +54,14 @@ def doctor(
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
-    from outdo.runs.find import try_find_run
+    from outdo.cli.viewed import print_notes
+    from outdo.runs.find import try_find_run, try_find_viewable
     from outdo.runs.reader import describe_skipped
 
-    history = read_history(try_find_run(target) or target)
+    is_text = target.is_file() and target.suffix != ".wandb" and not target.name.startswith("events.")
+    found = try_find_run(target) if is_text or str(target) == "-" else try_find_viewable(target)
+    history = read_history(found or target)
+    print_notes(found or target)
     findings = diagnose(history)
     if history.skipped:
         print(describe_skipped(history.skipped), file=sys.stderr)

@@ -22,7 +22,7 @@ PICTURES = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg"), ".pdf": (b"%PDF"
 
 @app.command()
 def report(
-    run: Annotated[str, Argument(metavar="RUN", help="A run's folder, or its name under runs/.")],
+    run: Annotated[str, Argument(metavar="RUN", help="A run's folder, of any trainer, or its name under runs/.")],
     out: Annotated[Path | None, Option("--out", "-o", help="HTML file; default: in the run's folder.")] = None,
 ) -> None:
     """Write a run as one page to send: verdict, curves, findings, answers before and after, recipe.
@@ -34,13 +34,18 @@ def report(
       outdo report runs/NAME
       outdo report runs/NAME --out for-you.html
     """
-    from outdo.report.plot import find_run, plot_runs
+    from outdo.cli.viewed import find_viewed
+    from outdo.report.plot import plot_runs
     from outdo.report.write import write_report
+    from outdo.runs.find import place_beside
+    from outdo.runs.foreign.translate import source_of
+    from outdo.runs.layout import REPORT
 
     if out:
-        refuse_foreign(out, PAGE)
-        refuse_foreign(out.with_suffix(".png"), PICTURES)
-    folder = find_run(run)
+        _refuse_others(out)
+    (folder,) = find_viewed([run])
+    if out is None and source_of(folder) is not None:
+        _refuse_others(out := place_beside(folder, REPORT))
     path = write_report(folder, out)
     print(path)
     if not find_spec("matplotlib"):
@@ -50,6 +55,11 @@ def report(
         print(plot_runs([folder], path.with_suffix(".png"), notify=partial(print, file=sys.stderr)))
     except RunError as error:
         print(f"no PNG beside it: {error}")
+
+
+def _refuse_others(out: Path) -> None:
+    refuse_foreign(out, PAGE)
+    refuse_foreign(out.with_suffix(".png"), PICTURES)
 
 
 @app.command()
@@ -64,10 +74,14 @@ def plot(
       outdo plot runs/NAME
       outdo plot runs/ONE runs/OTHER --signals success_rate,kl_mean --out both.png
     """
-    from outdo.report.plot import find_run, plot_runs
+    from outdo.cli.viewed import find_viewed
+    from outdo.report.plot import plot_runs
+    from outdo.runs.find import place_beside
 
     if out:
         refuse_foreign(out, PICTURES)
-    folders = [find_run(run) for run in runs]
+    folders = find_viewed(runs)
+    if out is None:
+        refuse_foreign(out := place_beside(folders[0], "curves.png"), PICTURES)
     wanted = [name.strip() for name in signals.split(",") if name.strip()]
-    print(plot_runs(folders, out or folders[0] / "curves.png", wanted or None, partial(print, file=sys.stderr)))
+    print(plot_runs(folders, out, wanted or None, partial(print, file=sys.stderr)))

@@ -193,13 +193,16 @@ def compare(
       outdo compare runs/ONE --answers 10
     """
     from outdo.doctor.compare import describe_sides
-    from outdo.runs.find import try_find_run
+    from outdo.cli.viewed import print_notes
+    from outdo.runs.find import try_find_viewable
     from outdo.sweeps import answers as answer_changes
     from outdo.sweeps import compare as compared
 
     if len(runs) < 2 and answers is None:
         raise RecipeError("one run has nothing to compare with: name two or more, or add --answers")
-    runs = [try_find_run(run) or run for run in runs]
+    runs = [try_find_viewable(run) or run for run in runs]
+    for run in runs:
+        print_notes(run)
     skipped: list[str] = []
     sides = compared.read(runs, skipped)
     _report_skipped(skipped)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from outdo.dash import models, page
 from outdo.dash.answers import Show as AnswerShow
 from outdo.dash.answers import answers_page
 from outdo.dash.live import Live, parse_event_id
-from outdo.dash.places import SWEEP, Places, UnknownId
+from outdo.dash.places import SWEEP, Listing, Places, UnknownId
 from outdo.dash.prompts import improved_prompts, prompt_page
 from outdo.dash.summaries import Summaries, Sweeps, sweep_page
 from outdo.doctor.compare import Comparison, compare_runs
@@ -78,6 +79,12 @@ class ApiState:
         """Raises UnknownId."""
         return self.cache.reader(self.places.run(run_id))
 
+    def all_summaries(self, listing: Listing) -> Iterator[RunSummary]:
+        yield from (self.summaries.of(self.root / run_id, run_id) for run_id in listing.runs)
+        for run_id in listing.foreign:
+            with suppress(UnknownId):  # it is gone, or no longer recognised
+                yield self.summary(run_id)
+
     def summary(self, run_id: str) -> RunSummary:
         return self.summaries.of(self.places.run(run_id), run_id)
 
@@ -129,7 +136,7 @@ def _add_runs(app: FastAPI, state: ApiState) -> None:
         listing = state.places.list()
         matches = [
             run
-            for run in (state.summaries.of(state.root / run_id, run_id) for run_id in listing.runs)
+            for run in state.all_summaries(listing)
             if status in ("", run.status) and kind in ("", run.kind) and _matches(run, q.casefold().split())
         ]
         matches.sort(key=lambda run: run.started or "", reverse=True)
@@ -149,7 +156,7 @@ def _add_runs(app: FastAPI, state: ApiState) -> None:
 
 
 def _matches(run: RunSummary, words: list[str]) -> bool:
-    text = f"{run.id} {run.task} {run.model} {run.kind} {run.status}".casefold()
+    text = f"{run.id} {run.task} {run.model} {run.kind} {run.trainer} {run.status}".casefold()
     return all(word in text for word in words)
 
 
@@ -202,8 +209,9 @@ def _add_groups(app: FastAPI, state: ApiState) -> None:
         offset: Annotated[int, Query(ge=0, le=MAX_EXACT_INT)] = 0,
     ) -> Response:
         """The groups of a step, with texts cut to 2,000 characters."""
-        locations, problems = state.reader(run).groups.at(step)
-        records, unread = load_groups(state.root, locations)
+        reader = state.reader(run)
+        locations, problems = reader.groups.at(step)
+        records, unread = load_groups(reader.root, locations)
         shown = sorted(filter(FILTERS[show], records), key=SORT_KEYS[sort], reverse=order == "desc")
         selected, problems = shown[offset : offset + limit], [*problems, *unread][:MAX_PROBLEMS]
         return answer_json(models.Groups(step=step, total=len(shown), groups=selected, trouble=problems))
@@ -211,7 +219,8 @@ def _add_groups(app: FastAPI, state: ApiState) -> None:
     @_get(app, "/api/group", GroupRecord)
     def group(run: RunId, step: Step, prompt: Prompt) -> Response:
         """One group with its full texts."""
-        records, unread = load_groups(state.root, [_location(state.reader(run), step, prompt)], FULL_CHARS)
+        reader = state.reader(run)
+        records, unread = load_groups(reader.root, [_location(reader, step, prompt)], FULL_CHARS)
         if not records:
             raise HTTPException(404, "; ".join(unread) or "the group cannot be read")
         return answer_json(records[0])
@@ -219,8 +228,9 @@ def _add_groups(app: FastAPI, state: ApiState) -> None:
     @_get(app, "/api/tokens", models.Tokens)
     def tokens(run: RunId, step: Step, prompt: Prompt, answer: Annotated[int, Query(ge=0, le=4096)]) -> Response:
         """The tokens of one answer: text, log-probability, and the ratio that the update gave each."""
+        reader = state.reader(run)
         try:
-            records = tokens_of(read_location(state.root, _location(state.reader(run), step, prompt)), answer)
+            records = tokens_of(read_location(reader.root, _location(reader, step, prompt)), answer)
         except (OSError, ValueError) as error:
             raise HTTPException(404, str(error)) from None
         if records is None:
@@ -245,7 +255,8 @@ def _add_prompts(app: FastAPI, state: ApiState) -> None:
     @_get(app, "/api/prompt", models.PromptPage)
     def prompt(run: RunId, prompt: Prompt) -> Response:
         """One prompt through all steps."""
-        history = prompt_page(state.root, state.reader(run).groups, prompt)
+        reader = state.reader(run)
+        history = prompt_page(reader.root, reader.groups, prompt)
         if history is None:
             raise HTTPException(404, f"no recorded step has the prompt {prompt!r:.200}")
         return answer_json(history)

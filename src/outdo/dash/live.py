@@ -110,6 +110,8 @@ class Watcher:
             self.ready.set()
         for poll in itertools.count(1):
             await asyncio.sleep(POLL_INTERVAL)
+            if self.reader.is_foreign:
+                await asyncio.to_thread(self.reader.renew)
             stamps = run_stamps(self.folder)
             check_lock = poll % POLLS_PER_LOCK_CHECK == 0
             if stamps == self.run_stamps and not check_lock:

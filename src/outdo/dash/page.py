@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 
+from outdo.runs.foreign.translate import source_of
 from outdo.runs.layout import report_path
 from outdo.runs.safe_open import open_regular
 
@@ -41,7 +42,7 @@ def web_file(name: str) -> Response:
 
 def report(root: Path, folder: Path) -> Response:
     try:
-        with open_regular(root, report_path(folder)) as file:
+        with open_regular(root, report_path(source_of(folder) or folder)) as file:
             text = file.read(MAX_REPORT_BYTES + 1)
     except OSError:
         return PlainTextResponse("this run has no report: outdo report RUN writes one", status_code=404)

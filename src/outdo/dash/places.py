@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outdo.runs.foreign.sources import sources_in
+from outdo.runs.foreign.translate import PATIENCE, translated
 from outdo.runs.layout import MANIFEST, SUBFOLDERS
 from outdo.runs.safe_open import resolve_inside
 
@@ -23,9 +25,10 @@ class UnknownId(LookupError):
 
 @dataclass(frozen=True)
 class Listing:
-    """Ids, in order."""
+    """Ids, in order. `foreign` are runs of other trainers: their ids may name files."""
 
     runs: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
     sweeps: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -49,8 +52,21 @@ class Places:
             return self._listing
 
     def run(self, run_id: str) -> Path:
-        """A run's folder. Raises UnknownId."""
-        return self._folder(run_id, MANIFEST, "run")
+        """A run's folder; of another trainer's run the translated one, up to date. Raises UnknownId."""
+        try:
+            return self._folder(run_id, MANIFEST, "run")
+        except UnknownId:
+            if (folder := self._translated(run_id)) is None:
+                raise
+            return folder
+
+    def _translated(self, run_id: str) -> Path | None:
+        if run_id not in self.list().foreign:
+            return None
+        try:
+            return translated(self.root, resolve_inside(self.root, self.root / run_id), PATIENCE)
+        except OSError:
+            return None
 
     def sweep(self, sweep_id: str) -> Path:
         return self._folder(sweep_id, SWEEP, "sweep")
@@ -71,16 +87,22 @@ class Places:
 
 def list_folders(root: Path) -> Listing:
     """Every folder that holds a run or a sweep. Links are not followed: their targets are listed where they are."""
-    runs, sweeps = list[str](), list[str]()
+    runs, sweeps, foreign, claimed = list[str](), list[str](), list[str](), set[Path]()
+    own: set[str] = set()  # folders inside runs of ours
     for visited, (place, folders, files) in enumerate(os.walk(root)):
         if visited == MAX_FOLDERS:
             problem = f"{root} has more than {MAX_FOLDERS} folders: not all were searched"
-            return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)), (problem,))
+            return Listing(tuple(sorted(runs)), tuple(sorted(foreign)), tuple(sorted(sweeps)), (problem,))
         parts, names = Path(place).relative_to(root).parts, {*folders, *files}
         for file, ids in ((MANIFEST, runs), (SWEEP, sweeps)):
             if file in names:
                 ids.append("/".join(parts) or ".")
+        if MANIFEST in names or place in own:
+            own |= {os.path.join(place, name) for name in folders}
+        else:
+            found = sources_in(root, Path(place), [*folders, *files], claimed)
+            foreign += [path.relative_to(root).as_posix() for path in found if str(path).isprintable()]
         skipped = SUBFOLDERS if MANIFEST in names else frozenset()
         shown = [name for name in folders if not name.startswith(".") and name.isprintable()]  # an address can hold it
         folders[:] = [name for name in shown if name not in skipped] if len(parts) < MAX_DEPTH else []
-    return Listing(tuple(sorted(runs)), tuple(sorted(sweeps)))
+    return Listing(tuple(sorted(runs)), tuple(sorted(foreign)), tuple(sorted(sweeps)))

@@ -13,7 +13,7 @@ from outdo.dash.places import SWEEP
 from outdo.doctor.summary import RunSummary, summarize
 from outdo.runs.files import is_locked
 from outdo.runs.manifest import manifest_path
-from outdo.runs.run_reader import Stamps, run_stamps
+from outdo.runs.run_reader import Stamps, root_of, run_stamps
 from outdo.runs.safe_open import Stamp, file_stamp, read_object
 from outdo.runs.values import as_dict, as_list, as_text, dicts_in, json_safe
 
@@ -34,13 +34,13 @@ class Summaries:
         with self._lock:
             cached = self._cache.get(folder)
         if cached is None or cached[0] != stamps or cached[1].id != run_id:
-            cached = (stamps, summarize(self.root, folder, run_id))
+            cached = (stamps, summarize(root_of(self.root, folder), folder, run_id))
             with self._lock:
                 if len(self._cache) >= MAX_SUMMARIES:
                     self._cache.clear()
                 self._cache[folder] = cached
         summary = cached[1]
-        if summary.status == "running" and not self._is_locked(folder):
+        if summary.status == "running" and not summary.trainer and not self._is_locked(folder):
             return summary.model_copy(update={"status": "lost", "why": "its process ended without recording why"})
         return summary
 

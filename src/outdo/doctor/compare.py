@@ -48,6 +48,7 @@ class Side:
     name: str
     recipe: dict[str, Any]
     row: RunRow
+    trainer: str = ""  # of a run of another trainer: a key that its recipe does not have is not known
 
 
 class DifferingKey(Record):
@@ -66,10 +67,14 @@ class Comparison(PartialRecord):
 
 
 def differing(sides: Sequence[Side]) -> dict[str, list[Any]]:
-    """The keys in which they differ, with the value of each run."""
+    """The keys in which they differ, with the value of each run. One that is not known differs from nothing."""
     keys = dict.fromkeys(key for side in sides for key in side.recipe if key not in IGNORED_KEYS)
-    values = {key: [side.recipe.get(key) for side in sides] for key in keys}
-    return {key: each for key, each in values.items() if any(value != each[0] for value in each)}
+    out: dict[str, list[Any]] = {}
+    for key in keys:
+        known = [side.recipe.get(key) for side in sides if not side.trainer or key in side.recipe]
+        if any(value != known[0] for value in known):
+            out[key] = [side.recipe.get(key) for side in sides]
+    return out
 
 
 def split_names(sides: Sequence[Side]) -> list[str]:
@@ -102,8 +107,8 @@ def against(side: Side, first: Side, split: str = "", metric: Metric = "success"
     """The difference in held-out success or mean reward, of the first split or another; None where one has none, or
     they cannot be compared."""
     new, old = ((_split(each, split) if split else each.row) for each in (side, first))
-    value = VALUES[metric][0]
-    if new[value] is None or old[value] is None or why_not(side, first, split, metric):
+    needed = [row[name] for row in (new, old) for name in VALUES[metric]]
+    if None in needed or why_not(side, first, split, metric):
         return None
     return between([new], [old], metric=metric)
 
@@ -138,7 +143,9 @@ def is_paired(side: Side, first: Side, split: str = "", metric: Metric = "succes
 
 def rewards_differ(sides: Sequence[Side]) -> bool:
     """Whether the rewards that were trained on are not on one scale."""
-    return any(key in differing(sides) for key in REWARD_KEYS)
+    own = [side for side in sides if not side.trainer]
+    unknown = len(own) < len(sides) > 1 and not all("reward_funcs" in side.recipe for side in sides)
+    return unknown or any(key in differing(sides) for key in REWARD_KEYS)
 
 
 def describe_sides(sides: Sequence[Side]) -> list[str]:
@@ -193,7 +200,7 @@ def compare_runs(runs: Sequence[tuple[RunReader, RunSummary]]) -> Comparison:
     sides, problems = [], list[str]()
     for reader, summary in runs:
         row, unread = view_run_row(reader, summary)
-        sides.append(Side(summary.id, reader.recipe, row))
+        sides.append(Side(summary.id, reader.recipe, row, summary.trainer))
         problems += [f"{summary.id}: {line}" for line in unread]
     return Comparison(
         runs=[side.name for side in sides],

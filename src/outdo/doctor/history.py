@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outdo.doctor.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
+from outdo.runs.foreign.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 from outdo.doctor.signals import Curve, finite, slope
 from outdo.metrics.headline import deciding_metric
 

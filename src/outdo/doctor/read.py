@@ -13,7 +13,7 @@ import numpy as np
 
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
-from outdo.doctor.names import CORE_SIGNALS, canonical_values, is_read
+from outdo.runs.foreign.names import CORE_SIGNALS, canonical_values, is_read
 from outdo.doctor.printed import printed_rows, step_blocks
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
@@ -70,8 +70,9 @@ def run_history(folder: Path) -> History:
     skipped: list[str] = []
     rows, evals = list(read_metrics(folder, skipped)), list(read_evals(folder, skipped))
     history = from_rows(rows, evals, manifest.recipe, read_answers(folder, skipped))
-    ended = manifest.why if manifest.status in ("stopped", "failed") else ""
-    return replace(history, skipped=tuple(skipped), ended=ended)
+    ended = manifest.why if manifest.status in ("stopped", "failed") and not manifest.trainer else ""
+    ignored = tuple(name for name in history.columns if not is_read(name)) if manifest.trainer else ()
+    return replace(history, skipped=tuple(skipped), ended=ended, ignored=ignored)
 
 
 def _settings(history: History) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from outdo.metrics.estimate import paired_difference
 from outdo.metrics.limits import KL_CRITICAL
 from outdo.runs import usage
 from outdo.runs.files import is_locked
+from outdo.runs.foreign.translate import source_of
 from outdo.runs.groups import rewards_of
 from outdo.runs.index import read_locations
 from outdo.runs.manifest import Manifest, read_manifest
@@ -144,6 +145,8 @@ def _run_row(
 
 def outcome(folder: Path, status: str, why: str) -> RunRow:
     """How it ended. An interrupted run can resume; one that a guard halted is a result."""
+    if source_of(folder) is not None:  # of another trainer: it has no lock, and no guard of ours
+        return {"status": status, "why": why}
     if status == "stopped" and not _INTERRUPTED.match(why):
         status = "halted"
     if status == "running" and not is_locked(folder):

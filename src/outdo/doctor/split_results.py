@@ -22,7 +22,7 @@ class Held:
 
     split: str
     step: int
-    n: int
+    n: int | None
     success: float
     low: float | None
     high: float | None
@@ -67,7 +67,8 @@ def splits_of(evals: Iterable[JsonRow]) -> dict[str, tuple[Held | None, Held | N
 def is_valid(row: JsonRow) -> bool:
     success, n, step = as_float(row.get("success_rate")), as_int(row.get("n")), as_int(row.get("step"))
     is_share = success is not None and 0 <= success <= 1
-    return is_share and n is not None and n > 0 and step is not None and isinstance(row.get("split"), str)
+    is_counted = "n" not in row or (n is not None and n > 0)  # logs of other trainers do not have it
+    return is_share and is_counted and step is not None and isinstance(row.get("split"), str)
 
 
 def _kind(row: JsonRow) -> str:
@@ -79,10 +80,12 @@ def pool(split: str, rows: Sequence[JsonRow]) -> Held | None:
     """One split of one step; None without rows."""
     if not rows:
         return None
-    n = sum(row["n"] for row in rows)
-    success = sum(row["success_rate"] * row["n"] for row in rows) / n
+    n = sum(row["n"] for row in rows) if all("n" in row for row in rows) else None
+    success = math.fsum(row["success_rate"] * row.get("n", 1) for row in rows) / sum(row.get("n", 1) for row in rows)
     low, high = (as_float(rows[0].get(end)) for end in ("low", "high"))
-    if len(rows) > 1:
+    if len(rows) > 1 and n is None:
+        low, high = None, None
+    elif len(rows) > 1 and n is not None:
         success = round(success * n) / n
         low, high = wilson(round(success * n), n)
     verdicts = "".join(str(row.get("verdicts") or "") for row in rows)
@@ -127,7 +130,7 @@ def _mean_reward(rows: Sequence[JsonRow], rewards: Sequence[float | None]) -> It
 
 
 def _pooled(rows: Sequence[JsonRow], name: str) -> float | None:
-    values = [(as_float(row.get(name)), row["n"]) for row in rows]
+    values = [(as_float(row.get(name)), row.get("n", 1)) for row in rows]
     if any(value is None for value, _ in values):
         return None
     return math.fsum(value * n for value, n in values if value is not None) / sum(n for _, n in values)

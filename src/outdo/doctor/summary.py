@@ -17,7 +17,7 @@ from outdo.runs.reader import JsonRow
 from outdo.runs.run_reader import RowFile, RunReader, load_manifest
 from outdo.runs.sparkline import sparkline
 from outdo.runs.table import Frame, column_sum
-from outdo.runs.values import PartialRecord, Record, as_dict, as_int, as_text
+from outdo.runs.values import PartialRecord, Record, as_dict, as_int, as_list, as_text
 
 Status = manifests.Status | Literal["lost", "unreadable"]
 
@@ -57,6 +57,7 @@ class RunSummary(PartialRecord):
 
     id: str
     name: str
+    trainer: str = ""  # of a run of another trainer
     kind: str = "grpo"
     status: Status
     why: str = ""
@@ -106,6 +107,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     return RunSummary(
         id=run_id,
         name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
+        trainer=_text(manifest.get("trainer")) or "",
         kind=kind,
         status=status,
         why=as_text(manifest.get("why"), 2000),
@@ -120,8 +122,13 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
         splits=splits,
         spark=spark,
         findings=_marks(findings.all()),
-        trouble=[*problems, *unread, *evals.problems(), *findings.problems()],
+        trouble=[*problems, *unread, *evals.problems(), *findings.problems(), *_notes(manifest)],
     )
+
+
+def _notes(manifest: JsonRow) -> list[str]:
+    """What could not be read of another trainer's files."""
+    return [as_text(note, 300) for note in as_list(manifest.get("notes")) if isinstance(note, str)][:MAX_MARKS]
 
 
 def _text(value: Any, max_chars: int | None = 100) -> str | None:

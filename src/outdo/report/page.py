@@ -39,7 +39,7 @@ def head(facts: RunFacts) -> Raw:
     summary = facts.page.summary
     subject = f"{summary.model} on {summary.task}" if summary.task else summary.model
     device = str(facts.page.facts.get("device") or "")
-    line = [subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
+    line = [f"a run of {summary.trainer}" if summary.trainer else "", subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
     whys = [summary.why, *facts.problems[:MAX_PROBLEMS]]
     return el(
         "header",
@@ -105,6 +105,8 @@ def evaluation(facts: RunFacts) -> Raw | None:
     shown, full = (table(titles, [_eval_cells(row, ks, partial) for row in each]) for each in (ends, rows[:MAX_EVALS]))
     folded = el("details", el("summary", f"all {len(rows)} evaluations"), full) if len(ends) < len(rows) else None
     note = "Problems that are not in training. Success is of one greedy answer to each; pass@k is of sampled answers."
+    if facts.page.summary.trainer:
+        note = f"Problems that are not in training. Success is as {facts.page.summary.trainer} logged it."
     note += " Rewards are those of the reward that decides success." if partial else ""
     return section("Evaluation", shown, folded, el("p", note, class_="dim"), id_="evaluation")
 
@@ -246,6 +248,9 @@ def recipe(facts: RunFacts) -> Raw:
         [[el("code", key), el("code", sentences.format_value(value))] for key, value in keys.items()]
         for keys in (facts.changed, facts.page.recipe)
     )
+    if facts.page.summary.trainer:
+        known = table([], all_keys, "narrow keys") if all_keys else el("p", "Its files name no setting.", class_="dim")
+        return section("Settings", el("p", "Those that its files show:", class_="dim"), known, id_="recipe")
     return section(
         "Recipe",
         el("p", "Changed from the defaults:" if changed else "All keys have their defaults.", class_="dim"),
@@ -265,6 +270,8 @@ def repeat(facts: RunFacts) -> Raw:
         for name in ("device", "num_parameters", "data")
         if manifest.get(name)
     ]
+    if facts.page.summary.trainer:
+        return section("Source", el("p", str(manifest.get("source"))), id_="again")
     command = el("pre", sentences.repeat_command(facts.page.summary.kind, facts.page.recipe), class_="command")
     return section("Repeat this run", command, table([], rows, "narrow") if rows else None, id_="again")
 

@@ -59,6 +59,7 @@ class _Curves:
     evals: list[JsonRow]
     panels: Sequence[Panel]
     skipped: Sequence[str]  # lines that are not JSON rows
+    held_out: str  # how answers to held-out problems were sampled
 
 
 def plot(*runs: AnyRun | Sequence[AnyRun], signals: Sequence[str] | str | None = None) -> Any:
@@ -123,22 +124,25 @@ def plot_runs(
 
 
 def find_run(run: AnyRun) -> Path:
-    """A run's folder. Raises RunError where there is none."""
-    return find.find_run(run if isinstance(run, (str, Path)) else run.folder)
+    """A run's folder, of any trainer. Raises RunError where there is none."""
+    return find.find_viewable(run if isinstance(run, (str, Path)) else run.folder)
 
 
 def _read(folder: Path) -> _Curves:
     manifest = read_manifest(folder)
     recipe = manifest.recipe
-    title = f"{recipe.get('dataset_name')}, {recipe.get('model_name_or_path')}, seed {recipe.get('seed')}"
+    seed = f"seed {recipe['seed']}" if recipe.get("seed") is not None else None
+    named = (recipe.get("dataset_name"), recipe.get("model_name_or_path"), seed, manifest.trainer)
+    title = ", ".join(str(each) for each in named if each is not None)
     skipped: list[str] = []
     rows = list(read_rows(row_path(folder, manifest.kind), skipped))
     if not rows:
         raise RunError(f"{folder} has no steps yet: there is nothing to draw")
     evals = list(read_evals(folder, skipped))
     first_split = [row for row in evals if row["split"] == evals[0]["split"]]
+    held_out = "held out" if manifest.trainer else "held out (greedy)"
     panels = SUPERVISED_PANELS if manifest.kind == "sft" else PANELS
-    return _Curves(folder.resolve().name, title, rows, first_split, panels, skipped)
+    return _Curves(folder.resolve().name, title, rows, first_split, panels, skipped, held_out)
 
 
 def _selected(runs: Sequence[_Curves], signals: Sequence[str]) -> list[Panel]:
@@ -164,7 +168,7 @@ def _draw(axis: Any, panel: Panel, runs: Sequence[_Curves]) -> None:
             axis.plot(steps, values, linewidth=0.7, alpha=0.3 / len(runs), color=line.get_color())
         if "success_rate" in names and run.evals:
             colour = f"C{index}" if len(runs) > 1 else "black"
-            _draw_evals(axis, run.evals, colour, "" if index else "held out (greedy)")
+            _draw_evals(axis, run.evals, colour, "" if index else run.held_out)
     axis.set_title(f"{title}  ({good})" if good else title, fontsize=9, loc="left")
     axis.grid(alpha=0.25)
     axis.tick_params(labelsize=8)
@@ -192,5 +196,6 @@ def smooth(values: Sequence[float], window: int = 9) -> list[float]:
 
 def _draw_evals(axis: Any, evals: Sequence[JsonRow], colour: str, label: str) -> None:
     steps, rates = [row["step"] for row in evals], [row["success_rate"] for row in evals]
-    ends = [row["success_rate"] - row["low"] for row in evals], [row["high"] - row["success_rate"] for row in evals]
+    lows, highs = ([row.get(end, row["success_rate"]) for row in evals] for end in ("low", "high"))
+    ends = [a - b for a, b in zip(rates, lows, strict=True)], [b - a for a, b in zip(rates, highs, strict=True)]
     axis.errorbar(steps, rates, yerr=ends, color=colour, fmt="o", markersize=4, capsize=3, label=label or None)

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,11 +210,14 @@ def read_locations(root: Path, locations: Iterable[Location], max_bytes: int) ->
 class GroupIndex:
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
+        self.renew: Callable[[], None] | None = None  # called before the files are listed
         self._files: dict[int, GroupFile] = {}
         self._lock = threading.Lock()
 
     def paths(self) -> dict[int, Path]:
         """The files by their first steps, in order."""
+        if self.renew:
+            self.renew()
         try:
             with os.scandir(self.folder / GROUPS) as entries:
                 paths = {int(m[1]): Path(e.path) for e in entries if (m := FILE_NAME.fullmatch(e.name))}
@@ -224,6 +227,8 @@ class GroupIndex:
 
     def file(self, first: int, path: Path | None = None) -> GroupFile:
         """The file that starts at a step, up to date."""
+        if path is None and self.renew:
+            self.renew()
         path = path or group_file(self.folder, first)
         with self._lock:
             file = self._files.get(first) or GroupFile(self.root, path)

@@ -50,6 +50,9 @@ class Manifest(BaseModel):
     best: Any = None  # with load_best_model_at_end: the step whose weights model/ has, and its evaluation
     pushed: Any = None  # where the model was uploaded
     tracked: Any = None  # the name that trackers know it by
+    trainer: Any = None  # of a run of another trainer: which one, and the folder or file that it was read from
+    source: Any = None
+    notes: Any = None  # what of that could not be read
 
     @model_validator(mode="before")
     @classmethod

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outdo.runs import layout
+from outdo.runs.foreign.translate import renew, source_of
 from outdo.runs.index import GroupIndex
 from outdo.runs.manifest import manifest_path, with_current_names
 from outdo.runs.reader import JsonRow
@@ -102,6 +104,9 @@ class RunReader:
         self.metrics, self.sft = (MetricsFile(root, folder / name) for name in (layout.METRICS, layout.SFT))
         self.evals, self.findings = (RowFile(root, folder / name) for name in (layout.EVALS, layout.FINDINGS))
         self.groups = GroupIndex(root, folder)
+        self.is_foreign = source_of(folder) is not None
+        if self.is_foreign:
+            self.groups.renew = partial(self.renew, with_answers=True)
         self.derived: dict[str, Any] = {}  # results that viewers keep with the run
         self._manifest: tuple[Stamp | None, JsonRow, list[str]] = (None, {}, [])
 
@@ -115,6 +120,10 @@ class RunReader:
     @property
     def recipe(self) -> dict[str, Any]:
         return as_dict(self.manifest()[0].get("recipe"))
+
+    def renew(self, with_answers: bool = False) -> None:
+        """Where it is a run of another trainer: takes what is new of it."""
+        renew(self.folder, with_answers)
 
     def steps(self) -> list[int]:
         """The steps that have groups: those with metrics whose file exists. Files without metrics are scanned."""
@@ -137,6 +146,11 @@ def load_manifest(root: Path, folder: Path) -> tuple[JsonRow, list[str]]:
         return {}, [f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"]
 
 
+def root_of(root: Path, folder: Path) -> Path:
+    """What a run is read within: the root, or, of another trainer's run, its translated folder."""
+    return root if source_of(folder) is None else folder
+
+
 def run_stamps(folder: Path) -> Stamps:
     """Change whenever the run writes anything but groups."""
     return tuple(file_stamp(folder / name) for name in (layout.MANIFEST, *layout.ROW_FILES))
@@ -157,7 +171,8 @@ class RunCache:
 
     def reader(self, folder: Path) -> RunReader:
         with self._lock:
-            reader = self._readers.pop(folder, None) or RunReader(self.root, folder)
+            root = root_of(self.root, folder)
+            reader = self._readers.pop(folder, None) or RunReader(root, folder)
             self._readers[folder] = reader
             while len(self._readers) > 1 and self._is_full():
                 self._readers.popitem(last=False)

@@ -34,7 +34,10 @@ def running_seconds(manifest: Mapping[str, Any], step_seconds: float = 0.0) -> f
 
 
 def device_seconds(manifest: Mapping[str, Any], step_seconds: float) -> float:
-    """The same times the number of devices, which a resumed run may have changed."""
+    """The same times the number of devices, which a resumed run may have changed; 0 where that is not known, as of runs
+    of other trainers."""
+    if manifest.get("trainer") and not manifest.get("world_size"):
+        return 0.0
     now, segments = as_int(manifest.get("world_size")) or 1, dicts_in(manifest.get("segments"))
     if not any("devices" in segment for segment in segments):
         return running_seconds(manifest, step_seconds) * now

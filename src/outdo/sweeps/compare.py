@@ -25,6 +25,7 @@ from outdo.errors import RecipeError, RunError
 from outdo.evals.report import describe_difference, format_difference
 from outdo.metrics.estimate import format_share
 from outdo.metrics.headline import Metric
+from outdo.runs.find import shown_name
 from outdo.runs.manifest import read_manifest
 from outdo.sweeps.grid import SWEEP_FILE, format_value
 from outdo.sweeps.report import NONE, number
@@ -65,7 +66,7 @@ def _side(folder: Path, skipped: list[str]) -> Side:
         raise RecipeError(f"{error}: name folders of runs") from None
     if manifest.kind == "stages":
         raise RecipeError(f"{folder} has stages, each a run of its own: name those, such as {folder}/02-grpo")
-    return Side(str(folder), manifest.recipe, read_run_row(folder, skipped))
+    return Side(shown_name(folder), manifest.recipe, read_run_row(folder, skipped), str(manifest.trainer or ""))
 
 
 def tables(sides: Sequence[Side], width: int) -> Iterator[Table]:
@@ -90,7 +91,9 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
     for side in shown:
         table.add_column(Text(side.name), overflow="fold")
     for key, values in keys.items():
-        table.add_row(Text(key), *(Text(format_value(values[i]), overflow="fold") for i in indices))
+        table.add_row(Text(key), *(Text(_value(sides[i], key, values[i]), overflow="fold") for i in indices))
+    if any(side.trainer for side in shown):
+        table.add_row("trainer", *(Text(side.trainer or "outdo") for side in shown))
     table.add_row("status", *(str(side.row["status"]) for side in shown))
     for index, split in enumerate(split_names(sides) or [""]):
         _add_split(table, shown, split, f"{split} " if index else "")
@@ -100,6 +103,10 @@ def _table(shown: Sequence[Side], keys: dict[str, list[Any]], sides: Sequence[Si
         apart = name == "reward_mean" and rewards_differ(shown)
         table.add_row(f"{title} ({APART})" if apart else title, *(number(side.row[name], how) for side in shown))
     return table
+
+
+def _value(side: Side, key: str, value: Any) -> str:
+    return NONE if side.trainer and key not in side.recipe else format_value(value)
 
 
 def _add_split(table: Table, shown: Sequence[Side], split: str, prefix: str) -> None:
@@ -124,8 +131,10 @@ def _add_split(table: Table, shown: Sequence[Side], split: str, prefix: str) -> 
 
 def _interval(row: Mapping[str, Any], metric: Metric) -> str:
     value, low, high = (row.get(name) for name in VALUES[metric])
-    if value is None or low is None or high is None:
+    if value is None:
         return NONE
+    if low is None or high is None:
+        return format_share(value)
     return f"{format_share(value)} [{low:.3f}, {high:.3f}]"
 
 

@@ -53,7 +53,7 @@ function answerCard(seen, group, answer) {
     h("footer", {},
       Object.entries(answer.parts).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
       h("span.grow"), h("span.dim", {},
-        `${isPlayed(answer) ? turnFacts(answer) : `${answer.length} tokens`} · ${visible(answer.finish)}`)));
+        `${isPlayed(answer) ? turnFacts(answer) : (answer.length === null ? "" : `${answer.length} tokens`)} · ${visible(answer.finish)}`)));
   if (seen.tokens !== "no") colour(seen, group, answer, text);
   return card;
 }

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { isFailure } from "./data.js";
 import { beside, clock, count, interval, otherSplits, parsed, share, short, when } from "./format.js";
 import { to } from "./route.js";
-import { statusMark } from "./runs.js";
+import { statusMark, trainerTag } from "./runs.js";
 import { visible } from "./text.js";
 
 const TABS = [["run", "Curves"], ["groups", "Groups"], ["answers", "Held out"], ["findings", "Findings"],
@@ -34,7 +34,7 @@ export function runHead(scope, view, about, known = null) {
   const { task, model } = about.summary;
   const subtitle = [task, model, parameters(about), about.facts?.device, kindOf(about.summary)];
   const element = h("div.run-head", {},
-    h("div.headline", {}, h("h1", {}, visible(name)), h("span.dim", {}, visible(subtitle.filter(Boolean).join(" · ")))),
+    h("div.headline", {}, h("h1", {}, visible(name), trainerTag(about.summary)), h("span.dim", {}, visible(subtitle.filter(Boolean).join(" · ")))),
     standing,
     about.summary.trouble.length > 0 && h("p.notice", { role: "alert" }, "Parts of this run could not be read: ",
       visible(about.summary.trouble.slice(0, 3).join("; "))),

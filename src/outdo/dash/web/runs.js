@@ -104,7 +104,7 @@ function sweepCard(sweep) {
 
 function matches(run, seen) {
   if (seen.status && run.status !== seen.status) return false;
-  const text = [run.id, run.task, run.model, run.kind, run.status, ...run.findings.map((each) => each.code)].join(" ");
+  const text = [run.id, run.task, run.model, run.kind, run.trainer, run.status, ...run.findings.map((each) => each.code)].join(" ");
   return seen.q.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
 }
 
@@ -145,7 +145,7 @@ function rowOf(run, seen, draw) {
   const kind = run.kind === "grpo" ? "" : run.kind;
   return h("tr", {},
     h("td.pick", {}, pick),
-    h("td.name", {}, h("a", { href: to("run", { run: run.id }) }, visible(run.name)),
+    h("td.name", {}, h("a", { href: to("run", { run: run.id }) }, visible(run.name)), trainerTag(run),
       h("small.dim", {}, visible([kind, run.task, run.model, folder].filter(Boolean).join(" · ")))),
     h("td.status", {}, statusMark(run), run.why && h("small.dim.why", { title: visible(run.why) }, visible(run.why))),
     h("td.steps", {}, progress(run)),
@@ -161,6 +161,9 @@ function rowOf(run, seen, draw) {
         h("span.tag.warning", { title: visible(run.trouble.join("\n")) }, "! partly unreadable")),
     h("td.started", {}, when(run.started)));
 }
+
+/** Which trainer a run is of, where it is none of ours. */
+export const trainerTag = (run) => run.trainer && [" ", h("span.tag.trainer", {}, visible(run.trainer))];
 
 export function statusMark(run) {
   const [sign, word] = STATUS[run.status] ?? ["?", run.status];

@@ -1,4 +1,7 @@
-"""Other trainers' names of outdo's signals: exact names first, then names without case, separators and prefixes."""
+"""Other trainers' names of outdo's signals: exact names first, then names without case, separators and prefixes.
+
+The one table of names, for the doctor and for runs of other trainers in every viewer.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,46 @@ from typing import Any
 
 HELD_OUT = "eval_success_rate"  # in any log; of one of several held-out sets eval_success_rate/NAME
 
-# outdo's name -> TRL's names, then verl's. Earlier ones win where a row has several.
+# outdo's name -> TRL's names, then verl's, then prime-rl's. Earlier ones win where a row has several.
 NAMES: dict[str, tuple[str, ...]] = {
-    "reward_mean": ("reward", "critic/score/mean", "critic/rewards/mean"),  # the last minus KL, where that is paid
+    "reward_mean": (
+        *("reward", "critic/score/mean", "critic/rewards/mean"),  # the last minus KL, where that is paid
+        *("reward/all/mean", "agg/all/reward/mean"),
+    ),
     "kl_mean": ("kl", "actor/kl_loss", "actor/reward_kl_penalty"),
-    "entropy_mean": ("entropy", "actor/entropy", "actor/entropy_loss"),
-    "len_mean": ("completions/mean_length", "completion_length", "response_length/mean"),
-    "truncated": ("completions/clipped_ratio", "response_length/clip_ratio"),
+    "entropy_mean": ("entropy", "actor/entropy", "actor/entropy_loss", "entropy/all/mean"),
+    "len_mean": (
+        *("completions/mean_length", "completion_length", "response_length/mean"),
+        *("decode_len/all/mean", "completion_len/mean"),
+    ),
+    "truncated": (
+        *("completions/clipped_ratio", "response_length/clip_ratio"),
+        *("is_truncated/all/mean", "agg/all/is_truncated/mean", "is_truncated/mean"),
+    ),
     "clipfrac": ("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac"),
-    "informative": ("frac_reward_zero_std",),
-    "lr": ("learning_rate", "actor/lr"),
+    "informative": ("frac_reward_zero_std", "effective_batch_size/all", "batch/effective_batch_size"),
+    "all_right": ("solve_all/all", "batch/solve_all"),
+    "all_wrong": ("solve_none/all", "batch/solve_none"),
+    "lr": ("learning_rate", "actor/lr", "optim/lr"),
     "step_kl": ("actor/ppo_kl",),
-    "grad_norm": ("actor/grad_norm",),
+    "grad_norm": ("actor/grad_norm", "optim/grad_norm"),
     "beta": ("actor/kl_coef",),
-    "loss": ("actor/pg_loss",),
+    "loss": ("actor/pg_loss", "loss/mean"),
     "adv_mean": ("critic/advantages/mean",),
-    "tool_calls_mean": ("tools/call_frequency",),
+    "turns_mean": ("num_turns/mean", "num_turns/all/mean", "agg/all/num_turns/mean"),
+    "tool_calls_mean": ("tools/call_frequency", "tool_call_counts/mean"),
     "tool_calls_failed": ("tools/failure_frequency",),
-    "mismatch_kl": ("rollout_corr/k3_kl", "rollout_corr/kl", "mismatch/mismatch_k3_kl"),
+    "tokens": ("progress/decode_tokens",),
+    "memory": ("perf/max_memory_allocated_gb", "perf/peak_memory"),
+    "time/step": ("step_time", "timing_s/step", "perf/time_per_step"),
+    "time/rollout": ("timing_s/gen", "time/generate_completions"),
+    "time/grade": ("timing_s/reward",),
+    "time/update": ("timing_s/update_actor", "time/forward_backward"),
+    "time/save": ("timing_s/save_checkpoint", "time/save_ckpt"),
+    "mismatch_kl": (
+        *("rollout_corr/k3_kl", "rollout_corr/kl", "mismatch/mismatch_k3_kl"),
+        *("mismatch_kl/all/mean", "mismatch_kl/mean"),
+    ),
     "mismatch_logp": ("sampling/sampling_logp_difference/mean", "training/rollout_probs_diff_mean"),
     "step": ("global_step", "training/global_step", "_step", "Step"),  # in any log
 }
@@ -84,6 +109,8 @@ SUCCESS_WORDS = {*WORDS["success_rate"], "mean accuracy", "acc mean", "reward", 
 
 THEIR_NAMES = {theirs: (ours, rank) for ours, names in NAMES.items() for rank, theirs in enumerate(names, 1)}
 COMPLEMENTS = {"frac_reward_zero_std"}  # 1 minus outdo's value
+SCALES = {"perf/max_memory_allocated_gb": 2.0**30, "perf/peak_memory": 2.0**30}  # units of outdo's in one of theirs
+STATISTICS = re.compile(r"reward/.+/(?:min|max|std)")  # of a part: no part itself
 SUCCESS = r"[^/]*(?:accuracy|correct|exact_match)[^/]*"  # names of reward parts that measure success
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"eval_rewards/{SUCCESS}(?:/mean)?", re.IGNORECASE), HELD_OUT),  # TRL's held-out
@@ -130,6 +157,8 @@ def canonical_name(name: str) -> tuple[str, bool, int]:
     if name in THEIR_NAMES:
         ours, rank = THEIR_NAMES[name]
         return ours, name in COMPLEMENTS, rank
+    if STATISTICS.fullmatch(name):
+        return f"stats/{name}", False, 0
     if name in SIGNALS or name.startswith((HELD_OUT, *OWN, "eval_n")):
         return name, False, 0
     for rank, (pattern, replacement) in enumerate(PATTERNS, 1000):
@@ -157,6 +186,15 @@ def _by_words(name: str) -> tuple[str, bool, int]:
 
 def canonical_values(row: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a row under outdo's names, and flags for core signals that are NaN or infinite."""
+    out, non_finite = named_values(row)
+    # Tables have NaN where nothing was logged. Only a row that has other core signals is a step.
+    is_step = out.keys() & {*ALWAYS_FINITE, *CORE_SIGNALS}
+    flagged = {*ALWAYS_FINITE, "reward_mean"} - out.keys() if is_step else set()
+    return out | {NON_FINITE + name: 1.0 for name in non_finite if name in flagged}
+
+
+def named_values(row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """The finite numbers of a row under outdo's names, and the names of those that are NaN or infinite."""
     out: dict[str, float] = {}
     ranks: dict[str, int] = {}
     non_finite: list[str] = []
@@ -168,13 +206,11 @@ def canonical_values(row: Mapping[str, Any]) -> dict[str, float]:
         if not math.isfinite(value):
             non_finite.append(name)
         elif name not in out or rank < ranks[name]:
+            value *= SCALES.get(theirs.strip(), 1.0)
             out[name], ranks[name] = 1.0 - value if is_complement else value, rank
     if "reward_mean" not in out and (total := next((name for name in TOTALS if name in out), None)):
         out["reward_mean"] = out.pop(total)
-    # Tables have NaN where nothing was logged. Only a row that has other core signals is a step.
-    is_step = out.keys() & {*ALWAYS_FINITE, *CORE_SIGNALS}
-    flagged = {*ALWAYS_FINITE, "reward_mean"} - out.keys() if is_step else set()
-    return out | {NON_FINITE + name: 1.0 for name in non_finite if name in flagged}
+    return out, non_finite
 
 
 def is_read(name: str) -> bool:
