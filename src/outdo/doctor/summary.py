@@ -181,15 +181,18 @@ def run_page(reader: RunReader, summary: RunSummary) -> RunPage:
         price=usage.price_of(reader.recipe, used),
         answers=int(np.sum(counts[np.isfinite(counts) & (np.abs(counts) < 1e9)])),
         memory=as_int(float(memory.max())) if len(memory) else None,
-        phases=_phases(frame),
+        phases=_phases(frame, bool(summary.trainer)),
         trouble=list(dict.fromkeys([*summary.trouble, *unread, *reader.metrics.problems()])),
     )
 
 
-def _phases(frame: Frame) -> dict[str, float]:
-    """Seconds by phase. Grading that the rollout waited for is part of the rollout's time."""
+def _phases(frame: Frame, is_foreign: bool) -> dict[str, float]:
+    """Seconds by phase; nothing where another trainer logged whole steps alone. Grading that the rollout waited for is
+    part of the rollout's time."""
     names = ("rollout", "grade", "update", "save", "step")
     rollout, grade, update, save, step = (column_sum(frame, f"time/{name}") for name in names)
+    if not rollout and not update and is_foreign:
+        return {}
     grade = min(grade, rollout)
     other = max(0.0, step - rollout - update - save)
     return {"rollout": rollout - grade, "grade": grade, "update": update, "save": save, "other": other}

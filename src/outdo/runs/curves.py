@@ -54,7 +54,7 @@ def load_curves(
 ) -> Metrics:
     """At most `points` points of every signal, or of those named, between two steps."""
     frame = file.frame()
-    clocks = {" time": _time(frame), " tokens": running_total(frame.get("tokens"))}
+    clocks = {" time": _time(frame), " tokens": _tokens(frame)}
     shown = Frame(frame.steps, {**frame.columns, **clocks}).between(first, last)
     starts = bin_starts(len(shown), points)
     return Metrics(
@@ -70,7 +70,16 @@ def load_curves(
 
 def _time(frame: Frame) -> Column:
     """Seconds of training; NaN where rows have no time, as in a warm-up."""
-    column = frame.get("time/step")
+    return _total(frame, "time/step")
+
+
+def _tokens(frame: Frame) -> Column:
+    """Tokens sampled; NaN where rows have none, as those of other trainers."""
+    return _total(frame, "tokens")
+
+
+def _total(frame: Frame, name: str) -> Column:
+    column = frame.get(name)
     return running_total(column) if np.isfinite(column).any() else np.full(len(frame), np.nan)
 
 
@@ -85,7 +94,7 @@ def curves_since(frame: Frame, start: int) -> Curves:
     return Curves(
         steps=frame.steps[start:].tolist(),
         time=rounded(_time(frame)[start:]).tolist(),
-        tokens=running_total(frame.get("tokens"))[start:].tolist(),
+        tokens=_tokens(frame)[start:].tolist(),
         series={name: Series(mean=rounded(column[start:]).tolist()) for name, column in frame.columns.items()},
     )
 

@@ -103,7 +103,7 @@ function fill(seen, found) {
     seen.facts.replaceChildren();
     seen.counts.replaceChildren();
     const why = seen.other ? "The two runs have no evaluated split in common whose answers were kept."
-      : "They are kept at each evaluation; runs of older versions have none.";
+      : "They are kept at each evaluation; runs of older versions and of other trainers have none.";
     return seen.list.replaceChildren(state("No held-out answers", why));
   }
   const all = Object.values(changes.counts).reduce((sum, n) => sum + n, 0);

@@ -141,10 +141,13 @@ function contentOf(shown, entry) {
 function evalContent(shown, several) {
   const splits = [...new Set(shown.runs.flatMap((run) => run.evals.map((each) => each.split)))];
   const used = several ? splits.slice(0, 1) : splits;
+  const of = (run) => (several && !run.evals.some((each) => each.split === used[0])  // of another trainer: its own
+    ? run.evals.slice(0, 1).map((each) => each.split) : used);
   const points = shown.runs.map((run) =>
-    used.map((split, i) => evalPoints(run, split, shown.x, several ? run.style : i)));
+    of(run).map((split, i) => evalPoints(run, split, shown.x, several ? run.style : i)));
   const lines = points.flatMap((each, k) => each.map((row, i) => ({
-    name: several ? shown.runs[k].summary.name : used[i], style: several ? shown.runs[k].style : i,
+    name: several ? [shown.runs[k].summary.name, ...of(shown.runs[k]).filter((split) => split !== used[0])].join(", ")
+      : used[i], style: several ? shown.runs[k].style : i,
     x: row.map((point) => point.x), y: row.map((point) => point.y),
   }))).filter((line) => line.x.length);
   const names = several ? [] : used.map((split, i) => [i, withPasses(shown.runs[0], split)]);

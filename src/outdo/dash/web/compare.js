@@ -8,6 +8,7 @@ import { h, state } from "./dom.js";
 import { interval, share, short, signed, typed } from "./format.js";
 import { dots, swatch } from "./plots.js";
 import { to } from "./route.js";
+import { trainerTag } from "./runs.js";
 import { visible } from "./text.js";
 
 const CURVES = ["reward_mean", "success_rate", "kl_mean", "entropy_mean", "group_diversity", "len_mean"];
@@ -69,7 +70,7 @@ function success(runs) {
 /** Keys that differ, then every figure: a column for each run. */
 function tables(comparison, runs) {
   const heads = h("tr", {}, h("td", {}), runs.map((run) => h("th", { scope: "col" }, swatch(run.style),
-    h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)))));
+    h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)), trainerTag(run.summary))));
   const line = (title, values, classes = "") => h(`tr${classes}`, {}, h("th", { scope: "row" }, visible(title)),
     values.map((value) => h("td.num", {}, visible(value))));
   const across = { colspan: runs.length + 1 };

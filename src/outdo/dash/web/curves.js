@@ -7,7 +7,7 @@ import { h, later, segmented, state } from "./dom.js";
 import { runHead } from "./head.js";
 import { swatch } from "./plots.js";
 import { note, to } from "./route.js";
-import { statusMark } from "./runs.js";
+import { statusMark, trainerTag } from "./runs.js";
 import { visible } from "./text.js";
 import { warmup } from "./warmup.js";
 
@@ -166,7 +166,7 @@ function severalHead(scope, shown) {
       h("p.dim", {}, `Only the first ${MAX_RUNS} are shown.`),
     h("ul.legend", { "aria-label": "Legend" }, shown.runs.map((run) => h("li", {},
       swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
-      h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Remove",
+      trainerTag(run.summary), h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Remove",
         "aria-label": `Remove ${visible(run.summary.name)}` }, "×")))));
   return { element, update() {} };
 }

@@ -39,8 +39,14 @@ function tallies(group) {
   ];
 }
 
+/** Runs of other trainers do not record the length of an answer. */
+function sizeOf(answer) {
+  if (isPlayed(answer)) return turnFacts(answer);
+  return answer.length === null ? "" : `${answer.length} tokens`;
+}
+
 function answerCard(seen, group, answer) {
-  const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict ?? "no verdict"];
+  const [sign, word] = VERDICTS[answer.verdict] ?? ["·", answer.verdict || "no verdict"];
   const way = answer.advantage > 1e-6 ? "up" : answer.advantage < -1e-6 ? "down" : "flat";
   const text = h("div.text", {}, isPlayed(answer) ? played(seen, group, answer)
     : cuttable(answer.text, answer.cut, async () => textOf(await load(seen, group, answer))));
@@ -53,7 +59,7 @@ function answerCard(seen, group, answer) {
     h("footer", {},
       Object.entries(answer.parts).map(([name, value]) => h("span.part", {}, visible(name), h("b", {}, short(value)))),
       h("span.grow"), h("span.dim", {},
-        `${isPlayed(answer) ? turnFacts(answer) : (answer.length === null ? "" : `${answer.length} tokens`)} · ${visible(answer.finish)}`)));
+        [sizeOf(answer), visible(answer.finish)].filter(Boolean).join(" · "))));
   if (seen.tokens !== "no") colour(seen, group, answer, text);
   return card;
 }

@@ -65,7 +65,8 @@ function facts(summary, about) {
     steps,
     (before || after) && fact(`Held-out success${after ? ` (${visible(after.split)})` : ""}`,
       `${share(before?.success)} → ${share(after?.success)}`,
-      after && [`95% ${interval(after.low, after.high)}`, beside(after)].filter(Boolean).join(", ")),
+      after && [typeof after.low === "number" && `95% ${interval(after.low, after.high)}`, beside(after)]
+        .filter(Boolean).join(", ")),
     otherSplits(summary).length > 0 && fact("Other splits", visible(otherSplits(summary).join(", "))),
     last !== undefined && fact(summary.kind === "sft" ? "Latest loss" : "Latest reward", share(last)),
     about.tokens > 0 && fact("Tokens", count(about.tokens)),

@@ -51,20 +51,20 @@ function parts(held, charts, price, draw) {
   const { about } = held;
   return [
     h("section.card", {}, h("h2", {}, "Time by phase"), whole(about)),
-    h("section.card", {},
+    Object.keys(about.phases).length > 0 && h("section.card", {},
       h("h2", {}, "Time by step", h("small.dim", {}, "seconds per step, mean of each range")),
       stackedBars(ranges(held.metrics), PHASES.map(([, word]) => word))),
     h("div.cards", {}, curve(held, charts, "tokens_per_s", "Tokens per second"),
       curve(held, charts, "time/step", "Seconds per step"), memory(held, charts)),
     h("section.card", {}, h("h2", {}, "Cost so far"), cost(about, price, draw)),
-  ];
+  ].filter(Boolean);
 }
 
 /** One bar for the whole run, with its figures. */
 function whole(about) {
   const { phases } = about;
   const total = PHASES.reduce((sum, [key]) => sum + (phases[key] ?? 0), 0);
-  if (!total) return h("p.dim", {}, "No times were recorded.");
+  if (!total) return h("p.dim", {}, "Times by phase were not recorded.");
   const has = PHASES.map((phase, i) => [...phase, i]).filter(([key]) => phases[key] > 0);
   const label = has.map(([key, word]) => `${word} ${percent(phases[key] / total)}`).join(", ");
   return [
@@ -115,6 +115,9 @@ function memory(held, charts) {
     held.about.memory ? h("p.big", {}, size(held.about.memory)) : h("p.dim", {}, "Memory was not recorded."));
 }
 
+/** Runs of other trainers may not have recorded it: then it is not 0. */
+const known = (about, value, format) => (about.summary.trainer && !value ? "not recorded" : format(value));
+
 /** Tokens and device-seconds, and money where a price is given. */
 function cost(about, price, draw) {
   const seconds = about.device_seconds, money = (seconds / 3600) * price.value;
@@ -125,8 +128,9 @@ function cost(about, price, draw) {
       draw();
     } });
   return h("div.standing", {},
-    fact("Tokens sampled", count(about.tokens), about.answers ? `${count(about.answers)} answers` : ""),
-    fact("Device time", clock(seconds), `${Math.round(seconds).toLocaleString("en-GB")} device-seconds`),
+    fact("Tokens sampled", known(about, about.tokens, count), about.answers ? `${count(about.answers)} answers` : ""),
+    fact("Device time", known(about, seconds, clock),
+      seconds > 0 ? `${Math.round(seconds).toLocaleString("en-GB")} device-seconds` : ""),
     about.trained_tokens > 0 && fact("Tokens trained on", count(about.trained_tokens), "SFT included"),
     about.tokens > 0 && fact("Per million tokens", clock((1e6 * seconds) / about.tokens), "of device time"),
     price.value > 0 && fact("Price", money.toFixed(money < 1 ? 4 : 2), `at ${price.value} per hour`),
