@@ -51,10 +51,10 @@ def doctor(
         return _system(out, as_json)
     if treat:
         raise Exit(0 if _treated(target, PrintableConsole(stderr=as_json), as_json, steps, into, trust) else 1)
+    from outdo.cli.viewed import print_notes
     from outdo.doctor.read import read_history
     from outdo.doctor.rules import diagnose
     from outdo.doctor.show import show
-    from outdo.cli.viewed import print_notes
     from outdo.runs.find import try_find_run, try_find_viewable
     from outdo.runs.reader import describe_skipped
 

@@ -192,8 +192,8 @@ def compare(
       outdo compare runs/ONE runs/TWO --answers
       outdo compare runs/ONE --answers 10
     """
-    from outdo.doctor.compare import describe_sides
     from outdo.cli.viewed import print_notes
+    from outdo.doctor.compare import describe_sides
     from outdo.runs.find import try_find_viewable
     from outdo.sweeps import answers as answer_changes
     from outdo.sweeps import compare as compared

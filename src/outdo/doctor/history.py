@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from outdo.runs.foreign.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 from outdo.doctor.signals import Curve, finite, slope
 from outdo.metrics.headline import deciding_metric
+from outdo.runs.foreign.names import CORE_SIGNALS, HELD_OUT, NON_FINITE, SUCCESS_PART, canonical_values, finite_number
 
 MAX_STEP = 1e12  # a larger number is something else, such as a time
 OUTSIDE = re.compile(r"(?:^|[_/-])ood(?:$|[_/-])|out.of.(?:domain|distribution)", re.IGNORECASE)

@@ -7,9 +7,9 @@ import numpy as np
 from outdo.doctor.changes import higher_temperature, larger_groups, lower_rate, raise_beta, scale_key, set_key
 from outdo.doctor.finding import Evidence, Expect, Finding, Severity
 from outdo.doctor.history import History, is_share
-from outdo.runs.foreign.names import NON_FINITE
 from outdo.doctor.signals import early, finite, late, late_mean, noise, onset, shift, trend
 from outdo.metrics import limits as at
+from outdo.runs.foreign.names import NON_FINITE
 
 
 def movement(history: History, name: str) -> Evidence:

@@ -13,10 +13,10 @@ import numpy as np
 
 from outdo.doctor.answers import read_answers
 from outdo.doctor.history import History, from_rows
-from outdo.runs.foreign.names import CORE_SIGNALS, canonical_values, is_read
 from outdo.doctor.printed import printed_rows, step_blocks
 from outdo.doctor.signals import finite
 from outdo.errors import RecipeError
+from outdo.runs.foreign.names import CORE_SIGNALS, canonical_values, is_read
 from outdo.runs.layout import MANIFEST
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.reader import JsonRow, read_evals, read_metrics

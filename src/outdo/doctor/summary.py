@@ -106,7 +106,7 @@ def summarize(root: Path, folder: Path, run_id: str) -> RunSummary:
     steps, spark, unread = sparkline(root, folder, kind)
     return RunSummary(
         id=run_id,
-        name=as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2],
+        name=_text(manifest.get("title")) or (as_text(folder.name) if run_id == "." else run_id.rpartition("/")[2]),
         trainer=_text(manifest.get("trainer")) or "",
         kind=kind,
         status=status,

@@ -39,7 +39,13 @@ def head(facts: RunFacts) -> Raw:
     summary = facts.page.summary
     subject = f"{summary.model} on {summary.task}" if summary.task else summary.model
     device = str(facts.page.facts.get("device") or "")
-    line = [f"a run of {summary.trainer}" if summary.trainer else "", subject, f"{summary.kind}, {summary.status}", sentences.format_date(summary.started), device]
+    line = [
+        f"a run of {summary.trainer}" if summary.trainer else "",
+        subject,
+        f"{summary.kind}, {summary.status}",
+        sentences.format_date(summary.started),
+        device,
+    ]
     whys = [summary.why, *facts.problems[:MAX_PROBLEMS]]
     return el(
         "header",

@@ -52,7 +52,8 @@ class Manifest(BaseModel):
     tracked: Any = None  # the name that trackers know it by
     trainer: Any = None  # of a run of another trainer: which one, and the folder or file that it was read from
     source: Any = None
-    notes: Any = None  # what of that could not be read
+    title: Any = None  # what that trainer calls it
+    notes: Any = None  # what of it could not be read
 
     @model_validator(mode="before")
     @classmethod

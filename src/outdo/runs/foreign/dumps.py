@@ -149,6 +149,14 @@ def step_values(groups: Sequence[JsonRow]) -> dict[str, float]:
     return out | success_values(groups)
 
 
+def have_means(groups: Sequence[JsonRow], means: Mapping[str, float]) -> bool:
+    """Whether the parts of the reward have these means."""
+    own = step_values(groups)
+    return all(
+        math.isclose(own.get(f"reward/{name}", math.nan), m, rel_tol=1e-3, abs_tol=1e-6) for name, m in means.items()
+    )
+
+
 def success_values(groups: Sequence[JsonRow]) -> dict[str, float]:
     """The success rate, where every answer has a verdict."""
     verdicts = [answer["verdict"] for group in groups for answer in group["completions"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.runs.foreign.names import canonical_name, parsed_number
-from outdo.runs.foreign.rows import Rows
+from outdo.runs.foreign.rows import MAX_NAME_CHARS, Rows
 from outdo.runs.safe_open import Stamp, open_regular, stamp_of
 from outdo.runs.tail import Tail
 from outdo.runs.values import as_dict, as_float, as_int, as_text, dicts_in, parse_object, parse_rows
@@ -151,7 +151,10 @@ def numbers_in(row: Facts) -> Facts:
     return {
         as_text(name): number
         for name, value in row.items()
-        if name not in IGNORED and (number := parsed_number(value)) is not None and canonical_name(name)[0] != "step"
+        if name not in IGNORED
+        and len(name) <= MAX_NAME_CHARS
+        and (number := parsed_number(value)) is not None
+        and canonical_name(name)[0] != "step"
     }
 
 
@@ -160,5 +163,3 @@ def settings_text(log: Log) -> list[Facts]:
     texts = [log.texts[name] for name in ("args", "model_config") if name in log.texts]
     parsed = [parse_object(text.encode()) for text in texts if len(text) <= MAX_TEXT_CHARS]
     return [as_dict(value) for value in parsed if value is not None and not is_deep(value)]
-
-

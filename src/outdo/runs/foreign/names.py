@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 HELD_OUT = "eval_success_rate"  # in any log; of one of several held-out sets eval_success_rate/NAME
@@ -149,7 +149,7 @@ SIGNALS = {  # that rules read
 }
 
 
-@cache
+@lru_cache(maxsize=20_000)
 def canonical_name(name: str) -> tuple[str, bool, int]:
     """outdo's name, whether the value is its complement, and the rank: the lowest wins where names mean the same."""
     name = name.strip().removeprefix("train/")  # transformers' names for W&B and TensorBoard

@@ -11,6 +11,7 @@ from outdo.runs.values import MAX_EXACT_INT
 MAX_ROWS = 200_000
 MAX_CELLS = 12_000_000
 MAX_NAME_CHARS = 300
+MAX_NAMES = 2000
 
 
 @dataclass
@@ -21,16 +22,20 @@ class Rows:
     by_step: dict[int, dict[str, Any]] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)  # the last step of each name
     cells: int = 0
-    dropped: int = 0  # rows past the limits
+    dropped: int = 0  # values past the limits
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
-        values = {name: value for name, value in values.items() if 0 < len(name) <= MAX_NAME_CHARS}
+        room = MAX_NAMES - len(self.last)
+        new = [name for name in values if name not in self.last and 0 < len(name) <= MAX_NAME_CHARS]
+        known = {*new[: max(0, room)]} | (values.keys() & self.last.keys())
+        self.dropped += len(values) - len(known)
+        values = {name: value for name, value in values.items() if name in known}
         if not values or not 0 <= step <= MAX_EXACT_INT:
             return
         if any(self.last.get(name, -1) >= step for name in values):
             self._rewind(step)
         if self.cells + len(values) > MAX_CELLS or (step not in self.by_step and len(self.by_step) >= MAX_ROWS):
-            self.dropped += 1
+            self.dropped += len(values)
             return
         self.by_step.setdefault(step, {}).update(values)
         self.cells += len(values)

@@ -122,6 +122,17 @@ def reward_parts(rows: Rows) -> list[str]:
     return [name[8:-5] for name in names if name.startswith("rewards/") and name.endswith("/mean") and len(name) > 13]
 
 
+def evaluated_steps(rows: Rows) -> dict[int, dict[str, float]]:
+    """The steps at which TRL also evaluated, with the mean of each part of the training reward."""
+    parts, out = reward_parts(rows), dict[int, dict[str, float]]()
+    for step, row in rows:
+        if any(name.startswith(("eval_", "eval/")) for name in row):
+            flat = {name.removeprefix("train/"): as_float(value) for name, value in row.items()}
+            means = {part: flat.get(f"rewards/{part}/mean") for part in parts}
+            out[step] = {part: mean for part, mean in means.items() if mean is not None}
+    return out
+
+
 def reward_weights(recipe: Mapping[str, Any], rows: Rows) -> dict[str, float] | None:
     """The weight of each part of the reward: those of the settings, or 1 where the logged reward is the sum of the
     parts. None where neither holds."""
@@ -138,5 +149,3 @@ def reward_weights(recipe: Mapping[str, Any], rows: Rows) -> dict[str, float] | 
             ones = math.isclose(total, math.fsum(found), rel_tol=1e-4, abs_tol=1e-6)
             return dict.fromkeys(parts, 1.0) if ones else None
     return None
-
-

@@ -30,7 +30,7 @@ DUMPED = {"output", "completion"}  # keys of a line that is an answer
 MAX_ENTRIES = 20_000  # of a folder
 MAX_LOGS = 200  # of a run
 MAX_SNIFFED = 100  # JSON Lines of a folder
-FIRST_BYTES = 256 << 10  # of a file, to recognise it
+FIRST_BYTES = 2 << 20  # of a file, to recognise it
 MAX_DEPTH, MAX_FOLDERS = 4, 4000  # of a search for event files, or for runs
 
 
@@ -95,7 +95,9 @@ def _transformers(root: Path, folder: Path, names: Sequence[str]) -> Source | No
     events = [path for path in _below(folder) if path.name.startswith(EVENTS)]
     logs: list[tuple[Kind, Path]] = [("events", path) for path in events[:MAX_LOGS]]
     logs += [("state", state)] if state else []
-    config = next((path for path in (folder / CONFIG, state and state.parent / CONFIG) if path and path.is_file()), None)
+    config = next(
+        (path for path in (folder / CONFIG, state and state.parent / CONFIG) if path and path.is_file()), None
+    )
     return Source(root, folder, tuple(logs), answers, config)
 
 

@@ -20,22 +20,21 @@ from typing import Any
 
 from outdo.runs import layout
 from outdo.runs.files import write_atomic
-from outdo.runs.foreign.dumps import Unreadable, groups_of, lines_of, read_answers, step_values, success_values
+from outdo.runs.foreign.answers import MIN_INTERVAL, AnswerFiles, append_or_replace
 from outdo.runs.foreign.events import EventLog
 from outdo.runs.foreign.logs import Facts, LineLog, Log, StateLog
 from outdo.runs.foreign.names import HELD_OUT, named_values
 from outdo.runs.foreign.rows import Rows, merged
-from outdo.runs.foreign.settings import reward_weights, settings, trainer_of
+from outdo.runs.foreign.settings import evaluated_steps, reward_weights, settings, trainer_of
 from outdo.runs.foreign.sources import Kind, Source, recognise
 from outdo.runs.foreign.wandb_log import WandbLog
-from outdo.runs.safe_open import Stamp, file_stamp
-from outdo.runs.values import json_safe
+from outdo.runs.safe_open import file_stamp
+from outdo.runs.values import as_text, json_safe
 
 READERS: dict[Kind, type[Log]] = {"state": StateLog, "events": EventLog, "wandb": WandbLog, "lines": LineLog}
 QUIET = 600.0  # seconds without a new row, after which a run counts as ended
 PATIENCE = 1.0  # seconds that a viewer waits for what is computed from answers
-MIN_INTERVAL, SHARE = 0.5, 5.0  # seconds between two renewals; a renewal takes at most one part in so many of the time
-MAX_ANSWER_BYTES = 1 << 30  # of a run, as files: of a larger one only the last answers are read
+SHARE = 5.0  # a renewal takes at most one part in so many of the time
 MAX_NOTES = 20
 SUCCESS_WORDS = ("acc", "correct", "exact_match", "success", "pass", "solve")
 UNKNOWN_END = "its log ends here; it does not say whether the run was finished"
@@ -68,7 +67,6 @@ class Translation:
                 self._stamps = stamps if self._translate(patience) else None
             self._next = time.monotonic() + max(MIN_INTERVAL, SHARE * (time.monotonic() - now))
 
-
     def _translate(self, patience: float) -> bool:
         logs = [self._log(kind, path) for kind, path in self.source.logs]
         for log in logs:
@@ -76,7 +74,7 @@ class Translation:
         rows = _all_rows(logs)
         named = {step: _named(values) for step, values in rows}
         recipe = settings(self.source, logs, rows, list(named.values()))
-        self.answers.weights = reward_weights(recipe, rows)
+        self.answers.weights, self.answers.evaluated = reward_weights(recipe, rows), evaluated_steps(rows)
         last = max(named, default=-1)
         computed, is_complete = self.answers.computed(self.source, last, patience)
         for step, values in computed.items():
@@ -99,6 +97,7 @@ class Translation:
         firsts = [log.first for log in logs if log.first is not None]
         lasts = [log.last for log in logs if log.last is not None]
         notes = [*(note for log in logs for note in log.notes(status == "running")), *self.answers.notes()]
+        titles = (as_text(log.facts.get("display_name"), 100) for log in logs)
         facts = {
             "status": status,
             "why": why,
@@ -107,6 +106,7 @@ class Translation:
             "ended": None if status == "running" else _date(max(lasts, default=None)),
             "trainer": trainer,
             "source": str(self.source.path),
+            **({"title": title} if (title := next(filter(None, titles), "")) else {}),
             "notes": list(dict.fromkeys(notes))[:MAX_NOTES],
             "recipe": recipe,
         }
@@ -127,87 +127,6 @@ class Translation:
             self._ends_at = newest + QUIET
             return "running", ""
         return "stopped", UNKNOWN_END
-
-
-class AnswerFiles:
-    """The answers of a source as files of groups, each file of ours renewed as a whole where one of its steps changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.weights: Mapping[str, float] | None = None
-        self._lock, self._next = threading.Lock(), 0.0
-        self._written: dict[Path, tuple[Any, ...]] = {}
-        self._problems: dict[Path, str] = {}
-        self._values: dict[Path, tuple[Any, dict[str, float]]] = {}
-        self._left_out = 0
-
-    def notes(self) -> list[str]:
-        problems = list(dict.fromkeys(self._problems.values()))
-        more = [f"and {len(problems) - 3} more files of answers"] if len(problems) > 3 else []
-        left = [f"the answers of the first {self._left_out} steps are not read: there are too many"]
-        return [*problems[:3], *more, *(left if self._left_out else [])]
-
-    def refresh(self, source: Source) -> None:
-        """Translates what is new."""
-        with self._lock:
-            now = time.monotonic()
-            if now >= self._next:
-                self._write(source)
-                self._next = time.monotonic() + max(MIN_INTERVAL, time.monotonic() - now)
-
-    def _write(self, source: Source) -> None:
-        buckets: dict[Path, list[tuple[int, Path, Stamp | None]]] = {}
-        for step, path, stamp in self._within_limit(source):
-            buckets.setdefault(layout.group_file(self.folder, step), []).append((step, path, stamp))
-        for target, files in buckets.items():
-            key = (*files, tuple((self.weights or {}).items()))
-            if self._written.get(target) != key:
-                lines = [line for step, path, _ in files for line in lines_of(self._groups(source, step, path))]
-                target.parent.mkdir(exist_ok=True)
-                _append_or_replace(target, "".join(lines))
-                self._written[target] = key
-
-    def _within_limit(self, source: Source) -> list[tuple[int, Path, Stamp | None]]:
-        stamped = [(step, path, file_stamp(path)) for step, path in source.answers]
-        room, kept = MAX_ANSWER_BYTES, 0
-        for _, _, stamp in reversed(stamped):
-            room -= stamp[1] if stamp else 0
-            if room < 0:
-                break
-            kept += 1
-        self._left_out = len(stamped) - kept
-        return stamped[self._left_out :]
-
-    def _groups(self, source: Source, step: int, path: Path) -> list[dict[str, Any]]:
-        try:
-            answers = read_answers(source.root, path)
-        except Unreadable as error:
-            self._problems[path] = str(error)
-            return []
-        self._problems.pop(path, None)
-        if not answers:
-            self._problems[path] = f"{path.name} has no answers"
-        return groups_of(answers, step, self.weights)
-
-    def computed(self, source: Source, last: int, patience: float) -> tuple[dict[int, dict[str, float]], bool]:
-        """What the answers say of steps, and whether that is all: of steps after the last one that was logged,
-        everything; of the others the success rate, which no log has. New files are read for so many seconds."""
-        out: dict[int, dict[str, float]] = {}
-        until, is_complete, needed = time.monotonic() + patience, True, True
-        for step, path in reversed(source.answers):
-            key = (file_stamp(path), step > last, tuple((self.weights or {}).items()))
-            if (cached := self._values.get(path)) is None or cached[0] != key:
-                if not (needed or step > last):
-                    continue
-                if time.monotonic() > until:
-                    is_complete = False
-                    continue
-                groups = self._groups(source, step, path)
-                values = step_values(groups) if step > last else success_values(groups)
-                cached = self._values[path] = (key, values)
-            out[step] = cached[1]
-            needed = "success_rate" in cached[1]  # where the last answers do not say it, earlier ones do not either
-        return {step: values for step, values in out.items() if values}, is_complete
 
 
 def _all_rows(logs: Sequence[Log]) -> Rows:
@@ -258,22 +177,12 @@ def _without_evaluations(values: Mapping[str, float]) -> Facts:
 
 
 def _write_rows(path: Path, rows: Sequence[Facts]) -> None:
-    _append_or_replace(path, "".join(json.dumps({k: _short(v) for k, v in row.items()}) + "\n" for row in rows))
+    append_or_replace(path, "".join(json.dumps({k: _short(v) for k, v in row.items()}) + "\n" for row in rows))
 
 
 def _short(value: Any) -> Any:
     """Six digits. NaN stays, for the doctor."""
     return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
-
-
-def _append_or_replace(path: Path, text: str) -> None:
-    data = text.encode("utf-8", "replace")
-    old = path.read_bytes() if path.exists() else b""
-    if old and data.startswith(old):
-        with path.open("ab") as file:
-            file.write(data[len(old) :])
-    elif data != old or not path.exists():
-        write_atomic(path, data, flush=False)
 
 
 def _date(seconds: float | None) -> str | None:
@@ -339,5 +248,3 @@ def source_of(folder: Path) -> Path | None:
     """The folder or file that a translated folder was made from; None for a run of ours."""
     translation = TRANSLATIONS.at(folder)
     return translation.source.path if translation else None
-
-

@@ -19,6 +19,8 @@ def fields(data: bytes) -> Iterator[tuple[int, Value]]:
             return
         key, position = _varint(data, position)
         number, kind = key >> 3, key & 7
+        if number == 0:
+            raise ValueError("a field without a number")
         if kind == VARINT:
             value, position = _varint(data, position)
             yield number, value
@@ -29,7 +31,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Value]]:
             length = 8 if kind == FIXED64 else 4
         else:
             raise ValueError(f"a field of the unknown kind {kind}")
-        if number == 0 or position + length > size:
+        if position + length > size:
             raise ValueError("a field that ends after its message")
         yield number, data[position : position + length]
         position += length
