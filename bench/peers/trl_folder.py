@@ -1,4 +1,4 @@
-"""A real output folder of TRL's GRPOTrainer, for the viewers: `python -m bench.peers.trl_folder FOLDER`, with TRL's Python.
+"""A real output folder of TRL's GRPOTrainer, for the viewers: `python -m bench.peers.trl_folder FOLDER`.
 
 A Llama of some ten thousand parameters with random weights, eight steps. What stays is what the viewers read: the
 newest `trainer_state.json`, the completions of every step, TensorBoard's event file, the model's config.json.

@@ -1,4 +1,4 @@
-"""Files of other trainers that are corrupt, hostile or unusual: what can be read is read, and a note says what is not."""
+"""Files of other trainers that are corrupt, hostile or unusual: what can be read is read, and a note names the rest."""
 
 from __future__ import annotations
 

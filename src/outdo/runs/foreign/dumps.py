@@ -113,7 +113,7 @@ def _completion(
 
 
 def weighted(values: Mapping[str, float | None], weights: Mapping[str, float] | None) -> float | None:
-    """The sum of the parts by their weights, without those that a reward function left out; None where it is unknown."""
+    """The sum of the parts by their weights, without those that a reward function left out; None: unknown."""
     known = [weight * value for name, weight in (weights or {}).items() if (value := values.get(name)) is not None]
     return math.fsum(known) if known else None
 
@@ -152,9 +152,8 @@ def step_values(groups: Sequence[JsonRow]) -> dict[str, float]:
 def have_means(groups: Sequence[JsonRow], means: Mapping[str, float]) -> bool:
     """Whether the parts of the reward have these means."""
     own = step_values(groups)
-    return all(
-        math.isclose(own.get(f"reward/{name}", math.nan), m, rel_tol=1e-3, abs_tol=1e-6) for name, m in means.items()
-    )
+    pairs = [(own.get(f"reward/{name}", math.nan), mean) for name, mean in means.items()]
+    return all(math.isclose(value, mean, rel_tol=1e-3, abs_tol=1e-6) for value, mean in pairs)
 
 
 def success_values(groups: Sequence[JsonRow]) -> dict[str, float]:

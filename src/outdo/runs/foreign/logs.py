@@ -106,7 +106,7 @@ class StateLog(Log):
 
 
 class LineLog(Log):
-    """JSON Lines with a row per step: verl's {"step": 3, "data": {…}}, or names and numbers, as prime-rl writes them."""
+    """JSON Lines with a row per step: verl's {"step": 3, "data": {…}}, or names and numbers, as prime-rl's."""
 
     def reset(self) -> None:
         super().reset()
@@ -148,14 +148,9 @@ def step_of(row: Facts, default: int) -> int:
 
 def numbers_in(row: Facts) -> Facts:
     """The numbers of a row, NaN too, also as text; without its step."""
-    return {
-        as_text(name): number
-        for name, value in row.items()
-        if name not in IGNORED
-        and len(name) <= MAX_NAME_CHARS
-        and (number := parsed_number(value)) is not None
-        and canonical_name(name)[0] != "step"
-    }
+    named = {as_text(name): parsed_number(value) for name, value in row.items() if len(name) <= MAX_NAME_CHARS}
+    kept = {name: value for name, value in named.items() if value is not None and name not in IGNORED}
+    return {name: value for name, value in kept.items() if canonical_name(name)[0] != "step"}
 
 
 def settings_text(log: Log) -> list[Facts]:

@@ -11,7 +11,7 @@ from outdo.runs.values import MAX_EXACT_INT
 MAX_ROWS = 200_000
 MAX_CELLS = 12_000_000
 MAX_NAME_CHARS = 300
-MAX_NAMES = 2000
+MAX_NAMES = 1000
 
 
 @dataclass
