@@ -61,11 +61,11 @@ class Places:
             return folder
 
     def _translated(self, run_id: str) -> Path | None:
-        if run_id not in self.list().foreign:
+        if run_id != "." and any(part in ("", ".", "..") for part in run_id.split("/")):
             return None
         try:
             return translated(self.root, resolve_inside(self.root, self.root / run_id), PATIENCE)
-        except OSError:
+        except (OSError, ValueError):
             return None
 
     def sweep(self, sweep_id: str) -> Path:
