@@ -1,4 +1,4 @@
-"""Generates recipes.md, graders.md, playbook.md and the table in runs.md from the code: `make docs`."""
+"""Generates recipes.md, graders.md, playbook.md and the tables in runs.md and foreign.md from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from outdo.recipe import foreign
 from outdo.recipe.reward_names import ALIASES
 from outdo.recipe.schema import REGISTRIES, Recipe, registered_names
 from outdo.rewards.registry import GRADERS
+from outdo.runs.foreign import names
 
 HERE = Path(__file__).parent
 FIELD = re.compile(r"    (\w+): (.+?) = (.+?)(?:  # (.*))?$")
@@ -131,6 +132,11 @@ def graders_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_names(text: str) -> str:
+    """foreign.md with the table of names at its end."""
+    return f"{text.partition('| outdo | other trainers |')[0]}{names.as_table()}"
+
+
 def with_signals(text: str) -> str:
     """runs.md with the catalogue's table under its heading."""
     head, rest = text.split("## The signals\n\n", 1)
@@ -143,3 +149,4 @@ if __name__ == "__main__":
     (HERE / "graders.md").write_text(graders_page())
     (HERE / "playbook.md").write_text(playbook.page())
     (HERE / "runs.md").write_text(with_signals((HERE / "runs.md").read_text()))
+    (HERE / "foreign.md").write_text(with_names((HERE / "foreign.md").read_text()))

@@ -24,6 +24,7 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.training.plan import describe
 from support.basics import QUICK, ROOT
+from support.foreign import trl_run, verl_row, write_lines
 from support.harness import Forks
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -33,7 +34,7 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """What a reader has: the repository's examples and recipes, a file of problems, and a model."""
+    """What a reader has: the repository's examples and recipes, a file of problems, a model, runs of other trainers."""
     for folder in ("examples", "recipes"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     rows = [{"prompt": f"{i}+{i}", "answer": 2 * i} for i in range(60)]
@@ -41,6 +42,8 @@ def desk(tmp_path: Path) -> Path:
     answers = [{"completion": f"<answer>{3 * i}</answer>", "answer": str(2 * i)} for i in range(5)]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     save_policy(load_policy("tiny", device="cpu"), tmp_path / "model")
+    trl_run(tmp_path / "outputs" / "trl")
+    write_lines(tmp_path / "outputs" / "verl.jsonl", (verl_row(step) for step in range(1, 9)))
     return tmp_path
 
 
@@ -112,6 +115,8 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert text == generate.page(), "run `make docs`"
     assert (ROOT / "docs" / "graders.md").read_text() == generate.graders_page(), "run `make docs`"
     assert (ROOT / "docs" / "playbook.md").read_text() == generate.playbook.page(), "run `make docs`"
+    names = (ROOT / "docs" / "foreign.md").read_text()
+    assert names == generate.with_names(names), "run `make docs`"
     for key in (*Recipe.model_fields, *SYNONYMS):
         assert f"`{key}`" in text, key
 

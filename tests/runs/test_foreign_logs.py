@@ -125,7 +125,7 @@ def test_verl_lines(tmp_path: Path) -> None:
     expected = {
         **{"step": 2, "reward_mean": 0.375, "kl_mean": 0.02, "entropy_mean": 0.5, "loss": -0.02, "clipfrac": 0.125},
         **{"step_kl": 0.001, "grad_norm": 0.3, "lr": 1e-6, "adv_mean": 0.0, "len_mean": 128.0, "truncated": 0.0625},
-        **{"memory": 2.0**31, "time/step": 4.0, "time/rollout": 2.5, "time/update": 1.0},
+        **{"memory": 2.0**31, "time/step": 4.0, "time/rollout": 2.5, "time/grade": 0.5},
     }
     found = rows(folder)[1]
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)

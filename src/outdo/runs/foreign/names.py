@@ -149,6 +149,20 @@ SIGNALS = {  # that rules read
 }
 
 
+def as_table() -> str:
+    """For docs/foreign.md."""
+    lines = ["| outdo | other trainers |", "| --- | --- |"]
+    for ours, theirs in NAMES.items():
+        shown = [f"1 − `{name}`" if name in COMPLEMENTS else f"`{name}`{_scale(name)}" for name in theirs]
+        lines.append(f"| `{ours}` | {', '.join(shown)} |")
+    lines.append("| `reward/NAME` | `rewards/NAME/mean`, `rewards/NAME` |")
+    return "\n".join(lines) + "\n"
+
+
+def _scale(name: str) -> str:
+    return " × 2^30" if name in SCALES else ""
+
+
 @lru_cache(maxsize=20_000)
 def canonical_name(name: str) -> tuple[str, bool, int]:
     """outdo's name, whether the value is its complement, and the rank: the lowest wins where names mean the same."""

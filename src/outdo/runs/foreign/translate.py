@@ -149,6 +149,8 @@ def _named(values: Mapping[str, Any]) -> dict[str, float]:
     name says that it is success and the value is a share."""
     held = {name: value for name, value in values.items() if _is_unsure(name, value)}
     found, non_finite = named_values({name: value for name, value in values.items() if name not in held})
+    if "timing_s/gen" in values and {"time/rollout", "time/grade"} <= found.keys():
+        found["time/rollout"] += found["time/grade"]  # ours includes grading, and verl's does not
     kept = {name: float(value) for name, value in held.items() if isinstance(value, float)}
     return {**found, **{name: math.nan for name in non_finite if name not in found}, **kept}
 
