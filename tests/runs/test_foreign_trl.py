@@ -148,3 +148,19 @@ def test_a_source_that_goes_away(source: Path) -> None:
     shutil.rmtree(source)
     again(folder)
     assert not (folder / "run.json").exists()
+
+
+def test_a_run_that_was_continued(source: Path) -> None:
+    """The folder's own state is of the first training; a later checkpoint is further."""
+    checkpoint = source / f"checkpoint-{STEPS}"
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    early = {
+        **state,
+        "global_step": 4,
+        "max_steps": 4,
+        "log_history": [r for r in state["log_history"] if r["step"] < 5],
+    }
+    (source / "trainer_state.json").write_text(json.dumps(early))
+    shutil.rmtree(source / "runs")
+    folder = view(source)
+    assert len(rows(folder)) == STEPS and manifest(folder)["recipe"]["max_steps"] == STEPS

@@ -21,10 +21,11 @@ def find_viewed(names: Sequence[str | Path]) -> list[Path]:
 def print_notes(folder: Path) -> None:
     from outdo.errors import PlaceError
     from outdo.runs.manifest import read_manifest
+    from outdo.runs.values import as_list
 
     try:
         manifest = read_manifest(folder)
     except PlaceError:
         return
-    for note in manifest.notes or () if manifest.trainer else ():
+    for note in as_list(manifest.notes) if manifest.trainer else ():
         print(f"{manifest.source}: {note}", file=sys.stderr)

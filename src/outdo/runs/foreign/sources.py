@@ -30,7 +30,7 @@ DUMPED = {"output", "completion"}  # keys of a line that is an answer
 MAX_ENTRIES = 20_000  # of a folder
 MAX_LOGS = 200  # of a run
 MAX_SNIFFED = 100  # JSON Lines of a folder
-FIRST_BYTES = 2 << 20  # of a file, to recognise it
+FIRST_BYTES, CHUNK_BYTES = 2 << 20, 64 << 10  # of a file, to recognise it; read at a time
 MAX_DEPTH, MAX_FOLDERS = 4, 4000  # of a search for event files, or for runs
 
 
@@ -85,19 +85,18 @@ def _kind(name: str) -> Kind | None:
 
 
 def _transformers(root: Path, folder: Path, names: Sequence[str]) -> Source | None:
-    """An output folder of TRL: the newest state, the completions, event files anywhere below."""
+    """An output folder of TRL: its state and that of the newest checkpoint, the completions, event files below."""
     steps = sorted(((int(m[1]), name) for name in names if (m := CHECKPOINT.fullmatch(name))), reverse=True)
-    states = (place / STATE for place in (folder, *(folder / name for _, name in steps)))
-    state = next((path for path in states if path.is_file()), None)
+    newest = next((path for _, name in steps if (path := folder / name / STATE).is_file()), None)
+    states = [path for path in (folder / STATE, newest) if path is not None and path.is_file()]
     answers = tuple(sorted(_numbered(folder / COMPLETIONS, PARQUET))) if COMPLETIONS in names else ()
-    if state is None and not answers:
+    if not states and not answers:
         return None
     events = [path for path in _below(folder) if path.name.startswith(EVENTS)]
     logs: list[tuple[Kind, Path]] = [("events", path) for path in events[:MAX_LOGS]]
-    logs += [("state", state)] if state else []
-    config = next(
-        (path for path in (folder / CONFIG, state and state.parent / CONFIG) if path and path.is_file()), None
-    )
+    logs += [("state", path) for path in states]
+    places = (folder, *(path.parent for path in states))
+    config = next((path for place in places if (path := place / CONFIG).is_file()), None)
     return Source(root, folder, tuple(logs), answers, config)
 
 
@@ -163,11 +162,14 @@ def _first_row(root: Path, path: Path) -> dict[str, object]:
 @lru_cache(maxsize=4096)
 def _parsed(root: Path, path: Path, stamp: Stamp | None) -> dict[str, object]:
     """Of a file with that stamp. A growing log keeps its first line, so it is read again for nothing: it is short."""
+    data = b""
     try:
         with open_regular(root, path) as file:
-            head, end, _ = file.read(FIRST_BYTES).partition(b"\n")
+            while b"\n" not in data and len(data) < FIRST_BYTES and (more := file.read(CHUNK_BYTES)):
+                data += more
     except OSError:
         return {}
+    head, end, _ = data.partition(b"\n")
     return (parse_object(head) or {}) if end else {}
 
 

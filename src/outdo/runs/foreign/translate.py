@@ -71,6 +71,7 @@ class Translation:
         logs = [self._log(kind, path) for kind, path in self.source.logs]
         for log in logs:
             log.read()
+        logs = _newest_state(logs)
         rows = _all_rows(logs)
         named = {step: _named(values) for step, values in rows}
         recipe = settings(self.source, logs, rows, list(named.values()))
@@ -83,7 +84,8 @@ class Translation:
         numbers = [{"step": step} | _without_evaluations(named[step]) for step in sorted(named)]
         _write_rows(self.folder / layout.METRICS, [row for row in numbers if len(row) > 1])
         _write_rows(self.folder / layout.EVALS, evals)
-        self._write_manifest(logs, rows, recipe)
+        if self._write_manifest(logs, rows, recipe) != "running":
+            self._logs.clear()  # read again should they change after all: rows of many runs take memory
         return is_complete
 
     def _log(self, kind: Kind, path: Path) -> Log:
@@ -91,7 +93,8 @@ class Translation:
             self._logs[path] = READERS[kind](self.source.root, path)
         return self._logs[path]
 
-    def _write_manifest(self, logs: Sequence[Log], rows: Rows, recipe: Facts) -> None:
+    def _write_manifest(self, logs: Sequence[Log], rows: Rows, recipe: Facts) -> str:
+        """Returns the status."""
         status, why = self._status(logs)
         trainer = trainer_of(self.source, rows)
         firsts = [log.first for log in logs if log.first is not None]
@@ -111,6 +114,7 @@ class Translation:
             "recipe": recipe,
         }
         write_atomic(self.folder / layout.MANIFEST, json.dumps(json_safe(facts), indent=2) + "\n", flush=False)
+        return status
 
     def _status(self, logs: Sequence[Log]) -> tuple[str, str]:
         """Done where the source says so; running where it changed a short time ago."""
@@ -127,6 +131,13 @@ class Translation:
             self._ends_at = newest + QUIET
             return "running", ""
         return "stopped", UNKNOWN_END
+
+
+def _newest_state(logs: Sequence[Log]) -> list[Log]:
+    """Of the states of a run, which each have all rows so far, the one that is furthest."""
+    states = [log for log in logs if isinstance(log, StateLog)]
+    newest = max(states, key=lambda log: log.facts.get("global_step") or 0, default=None)
+    return [log for log in logs if log not in states or log is newest]
 
 
 def _all_rows(logs: Sequence[Log]) -> Rows:
