@@ -166,7 +166,8 @@ function severalHead(scope, shown) {
       h("p.dim", {}, `Only the first ${MAX_RUNS} are shown.`),
     h("ul.legend", { "aria-label": "Legend" }, shown.runs.map((run) => h("li", {},
       swatch(run.style), h("a", { href: to("run", { run: run.id }) }, visible(run.summary.name)),
-      trainerTag(run.summary), h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Remove",
+      trainerTag(run.summary),
+      h("a.quiet", { href: to("run", { run: ids.filter((id) => id !== run.id) }), title: "Remove",
         "aria-label": `Remove ${visible(run.summary.name)}` }, "×")))));
   return { element, update() {} };
 }

@@ -34,7 +34,9 @@ export function runHead(scope, view, about, known = null) {
   const { task, model } = about.summary;
   const subtitle = [task, model, parameters(about), about.facts?.device, kindOf(about.summary)];
   const element = h("div.run-head", {},
-    h("div.headline", {}, h("h1", {}, visible(name), trainerTag(about.summary)), h("span.dim", {}, visible(subtitle.filter(Boolean).join(" · ")))),
+    h("div.headline", {},
+      h("h1", {}, visible(name), trainerTag(about.summary)),
+      h("span.dim", {}, visible(subtitle.filter(Boolean).join(" · ")))),
     standing,
     about.summary.trouble.length > 0 && h("p.notice", { role: "alert" }, "Parts of this run could not be read: ",
       visible(about.summary.trouble.slice(0, 3).join("; "))),

@@ -104,7 +104,8 @@ function sweepCard(sweep) {
 
 function matches(run, seen) {
   if (seen.status && run.status !== seen.status) return false;
-  const text = [run.id, run.task, run.model, run.kind, run.trainer, run.status, ...run.findings.map((each) => each.code)].join(" ");
+  const codes = run.findings.map((each) => each.code);
+  const text = [run.id, run.task, run.model, run.kind, run.trainer, run.status, ...codes].join(" ");
   return seen.q.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
 }
 
@@ -145,7 +146,8 @@ function rowOf(run, seen, draw) {
   const kind = run.kind === "grpo" ? "" : run.kind;
   return h("tr", {},
     h("td.pick", {}, pick),
-    h("td.name", {}, h("a", { href: to("run", { run: run.id }) }, visible(run.name)), trainerTag(run),
+    h("td.name", {},
+      h("a", { href: to("run", { run: run.id }) }, visible(run.name)), trainerTag(run),
       h("small.dim", {}, visible([kind, run.task, run.model, folder].filter(Boolean).join(" · ")))),
     h("td.status", {}, statusMark(run), run.why && h("small.dim.why", { title: visible(run.why) }, visible(run.why))),
     h("td.steps", {}, progress(run)),
