@@ -25,9 +25,15 @@ PR_SET_PDEATHSIG = 1
 def serve(root: Path, bound: Bound) -> None:
     """Serves until it is interrupted."""
     from outdo.dash.app import guarded, make_api
+    from outdo.runs.foreign.translate import TRANSLATIONS
 
     api = make_api(root)
-    run(guarded(api, bound.token, bound.is_local, bound.port, bound.ip), bound, api.state.api.live.close)
+
+    def end() -> None:
+        api.state.api.live.close()
+        TRANSLATIONS.discard()  # a signal ends the process without what it does at its exit
+
+    run(guarded(api, bound.token, bound.is_local, bound.port, bound.ip), bound, end)
 
 
 def follow_parent(parent: int) -> None:

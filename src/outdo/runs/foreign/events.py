@@ -31,23 +31,28 @@ def masked_crc(data: bytes) -> int:
 class EventLog(Log):
     """One event file. A record that is not complete is read when it is."""
 
+    def reset(self) -> None:
+        super().reset()
+        self._step, self._pending = 0, dict[str, float]()
+
     def take(self, data: bytes, is_end: bool) -> int:
         position = 0
         while position + HEADER <= len(data):
             length, check = struct.unpack_from("<QI", data, position)
             if masked_crc(data[position : position + 8]) != check:
                 self.fail("has a record without a valid length: what follows is not read")
-                return len(data)
+                break
             end = position + HEADER + length + FOOTER
             if length > MAX_RECORD_BYTES:
                 self.fail(f"has a record of {length >> 20} MB: what follows is not read")
-                return len(data)
+                break
             if end > len(data):
                 break
             record = data[position + HEADER : end - FOOTER]
             (check,) = struct.unpack_from("<I", data, end - FOOTER)
             self._record(record, masked_crc(record) == check)
             position = end
+        self._flush()
         return position
 
     def _record(self, record: bytes, is_valid: bool) -> None:
@@ -75,7 +80,15 @@ class EventLog(Log):
                     values[tag] = scalar
                 elif words is not None:
                     self.texts[tag.removesuffix("/text_summary")] = words
-        self.rows.add(step, values)
+        if step != self._step or self._pending.keys() & values.keys():
+            self._flush()
+        self._step = step
+        self._pending.update(values)
+
+    def _flush(self) -> None:
+        """Values come one by one; those of a step are added together."""
+        self.rows.add(self._step, self._pending)
+        self._pending = {}
 
 
 def _tagged(data: bytes) -> tuple[str, float | None, str | None]:

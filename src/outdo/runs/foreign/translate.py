@@ -23,7 +23,7 @@ from outdo.runs.files import write_atomic
 from outdo.runs.foreign.answers import MIN_INTERVAL, AnswerFiles, append_or_replace
 from outdo.runs.foreign.events import EventLog
 from outdo.runs.foreign.logs import Facts, LineLog, Log, StateLog
-from outdo.runs.foreign.names import HELD_OUT, named_values
+from outdo.runs.foreign.names import HELD_OUT, canonical_name, named_values
 from outdo.runs.foreign.rows import Rows, merged
 from outdo.runs.foreign.settings import evaluated_steps, reward_weights, settings, trainer_of
 from outdo.runs.foreign.sources import Kind, Source, recognise
@@ -159,7 +159,7 @@ def _named(values: Mapping[str, Any]) -> dict[str, float]:
     """Under our names, known ones first; NaN where a signal was not finite. Success on held-out problems only where the
     name says that it is success and the value is a share."""
     held = {name: value for name, value in values.items() if _is_unsure(name, value)}
-    found, non_finite = named_values({name: value for name, value in values.items() if name not in held})
+    found, non_finite = named_values({k: v for k, v in values.items() if k not in held} if held else values)
     if "timing_s/gen" in values and {"time/rollout", "time/grade"} <= found.keys():
         found["time/rollout"] += found["time/grade"]  # ours includes grading, and verl's does not
     kept = {name: float(value) for name, value in held.items() if isinstance(value, float)}
@@ -168,8 +168,7 @@ def _named(values: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_unsure(name: str, value: Any) -> bool:
     """Whether a held-out number would count as success by its place alone."""
-    found, _ = named_values({name: value})
-    is_held = any(key.startswith(HELD_OUT) for key in found)
+    is_held = canonical_name(name)[0].startswith(HELD_OUT)
     is_share = isinstance(value, (int, float)) and 0.0 <= value <= 1.0
     return is_held and not (is_share and any(word in name.lower() for word in SUCCESS_WORDS))
 
@@ -207,6 +206,7 @@ class Translations:
 
     def __init__(self) -> None:
         self._base: Path | None = None
+        self._is_closed = False
         self._by_path: dict[tuple[Path, Path], Translation] = {}
         self._by_folder: dict[Path, Translation] = {}
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ class Translations:
         with self._lock:
             if (known := self._by_path.get((root, path))) is not None:
                 return known
-        if (source := recognise(root, path)) is None:
+        if self._is_closed or (source := recognise(root, path)) is None:
             return None
         with self._lock:
             folder = self._new_folder(source.name)
@@ -228,10 +228,16 @@ class Translations:
         """That of a translated folder."""
         return self._by_folder.get(folder)
 
+    def discard(self) -> None:
+        """Removes the translated folders, at the end of the process. There are none afterwards."""
+        self._is_closed = True
+        if self._base is not None:
+            shutil.rmtree(self._base, ignore_errors=True)
+
     def _new_folder(self, name: str) -> Path:
         if self._base is None:
             self._base = Path(tempfile.mkdtemp(prefix="outdo-foreign-")).resolve()
-            atexit.register(shutil.rmtree, self._base, ignore_errors=True)
+            atexit.register(self.discard)
         folder = self._base / str(len(self._by_path)) / (name or "run")
         folder.mkdir(parents=True)
         return folder
