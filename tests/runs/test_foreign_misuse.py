@@ -213,3 +213,22 @@ def test_a_run_of_ours_is_no_foreign_run(tmp_path: Path) -> None:
     events(tmp_path / "theirs", [(1, {"reward": 1.0})])
     listing = list_folders(tmp_path)
     assert (listing.runs, listing.foreign) == (("own",), ("theirs",))
+
+
+def test_what_nobody_foresaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure in reading is a note of that run."""
+    from outdo.runs.foreign import translate
+
+    monkeypatch.setattr(translate, "settings", lambda *given: 1 / 0)
+    found = manifest(view(trl_run(tmp_path / "theirs")))
+    assert found["status"] == "stopped" and "ZeroDivisionError" in found["notes"][0]
+
+
+def test_verdicts_without_rewards(tmp_path: Path) -> None:
+    """Answers that are given twice, whose total reward is not known."""
+    from outdo.doctor.read import run_history
+
+    answers = [{"input": "1+1?", "output": "2", "step": 1, "acc": right} for right in (1, 1, 0)]
+    folder = view(write_lines(tmp_path / "dumps" / "1.jsonl", answers).parent)
+    assert [a["reward"] for row in groups(folder) for a in row["completions"]] == [None] * 3
+    assert run_history(folder).answers.differing == 1

@@ -23,6 +23,7 @@ from outdo.dash.summaries import Summaries, Sweeps, sweep_page
 from outdo.doctor.compare import Comparison, compare_runs
 from outdo.doctor.report import Findings, findings_of
 from outdo.doctor.summary import RunPage, RunSummary, run_page
+from outdo.errors import RunError
 from outdo.metrics.catalogue import CATALOGUE
 from outdo.runs.curves import Metrics, eval_records, load_curves
 from outdo.runs.groups import FULL_CHARS, GroupRecord, load_groups, tokens_of
@@ -82,7 +83,7 @@ class ApiState:
     def all_summaries(self, listing: Listing) -> Iterator[RunSummary]:
         yield from (self.summaries.of(self.root / run_id, run_id) for run_id in listing.runs)
         for run_id in listing.foreign:
-            with suppress(UnknownId):  # it is gone, or no longer recognised
+            with suppress(UnknownId, RunError):  # it is gone, or no longer recognised, or there is no room for it
                 yield self.summary(run_id)
 
     def summary(self, run_id: str) -> RunSummary:

@@ -87,8 +87,13 @@ def _disagreement(rows: Sequence[JsonRow]) -> tuple[int, int, str]:
 def _differing(groups: Sequence[Sequence[JsonRow]]) -> Counter[str]:
     """The counts of each verdict of one answer, in the groups that have it; empty where there is only one verdict."""
     verdicts = Counter(answer["verdict"] for group in groups for answer in group)
-    rewards = [Counter(f"{answer['verdict']} ({answer['reward']:g})" for answer in group) for group in groups]
+    rewards = [Counter(_graded(answer) for answer in group) for group in groups]
     return next((counts for counts in (verdicts, *rewards) if len(counts) > 1), Counter())
+
+
+def _graded(answer: JsonRow) -> str:
+    """Verdict and reward, which answers of other trainers may not have."""
+    return str(answer["verdict"]) if answer["reward"] is None else f"{answer['verdict']} ({answer['reward']:g})"
 
 
 def _gained(rows: Sequence[JsonRow]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from outdo.runs import layout
-from outdo.runs.files import write_atomic
+from outdo.runs.files import disk_errors, write_atomic
 from outdo.runs.foreign.answers import MIN_INTERVAL, AnswerFiles, append_or_replace
 from outdo.runs.foreign.events import EventLog
 from outdo.runs.foreign.logs import Facts, LineLog, Log, StateLog
@@ -64,8 +64,21 @@ class Translation:
             self.source = recognise(self.source.root, self.source.path) or self.source
             stamps = (self.source, *(file_stamp(path) for _, path in self.source.logs))
             if stamps != self._stamps or time.time() > self._ends_at:
-                self._stamps = stamps if self._translate(patience) else None
+                self._stamps = stamps if self._try_translate(patience) else None
             self._next = time.monotonic() + max(MIN_INTERVAL, SHARE * (time.monotonic() - now))
+
+    def _try_translate(self, patience: float) -> bool:
+        """Files that no trainer writes must not hide the runs beside them. Raises RunError where the disk is full."""
+        with disk_errors(self.folder, "set TMPDIR to a place with more"):
+            try:
+                return self._translate(patience)
+            except OSError:
+                raise
+            except Exception as error:
+                note = f"cannot be read: {type(error).__name__}: {error}"[:300]
+                facts = {"status": "stopped", "kind": "grpo", "trainer": "unknown", "source": str(self.source.path)}
+                self._write(facts | {"why": note, "notes": [note], "recipe": {}})
+                return True
 
     def _translate(self, patience: float) -> bool:
         logs = [self._log(kind, path) for kind, path in self.source.logs]
@@ -113,8 +126,11 @@ class Translation:
             "notes": list(dict.fromkeys(notes))[:MAX_NOTES],
             "recipe": recipe,
         }
-        write_atomic(self.folder / layout.MANIFEST, json.dumps(json_safe(facts), indent=2) + "\n", flush=False)
+        self._write(facts)
         return status
+
+    def _write(self, facts: Facts) -> None:
+        write_atomic(self.folder / layout.MANIFEST, json.dumps(json_safe(facts), indent=2) + "\n", flush=False)
 
     def _status(self, logs: Sequence[Log]) -> tuple[str, str]:
         """Done where the source says so; running where it changed a short time ago."""
