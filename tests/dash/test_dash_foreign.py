@@ -29,7 +29,8 @@ def serve() -> Iterator[Serve]:
 def root(tmp_path: Path) -> Path:
     """A run of ours and one of each kind."""
     make_run(tmp_path / "ours", steps=12)
-    trl_run(tmp_path / "theirs" / "trl")
+    trl = trl_run(tmp_path / "theirs" / "trl")
+    shutil.copytree(trl / f"checkpoint-{STEPS}", trl / "checkpoint-4")  # an earlier one is no run of its own
     write_lines(tmp_path / "verl" / "one.jsonl", (verl_row(step) for step in (1, 2, 3)))
     write_lines(tmp_path / "verl" / "two.jsonl", (verl_row(step) for step in (1, 2, 3)))
     write_lines(tmp_path / "prime" / "metrics.jsonl", (prime_row(step) for step in (1, 2)))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outdo.runs.foreign.sources import sources_in
+from outdo.runs.foreign.sources import CHECKPOINT, sources_in
 from outdo.runs.foreign.translate import PATIENCE, translated
 from outdo.runs.layout import MANIFEST, SUBFOLDERS
 from outdo.runs.safe_open import resolve_inside
@@ -102,6 +102,7 @@ def list_folders(root: Path) -> Listing:
         else:
             found = sources_in(root, Path(place), [*folders, *files], claimed)
             foreign += [path.relative_to(root).as_posix() for path in found if str(path).isprintable()]
+            folders[:] = [name for name in folders if not (found and CHECKPOINT.fullmatch(name))]
         skipped = SUBFOLDERS if MANIFEST in names else frozenset()
         shown = [name for name in folders if not name.startswith(".") and name.isprintable()]  # an address can hold it
         folders[:] = [name for name in shown if name not in skipped] if len(parts) < MAX_DEPTH else []

@@ -28,6 +28,7 @@ from outdo.runs.foreign.rows import Rows, merged
 from outdo.runs.foreign.settings import evaluated_steps, reward_weights, settings, trainer_of
 from outdo.runs.foreign.sources import Kind, Source, recognise
 from outdo.runs.foreign.wandb_log import WandbLog
+from outdo.runs.manifest import holds_run
 from outdo.runs.safe_open import file_stamp
 from outdo.runs.values import as_text, json_safe
 
@@ -268,7 +269,7 @@ def translated(root: Path, path: Path, patience: float = math.inf) -> Path | Non
     if translation is None:
         return None
     translation.refresh(patience)
-    return translation.folder
+    return translation.folder if holds_run(translation.folder) else None
 
 
 def renew(folder: Path, with_answers: bool = False) -> None:
