@@ -79,7 +79,13 @@ LOGGED: list[dict[str, Any]] = [
     *({**trl_values(step), "train/global_step": step} for step in range(1, 301)),
     {"eval/rewards/accuracy_reward/mean": 0.75, "train/global_step": 300},
 ]
-CONFIG = {"learning_rate": 0.5, "beta": 0.125, "_name_or_path": "some/model", "output_dir": "/secret"}
+CONFIG = {
+    "learning_rate": 0.5,
+    "beta": 0.125,
+    "_name_or_path": "some/model",
+    "output_dir": "/secret",
+    "actor_rollout_ref": {"rollout": {"n": 16}},  # as verl has it
+}
 
 
 def test_wandb_offline(tmp_path: Path) -> None:
@@ -89,7 +95,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
     assert rows(folder, "evals.jsonl") == [{"step": 300, "split": "eval", "success_rate": 0.75}]
     found = manifest(folder)
     assert (found["trainer"], found["status"], found["title"], found["notes"]) == ("TRL", "done", "named", [])
-    settings = {"learning_rate": 0.5, "beta": 0.125, "model_name_or_path": "some/model"}
+    settings = {"learning_rate": 0.5, "beta": 0.125, "num_generations": 16, "model_name_or_path": "some/model"}
     assert found["recipe"] == {**settings, "reward_funcs": ["accuracy_reward"]}
     assert found["started"] and found["ended"]
     assert view(tmp_path) == view(tmp_path), "the project's folder has one run"

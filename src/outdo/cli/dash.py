@@ -28,6 +28,8 @@ def dash(
 ) -> None:
     """Show runs live in a browser: curves, answers, findings, sweeps. Read-only.
 
+    Runs of TRL, verl and prime-rl, and TensorBoard's and W&B's files, are shown beside ours.
+
     \b
       outdo dash
       outdo dash runs/NAME

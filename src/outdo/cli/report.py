@@ -64,7 +64,9 @@ def _refuse_others(out: Path) -> None:
 
 @app.command()
 def plot(
-    runs: Annotated[list[str], Argument(metavar="RUN …", help="A run's folder or name; several are overlaid.")],
+    runs: Annotated[
+        list[str], Argument(metavar="RUN …", help="A run's folder, of any trainer, or its name; several are overlaid.")
+    ],
     out: Annotated[Path | None, Option("--out", "-o", help="Picture; default: curves.png in the run.")] = None,
     signals: Annotated[str, Option(help="Signals, comma-separated, such as reward_mean,kl_mean.")] = "",
 ) -> None:

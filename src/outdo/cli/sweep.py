@@ -176,7 +176,9 @@ def _listed(values: Iterable[int]) -> str:
 
 @app.command(cls=OptionalCount)
 def compare(
-    runs: Annotated[list[Path], Argument(help="Runs, by folder or name; the others are compared with the first.")],
+    runs: Annotated[
+        list[Path], Argument(help="Runs of any trainer, by folder or name; the others are compared with the first.")
+    ],
     answers: Annotated[
         int | None,
         Option("--answers", metavar="[N]", min=0, help="Print N answers gained and lost; 5 if N is left out."),
