@@ -137,7 +137,7 @@ def _read(folder: Path) -> _Curves:
     skipped: list[str] = []
     rows = list(read_rows(row_path(folder, manifest.kind), skipped))
     if not rows:
-        raise RunError(f"{folder} has no steps yet: there is nothing to draw")
+        raise RunError(f"{find.shown_name(folder)} has no steps yet: there is nothing to draw")
     evals = list(read_evals(folder, skipped))
     first_split = [row for row in evals if row["split"] == evals[0]["split"]]
     held_out = "held out" if manifest.trainer else "held out (greedy)"

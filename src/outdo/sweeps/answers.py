@@ -9,6 +9,7 @@ from typing import Any
 from outdo.errors import RunError
 from outdo.evals.changes import KINDS, ChangeRecord, Changes, Kind, SideRecord, compare_answers, evaluations
 from outdo.report.html import visible
+from outdo.runs.find import shown_name
 from outdo.runs.held_out import with_mark
 from outdo.runs.reader import read_evals
 from outdo.runs.turns import describe_turns
@@ -26,13 +27,14 @@ def all_changes(folders: Sequence[Path]) -> tuple[list[Changes], list[str]]:
     splits = evaluations(first, list(read_evals(first, [])))
     found, missing = list[Changes](), list[str]()
     if not splits:
-        return [], [f"{first} has no held-out answers: it was not evaluated, or by an older version of outdo"]
+        why = "it was not evaluated, or by an older version of outdo, or it is of another trainer"
+        return [], [f"{shown_name(first)} has no held-out answers: {why}"]
     for other in others:
         theirs = evaluations(other or first, list(read_evals(other or first, [])))
         shared = [split for split in splits if split in theirs and (other or len(splits[split]) > 1)]
         if not shared:
             reason = "has no held-out answers of the same splits" if other else "was evaluated only once"
-            missing.append(f"{other or first} {reason}")
+            missing.append(f"{shown_name(other or first)} {reason}")
         for split in shared:
             try:
                 found.append(compare_answers(first, other, split))
