@@ -1,0 +1,79 @@
+"""The trainers that a recipe can name (`backend`): which versions we know, and what is refused before anything loads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from outdo.bridges.keys import refuse_keys
+from outdo.errors import RecipeError
+from outdo.recipe.schema import Recipe
+
+OWN = "outdo"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A trainer. `packages` are those that it needs, each with the versions that were tried: from one on, below one."""
+
+    title: str
+    packages: dict[str, tuple[str, str]]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of its packages, as installed."""
+        return {package: version(package) for package in self.packages}
+
+    @property
+    def name(self) -> str:
+        """With the version of its first package."""
+        return f"{self.title} {version(next(iter(self.packages)))}"
+
+
+# Recipe key `backend`.
+BACKENDS: dict[str, Backend | None] = {
+    OWN: None,
+    "trl": Backend("TRL", {"trl": ("1.15", "1.17")}),
+    "unsloth": Backend("Unsloth", {"unsloth": ("2026.10", "2026.12"), "trl": ("1.15", "1.16")}),
+}
+
+
+def refuse_backend(recipe: Recipe) -> None:
+    """Raises RecipeError where the recipe's backend cannot do what it says, or is not installed where it is to run."""
+    backend = BACKENDS[recipe.backend]
+    if backend is None:
+        for key in ("backend_args", "backend_python"):
+            if value := getattr(recipe, key):
+                raise RecipeError(f"{key}={value} is for another trainer: set backend too, such as backend=trl")
+        return
+    refuse_keys(recipe, backend.title)
+    if not recipe.backend_python:
+        find_backend(recipe)
+
+
+def find_backend(recipe: Recipe, world_size: int = 1) -> Backend | None:
+    """The backend of a recipe; None where outdo trains. Raises RecipeError where it is not installed here, or has
+    another version than those that were tried."""
+    backend = BACKENDS[recipe.backend]
+    if backend is None:
+        return None
+    if world_size > 1:
+        raise RecipeError(f"backend={recipe.backend} runs in one process here: start it without torchrun or accelerate")
+    install = f"python -m pip install 'outdo[{recipe.backend}]'"
+    other = ", in this environment, or in another one that you name by backend_python=PATH"
+    for package, (first, end) in backend.packages.items():
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            raise RecipeError(f"backend={recipe.backend} needs {package}: {install}{other}") from None
+        if not _numbers(first) <= _numbers(found) < _numbers(end):
+            raise RecipeError(
+                f"backend={recipe.backend} was written for {package} {first} and later, below {end}, and here is "
+                f"{found}: {install}{other}"
+            )
+    return backend
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
