@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -29,6 +30,15 @@ class Backend:
     def name(self) -> str:
         """With the version of its first package."""
         return f"{self.title} {version(next(iter(self.packages)))}"
+
+    def refuse_versions(self, found: Mapping[str, str], key: str, install: str) -> None:
+        """Raises RecipeError where one is not among those that were tried."""
+        for package, (first, end) in self.packages.items():
+            if not _numbers(first) <= _numbers(found[package]) < _numbers(end):
+                raise RecipeError(
+                    f"backend={key} was written for {package} {first} and later, below {end}, and here is "
+                    f"{found[package]}: {install}"
+                )
 
 
 # Recipe key `backend`.
@@ -60,18 +70,14 @@ def find_backend(recipe: Recipe, world_size: int = 1) -> Backend | None:
         return None
     if world_size > 1:
         raise RecipeError(f"backend={recipe.backend} runs in one process here: start it without torchrun or accelerate")
-    install = f"python -m pip install 'outdo[{recipe.backend}]'"
     other = ", in this environment, or in another one that you name by backend_python=PATH"
-    for package, (first, end) in backend.packages.items():
+    install = f"python -m pip install 'outdo[{recipe.backend}]'{other}"
+    for package in backend.packages:
         try:
-            found = version(package)
+            version(package)
         except PackageNotFoundError:
-            raise RecipeError(f"backend={recipe.backend} needs {package}: {install}{other}") from None
-        if not _numbers(first) <= _numbers(found) < _numbers(end):
-            raise RecipeError(
-                f"backend={recipe.backend} was written for {package} {first} and later, below {end}, and here is "
-                f"{found}: {install}{other}"
-            )
+            raise RecipeError(f"backend={recipe.backend} needs {package}: {install}") from None
+    backend.refuse_versions(backend.versions, recipe.backend, install)
     return backend
 
 

@@ -108,6 +108,10 @@ _DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         "with gradient_accumulation_steps the answers of an update in outdo; in {name} also what is in one forward and "
         "backward ({answers} answers), so it decides the memory",
     ),
+    "mask_truncated_completions": (
+        lambda r: r.mask_truncated_completions and r.loss_type in ("grpo", "gspo"),
+        "answers that are excluded do not count in the mean over answers in outdo; they do in {name}",
+    ),
     "weight_decay": (
         lambda r: r.weight_decay > 0,
         "applies to all weights in outdo; {name} leaves out biases and norms",
@@ -118,9 +122,14 @@ _DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
     ),
     "kl_steps": (lambda r: not r.beta, "KL is also measured where beta is 0 in outdo; {name} measures it with beta only"),
 }
-# Fields of GRPOConfig that a recipe's own keys decide.
-_RESERVED = {"output_dir": "output_dir", "reward_weights": "reward_weights", "report_to": "report_to"}
-_RESERVED |= {"save_steps": "save_steps", "eval_steps": "eval_steps", "resume_from_checkpoint": "--resume"}
+# Fields of GRPOConfig that are not settings here, and what decides instead.
+_RESERVED = {
+    **{key: f"set the recipe's own {key} instead" for key in ("output_dir", "reward_weights", "report_to")},
+    **{key: f"set the recipe's own {key} instead" for key in ("save_steps", "save_strategy", "eval_steps")},
+    "resume_from_checkpoint": "use outdo train --resume",
+    "trust_remote_code": "code from a model is never run",
+    "model_init_kwargs": "the model is loaded by the recipe's dtype and device",
+}
 
 
 def updates_per_step(recipe: Recipe) -> int:
@@ -156,10 +165,11 @@ def refuse_keys(recipe: Recipe, name: str) -> None:
 
 def refuse_args(recipe: Recipe, fields: Mapping[str, Any], name: str) -> None:
     """Raises RecipeError where `backend_args` names no field of the trainer's, or one that a key of ours decides."""
-    ours = {field: field for field in config_of(recipe.model_copy(update={"backend_args": {}}))} | _RESERVED
+    decided = config_of(recipe.model_copy(update={"backend_args": {}}))
+    ours = dict.fromkeys(decided, "the recipe's own keys decide it; docs/backends.md has the table") | _RESERVED
     for key in recipe.backend_args:
         if key in ours:
-            raise RecipeError(f"backend_args.{key}: set the recipe's own {ours[key]} instead")
+            raise RecipeError(f"backend_args.{key}: {ours[key]}")
         if key not in fields:
             near = did_you_mean(key, fields)
             raise RecipeError(f"backend_args.{key}: {name} has no such setting{near}")
