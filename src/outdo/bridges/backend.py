@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from outdo.bridges.keys import refuse_keys
 from outdo.errors import RecipeError
@@ -14,12 +17,26 @@ from outdo.recipe.schema import Recipe
 OWN = "outdo"
 
 
+class Loaded(NamedTuple):
+    """A model to train, what PEFT is to add to it, and its tokenizer."""
+
+    model: Any
+    peft_config: Any
+    tokenizer: Any
+
+
+Loader = Callable[[Recipe, Path, Any], Loaded]  # of a recipe, a model's folder, and our adapter, where one is trained
+
+
 @dataclass(frozen=True)
 class Backend:
-    """A trainer. `packages` are those that it needs, each with the versions that were tried: from one on, below one."""
+    """A trainer. `packages` are those that it needs, each with the versions that were tried: from one on, below one.
+    `loader` is where its function lies that loads a model, which imports them."""
 
     title: str
     packages: dict[str, tuple[str, str]]
+    loader: str
+    own_args: tuple[str, ...] = ()  # of `backend_args`: those of the loader, which TRL's configuration does not have
 
     @property
     def versions(self) -> dict[str, str]:
@@ -30,6 +47,10 @@ class Backend:
     def name(self) -> str:
         """With the version of its first package."""
         return f"{self.title} {version(next(iter(self.packages)))}"
+
+    def find_loader(self) -> Loader:
+        module, _, name = self.loader.partition(":")
+        return getattr(import_module(module), name)
 
     def refuse_versions(self, found: Mapping[str, str], key: str, install: str) -> None:
         """Raises RecipeError where one is not among those that were tried."""
@@ -44,8 +65,13 @@ class Backend:
 # Recipe key `backend`.
 BACKENDS: dict[str, Backend | None] = {
     OWN: None,
-    "trl": Backend("TRL", {"trl": ("1.15", "1.17")}),
-    "unsloth": Backend("Unsloth", {"unsloth": ("2026.10", "2026.12"), "trl": ("1.15", "1.16")}),
+    "trl": Backend("TRL", {"trl": ("1.15", "1.17")}, "outdo.bridges.trl:load_model"),
+    "unsloth": Backend(
+        "Unsloth",
+        {"unsloth": ("2026.10", "2026.12"), "trl": ("1.15", "1.16")},
+        "outdo.bridges.unsloth:load_model",
+        ("fast_inference", "gpu_memory_utilization", "max_lora_rank", "max_seq_length", "float8_kv_cache"),
+    ),
 }
 
 

@@ -5,7 +5,7 @@ Every key stands in exactly one of SAME, TRANSLATED, OURS and ONLY; a test holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from outdo.errors import RecipeError, did_you_mean
@@ -138,11 +138,11 @@ def updates_per_step(recipe: Recipe) -> int:
 
 
 def config_of(recipe: Recipe) -> dict[str, Any]:
-    """The fields of GRPOConfig that the recipe decides; `backend_args` last."""
+    """The fields of GRPOConfig that the recipe's own keys decide."""
     fields = {key: getattr(recipe, key) for key in SAME}
     for translate in TRANSLATED.values():
         fields |= translate(recipe)
-    return fields | dict(recipe.backend_args)
+    return fields
 
 
 def refuse_keys(recipe: Recipe, name: str) -> None:
@@ -163,10 +163,9 @@ def refuse_keys(recipe: Recipe, name: str) -> None:
         raise RecipeError(f"{name} cannot run this recipe (backend={recipe.backend}):\n{listed}")
 
 
-def refuse_args(recipe: Recipe, fields: Mapping[str, Any], name: str) -> None:
+def refuse_args(recipe: Recipe, fields: Iterable[str], name: str) -> None:
     """Raises RecipeError where `backend_args` names no field of the trainer's, or one that a key of ours decides."""
-    decided = config_of(recipe.model_copy(update={"backend_args": {}}))
-    ours = dict.fromkeys(decided, "the recipe's own keys decide it; docs/backends.md has the table") | _RESERVED
+    ours = dict.fromkeys(config_of(recipe), "the recipe's own keys decide it; docs/backends.md has the table") | _RESERVED
     for key in recipe.backend_args:
         if key in ours:
             raise RecipeError(f"backend_args.{key}: {ours[key]}")

@@ -19,10 +19,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from outdo.algo.schedules import rate_at
-from outdo.bridges.backend import Backend
+from outdo.bridges.backend import Backend, Loaded, Loader
 from outdo.bridges.keys import config_of, refuse_args, updates_per_step
 from outdo.bridges.prompts import ROW, DrawnPrompts, data_set
 from outdo.bridges.rollouts import completed, groups_of
@@ -31,6 +30,7 @@ from outdo.learn.score import group_logprobs
 from outdo.learn.update import MASTER
 from outdo.metrics.measure import Clock, Metrics, measure
 from outdo.models.load import Policy, save_policy
+from outdo.models.lora import Adapter
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, grade_all, halt_if_broken
 from outdo.tasks.curriculum import Curriculum
@@ -109,25 +109,28 @@ class TRLLearner:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            make_trainer, make_config = trainer_class(self.job)
+            load_model = self.job.backend.find_loader()  # first: it may replace parts of TRL
+            from trl import GRPOConfig, GRPOTrainer
+
             AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier run in this process
             transformers_logging.set_verbosity_error()  # we print what is to be seen
             recipe, scratch = self.recipe, tempfile.TemporaryDirectory(prefix="outdo-trl-")
             self._scratch = scratch  # removed with this object
-            fields = {one.name for one in make_config.__dataclass_fields__.values()}
-            refuse_args(recipe, dict.fromkeys(fields), self.job.backend.name)
-            config = make_config(**self._config(scratch.name))
-            model, peft_config, tokenizer = self._model(Path(scratch.name) / "start")
+            backend, fields = self.job.backend, set(GRPOConfig.__dataclass_fields__)
+            refuse_args(recipe, fields | {*backend.own_args}, backend.name)
+            config = GRPOConfig(**self._config(scratch.name))
+            model, peft_config, tokenizer = self._model(load_model, Path(scratch.name) / "start")
             rows = recipe.prompts_per_step * (recipe.max_steps - self.start)
-            trainer = make_trainer(
+            trainer = GRPOTrainer(
                 model=model,
                 args=config,
                 reward_funcs=[self._reward],
                 train_dataset=data_set(self.prompts, rows, not self.policy.renderer.has_template),
                 processing_class=tokenizer,
                 callbacks=[_bridge(self)],
-                **_given(make_trainer, peft_config=peft_config, tools=list(self.job.tools) or None),
-                **_given(make_trainer, environment_factory=self.job.environment),
+                peft_config=peft_config,
+                **_given(GRPOTrainer, tools=list(self.job.tools) or None),
+                **_given(GRPOTrainer, environment_factory=self.job.environment),
             )
         for printer in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printer)
@@ -138,10 +141,10 @@ class TRLLearner:
         own = {"output_dir": folder, "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}
         own |= {"logging_steps": 1, "logging_strategy": "steps", "disable_tqdm": True, "shuffle_dataset": False}
         own |= {"remove_unused_columns": False, "lr_scheduler_type": "constant", "dataloader_pin_memory": False}
-        return {**own, **config_of(self.recipe), "max_steps": steps}
+        args = {key: value for key, value in self.recipe.backend_args.items() if key not in self.job.backend.own_args}
+        return {**own, **config_of(self.recipe), **args, "max_steps": steps}
 
-    def _model(self, folder: Path) -> tuple[PreTrainedModel, Any, PreTrainedTokenizerBase]:
-        """The model to train, what PEFT is to add to it, and its tokenizer."""
+    def _model(self, load_model: Loader, folder: Path) -> Loaded:
         policy = self.policy
         adapter = policy.adapter
         with adapter.instead(adapter.base) if adapter else nullcontext():
@@ -152,18 +155,10 @@ class TRLLearner:
                 save_policy(policy, folder)
         if self.recipe.beta and not adapter and not self.job.reference.exists():
             save_policy(policy, self.job.reference)
-        model, tokenizer = load_model(self.job, folder)
+        loaded = load_model(self.recipe, folder, adapter)
         if self.recipe.beta and not adapter:
-            model.config._name_or_path = str(self.job.reference)  # where TRL loads the reference from
-        return model, self._peft_config(), tokenizer
-
-    def _peft_config(self) -> Any:
-        if not (adapter := self.policy.adapter):
-            return None
-        from peft import LoraConfig
-
-        alpha = adapter.scale * adapter.r
-        return LoraConfig(r=adapter.r, lora_alpha=alpha, target_modules=list(adapter.names), task_type="CAUSAL_LM")
+            loaded.model.config._name_or_path = str(self.job.reference)  # where TRL loads the reference from
+        return loaded
 
     def _make_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Our learning rate at every step."""
@@ -320,21 +315,18 @@ class TRLLearner:
         _set_rng_state(self._rng)
 
 
-def trainer_class(job: Job) -> tuple[Any, Any]:
-    """GRPOTrainer and GRPOConfig. Unsloth replaces both when it is imported, so it comes first."""
-    if job.recipe.backend == "unsloth":
-        import unsloth  # noqa: F401
-    from trl import GRPOConfig, GRPOTrainer
-
-    return GRPOTrainer, GRPOConfig
-
-
-def load_model(job: Job, folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of a folder as the trainer's users load it: float32 weights, its own attention."""
+def load_model(recipe: Recipe, folder: Path, adapter: Adapter | None) -> Loaded:
+    """As TRL's users load it: float32 weights, its own attention, an adapter by PEFT."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(folder)
+    peft_config = None
+    if adapter:
+        from peft import LoraConfig
+
+        how = {"r": adapter.r, "lora_alpha": adapter.scale * adapter.r, "task_type": "CAUSAL_LM"}
+        peft_config = LoraConfig(target_modules=list(adapter.names), **how)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    return Loaded(model, peft_config, AutoTokenizer.from_pretrained(folder))
 
 
 def _bridge(learner: TRLLearner) -> Any:
