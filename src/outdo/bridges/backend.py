@@ -1,4 +1,4 @@
-"""The trainers that a recipe can name (`backend`): which versions we know, and what is refused before anything loads."""
+"""The trainers that a recipe can name (`backend`), the versions that are known, and what is refused before loading."""
 
 from __future__ import annotations
 

@@ -120,7 +120,10 @@ _DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         lambda r: r.dtype == "bfloat16",
         "bfloat16 weights with float32 masters in outdo; float32 weights under autocast in {name}",
     ),
-    "kl_steps": (lambda r: not r.beta, "KL is also measured where beta is 0 in outdo; {name} measures it with beta only"),
+    "kl_steps": (
+        lambda r: not r.beta,
+        "KL is also measured where beta is 0 in outdo; {name} measures it with beta only",
+    ),
 }
 # Fields of GRPOConfig that are not settings here, and what decides instead.
 _RESERVED = {
@@ -165,7 +168,9 @@ def refuse_keys(recipe: Recipe, name: str) -> None:
 
 def refuse_args(recipe: Recipe, fields: Iterable[str], name: str) -> None:
     """Raises RecipeError where `backend_args` names no field of the trainer's, or one that a key of ours decides."""
-    ours = dict.fromkeys(config_of(recipe), "the recipe's own keys decide it; docs/backends.md has the table") | _RESERVED
+    ours = (
+        dict.fromkeys(config_of(recipe), "the recipe's own keys decide it; docs/backends.md has the table") | _RESERVED
+    )
     for key in recipe.backend_args:
         if key in ours:
             raise RecipeError(f"backend_args.{key}: {ours[key]}")

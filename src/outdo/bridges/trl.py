@@ -138,7 +138,7 @@ class TRLLearner:
 
     def _config(self, folder: str) -> dict[str, Any]:
         steps = (self.recipe.max_steps - self.start) * self.num_updates
-        own = {"output_dir": folder, "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}
+        own: dict[str, Any] = {"output_dir": folder, "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}
         own |= {"logging_steps": 1, "logging_strategy": "steps", "disable_tqdm": True, "shuffle_dataset": False}
         own |= {"remove_unused_columns": False, "lr_scheduler_type": "constant", "dataloader_pin_memory": False}
         args = {key: value for key, value in self.recipe.backend_args.items() if key not in self.job.backend.own_args}
@@ -333,7 +333,7 @@ def _bridge(learner: TRLLearner) -> Any:
     """The callback through which TRL notifies us."""
     from transformers import TrainerCallback
 
-    class Bridge(TrainerCallback):
+    class Bridge(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             if state.global_step == 0:
                 learner.restore_rng()

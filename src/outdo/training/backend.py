@@ -22,7 +22,7 @@ from outdo.training.start import Opened, make_run, open_run
 if TYPE_CHECKING:
     from outdo.bridges.trl import TRLLearner
 
-Run = TrainingRun["TRLLearner"]
+Run = TrainingRun[Any]  # of a TRLLearner
 
 
 def train_grpo(context: RunContext) -> Result:
@@ -113,6 +113,6 @@ def make_learner(run: TrainingRun[Any], backend: Backend, curriculum: Curriculum
         curriculum=curriculum,
         notify=run.reporter.note,
         reference=run.writer.reference_folder,
-        interruptible=lambda: run.world.interruptible(),
+        interruptible=run.world.interruptible,
     )
     return trl.TRLLearner(job, start)

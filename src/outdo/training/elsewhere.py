@@ -22,7 +22,9 @@ from outdo.runs.writer import default_folder
 from outdo.training.context import Result, RunContext
 from outdo.training.start import finished_result
 
-ASK = "import json, sys; from importlib.metadata import version; print(json.dumps({p: version(p) for p in sys.argv[1:]}))"
+ASK = (
+    "import json, sys; from importlib.metadata import version; print(json.dumps({p: version(p) for p in sys.argv[1:]}))"
+)
 
 
 class ChildFailed(EngineError):
