@@ -31,7 +31,8 @@ TRANSLATED: dict[str, Callable[[Recipe], dict[str, Any]]] = {
     "device": lambda r: {"use_cpu": r.device == "cpu"},
     "scale_rewards": lambda r: {"scale_rewards": r.scale_rewards},
     "loss_type": lambda r: _LOSSES.get(r.loss_type, {"loss_type": r.loss_type}),
-    "max_tool_calling_iterations": lambda r: {"max_tool_calling_iterations": r.max_tool_calling_iterations},
+    "max_turns": lambda r: {"max_tool_calling_iterations": r.max_tool_calling_iterations or r.max_turns},
+    "max_tool_calling_iterations": lambda r: {},  # by max_turns
 }
 _LOSSES: dict[str, dict[str, Any]] = {"gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"}}
 # What we do ourselves around the trainer, by what it is.
@@ -47,7 +48,7 @@ _OURS: dict[str, tuple[str, ...]] = {
         *("eval_fraction", "dataset_mixture", "system_prompt", "max_prompt_length", "num_train_epochs"),
         *("curriculum_args", "curriculum_dataset_name", "curriculum_informative"),
     ),
-    "tools and environments": ("tools", "environment_factory", "environment_args", "max_turns", "tool_timeout"),
+    "tools and environments": ("tools", "environment_factory", "environment_args", "tool_timeout"),
     "the rewards": (
         *("reward_funcs", "reward_weights", "reward_args", "reward_batch", "reward_input", "reward_gate"),
         *("pass_threshold", "audit_reward", "reward_timeout", "reward_audit", "regrade_steps", "broken_limit"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from outdo.bridges.environments import TRLEnvironment, finished
 from outdo.learn.memory import MAX_TOKENS
 from outdo.learn.score import group_logprobs
 from outdo.models.load import Policy
@@ -23,12 +24,15 @@ def groups_of(
     completions: Sequence[Any],
     group_size: int,
     version: int,
+    environments: Sequence[TRLEnvironment] = (),
 ) -> list[Group]:
     """The groups of a batch, without grades. `prompts` has one entry for each answer, neighbours in a group.
     Log-probabilities are NaN until they are known."""
     texts = policy.renderer.decode_answers(completion_ids)
-    rows = zip(completion_ids, completions, texts, strict=True)
+    rows = zip(completion_ids, texts, strict=True)
     answers = [_trajectory(policy, *row, version) for row in rows]
+    if environments:
+        answers = [_played(*pair) for pair in zip(answers, completions, environments, strict=True)]
     starts = range(0, len(prompts), group_size)
     encoded = policy.renderer.encode_all([prompts[start] for start in starts])
     return [
@@ -37,22 +41,20 @@ def groups_of(
     ]
 
 
-def _trajectory(policy: Policy, ids: Sequence[int], completion: Any, text: str, version: int) -> Trajectory:
+def _trajectory(policy: Policy, ids: Sequence[int], text: str, version: int) -> Trajectory:
     token_ids = tuple(map(int, ids))
     finish: Finish = "stop" if token_ids and token_ids[-1] in policy.eos_ids else "length"
     segment = Segment(token_ids, (math.nan,) * len(token_ids), version)
-    messages = completion if isinstance(completion, list) else []
-    if not any(message.get("tool_calls") or message.get("role") == "tool" for message in messages):
-        return Trajectory((segment,), text, finish)
-    said = [str(one.get("content") or "") for one in messages if one.get("role") == "assistant"]
-    return Trajectory((segment,), said[-1] if said else "", finish, episode=_episode(messages))
+    return Trajectory((segment,), text, finish)
 
 
-def _episode(messages: Sequence[Message]) -> Episode:
-    """How an answer with calls of tools went, from what was said."""
+def _played(answer: Trajectory, messages: Sequence[Message], environment: TRLEnvironment) -> Trajectory:
+    """An answer of several turns: how it went, from what was said. Its text is the last turn's."""
     turns = [one for one in messages if one.get("role") == "assistant"]
     calls = sum(len(one.get("tool_calls") or ()) for one in turns)
-    return Episode(tuple(messages), num_turns=len(turns), num_calls=calls, num_failed_calls=None)
+    episode = Episode(tuple(messages), num_turns=len(turns), num_calls=calls, num_failed_calls=None)
+    last = str(turns[-1].get("content") or "") if turns else ""
+    return replace(answer, text=last, episode=finished(environment, episode))
 
 
 def completed(

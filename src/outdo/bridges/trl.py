@@ -5,7 +5,6 @@ saved model are ours.
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from outdo.algo.schedules import rate_at
 from outdo.bridges.backend import Backend, Loaded, Loader
+from outdo.bridges.environments import factory_of
 from outdo.bridges.keys import config_of, refuse_args, updates_per_step
 from outdo.bridges.prompts import ROW, DrawnPrompts, data_set
 from outdo.bridges.rollouts import completed, groups_of
@@ -33,6 +33,7 @@ from outdo.models.load import Policy, save_policy
 from outdo.models.lora import Adapter
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, grade_all, halt_if_broken
+from outdo.rollout.play import Play
 from outdo.tasks.curriculum import Curriculum
 from outdo.types import Group
 
@@ -62,8 +63,7 @@ class Job:
     curriculum: Curriculum
     notify: Callable[[str], None]
     reference: Path  # a folder for the first weights, where the KL term needs them
-    tools: Sequence[Callable[..., Any]] = ()
-    environment: Any = None
+    play: Play | None = None  # how answers of several turns are played
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext  # inside, a signal is raised at once
 
 
@@ -120,6 +120,7 @@ class TRLLearner:
             refuse_args(recipe, fields | {*backend.own_args}, backend.name)
             config = GRPOConfig(**self._config(scratch.name))
             model, peft_config, tokenizer = self._model(load_model, Path(scratch.name) / "start")
+            environment = factory_of(self.job.play, self.prompts, self.job.backend.title)
             rows = recipe.prompts_per_step * (recipe.max_steps - self.start)
             trainer = GRPOTrainer(
                 model=model,
@@ -129,8 +130,7 @@ class TRLLearner:
                 processing_class=tokenizer,
                 callbacks=[_bridge(self)],
                 peft_config=peft_config,
-                **_given(GRPOTrainer, tools=list(self.job.tools) or None),
-                **_given(GRPOTrainer, environment_factory=self.job.environment),
+                **({"environment_factory": environment} if environment else {}),
             )
         for printer in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(printer)
@@ -200,7 +200,8 @@ class TRLLearner:
         with self._step.clock("grade"):
             prompts = [self.prompts[row] for row in columns[ROW]]
             size = self.recipe.num_generations
-            groups = groups_of(self.policy, prompts, completion_ids, completions, size, self.done)
+            environments = columns.get("environments") or ()
+            groups = groups_of(self.policy, prompts, completion_ids, completions, size, self.done, environments)
             rewards = replace(self.job.rewards, step=self.done, num_steps=self.recipe.max_steps)
             self._step.groups = grade_all(groups, rewards)
             halt_if_broken(self._step.groups, self.recipe.broken_limit)
@@ -344,12 +345,6 @@ def _bridge(learner: TRLLearner) -> Any:
             return control
 
     return Bridge()
-
-
-def _given(make: Any, **arguments: Any) -> dict[str, Any]:
-    """Those that are not None, which an older trainer may not know."""
-    known = inspect.signature(make.__init__).parameters
-    return {name: value for name, value in arguments.items() if value is not None or name in known}
 
 
 def _mean(logs: Sequence[Mapping[str, float]], key: str) -> float | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from outdo.bridges.backend import Backend, find_backend
 from outdo.bridges.keys import differences
-from outdo.errors import EngineError, OutdoError, describe
+from outdo.errors import EngineError, OutdoError, RecipeError, describe
 from outdo.learn.memory import is_out_of_memory
 from outdo.parallel.world import get_world
+from outdo.rollout.play import EnvironmentPlay, play_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.training.context import Result, RunContext
 from outdo.training.grpo import evaluate_first, run_grpo
@@ -103,8 +104,12 @@ def _resume(run: Run, backend: Backend, curriculum: Curriculum, point: ResumePoi
 def make_learner(run: TrainingRun[Any], backend: Backend, curriculum: Curriculum, start: int) -> TRLLearner:
     """The trainer, from that step on."""
     trl = import_module("outdo.bridges.trl")
-    rewards = run.context.rewards
+    context, rewards = run.context, run.context.rewards
     assert rewards, "GRPO has rewards"
+    play = context.play
+    if isinstance(play, EnvironmentPlay):  # the trainer counts the turns itself
+        unlimited = context.recipe.model_copy(update={"max_tool_calling_iterations": None})
+        play = play_of(unlimited, context.task.environment, context.tools, context.environment)
     job = trl.Job(
         backend=backend,
         recipe=run.recipe,
@@ -114,5 +119,11 @@ def make_learner(run: TrainingRun[Any], backend: Backend, curriculum: Curriculum
         notify=run.reporter.note,
         reference=run.writer.reference_folder,
         interruptible=run.world.interruptible,
+        play=play,
     )
-    return trl.TRLLearner(job, start)
+    try:
+        return trl.TRLLearner(job, start)
+    except Exception as error:
+        if isinstance(error, OutdoError) or is_out_of_memory(error):
+            raise
+        raise RecipeError(f"{backend.name} cannot run this recipe: {describe(error, 1000)}") from error

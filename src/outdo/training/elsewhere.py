@@ -63,8 +63,8 @@ def _refuse_objects(context: RunContext) -> None:
     }
     if given := [name for name, value in objects.items() if value]:
         raise RecipeError(
-            f"backend_python runs in another process, which cannot have {', '.join(given)} that are objects: name them, "
-            "as file.py:function, or install the backend in this environment"
+            f"backend_python runs in another process, which cannot have {', '.join(given)} that are objects: name "
+            "them, as file.py:function, or install the backend in this environment"
         )
 
 
@@ -88,9 +88,9 @@ def _refuse_python(recipe: Recipe, python: str) -> None:
 def _watched(command: list[str]) -> int:
     """The exit status. Signals reach the other process too: it saves the run and ends."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=sys.__stdout__, stderr=sys.__stderr__) as process:
-        with _passed_on(process):
-            status = process.wait()
+    streams: Any = {"stdout": sys.__stdout__, "stderr": sys.__stderr__}
+    with subprocess.Popen(command, env=environment, **streams) as process, _passed_on(process):
+        status = process.wait()
     return 128 - status if status < 0 else status
 
 
