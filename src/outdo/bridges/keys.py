@@ -95,7 +95,7 @@ ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "tool_format": (("auto",), "calls are written as the chat template does it"),
 }
 # What means something else there, where the recipe's value makes the difference.
-_DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
+DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
     "adv_std": (
         lambda r: r.adv_std == "population" and r.scale_rewards != "none",
         "the standard deviation is the population's in outdo; {name} divides by the sample's",
@@ -185,6 +185,6 @@ def differences(recipe: Recipe, name: str) -> list[str]:
     updates, answers = recipe.max_steps * updates_per_step(recipe), recipe.per_device_train_batch_size
     return [
         f"{key}: {text.format(name=name, updates=updates, answers=answers)}"
-        for key, (applies, text) in _DIFFERENT.items()
+        for key, (applies, text) in DIFFERENT.items()
         if applies(recipe)
     ]
