@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from outdo.tasks.curriculum import Curriculum
@@ -47,4 +48,5 @@ def data_set(prompts: DrawnPrompts, num_rows: int, as_text: bool) -> Any:
         shown = [one.text if as_text else [dict(message) for message in one.messages] for one in found]
         return {"prompt": shown, ROW: list(batch[ROW])}
 
+    logging.getLogger("datasets.fingerprint").setLevel(logging.ERROR)  # nothing is cached: it need not be hashed
     return Dataset.from_dict({ROW: list(range(num_rows))}).with_transform(read)
