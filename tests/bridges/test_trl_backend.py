@@ -103,6 +103,13 @@ def test_interrupted_and_resumed_is_the_same_run(run: Path, tmp_path: Path) -> N
     assert all(torch.equal(weights[name], same[name]) for name in weights)
 
 
+def test_another_trainer_does_not_resume_it(run: Path) -> None:
+    words = [*OUTDO, "train", "--resume", str(run), "--force", "backend=outdo", "max_steps=20"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and str(run / "model") in done.stderr
+    assert read_manifest(run).status == "done"
+
+
 def test_a_crash_in_the_middle(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trl import GRPOTrainer
 
