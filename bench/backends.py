@@ -98,7 +98,5 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-
-
 if __name__ == "__main__":
     main()

@@ -143,9 +143,7 @@ def with_backend_keys(text: str) -> str:
     """backends.md with the tables of keys under their headings."""
     defaults = Recipe.model_fields
     refused = [
-        f"| `{key}` | {', '.join(map(_quoted, values))} | {why} |"
-        for key, (values, why) in keys.ONLY.items()
-        if why
+        f"| `{key}` | {', '.join(map(_quoted, values))} | {why} |" for key, (values, why) in keys.ONLY.items() if why
     ]
     different = [f"| `{key}` | {why.format(**WORDS)} |" for key, (_, why) in keys.DIFFERENT.items()]
     passed = [f"`{key}`" for key in (*keys.SAME, *keys.TRANSLATED) if key in defaults]

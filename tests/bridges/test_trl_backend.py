@@ -103,6 +103,25 @@ def test_interrupted_and_resumed_is_the_same_run(run: Path, tmp_path: Path) -> N
     assert all(torch.equal(weights[name], same[name]) for name in weights)
 
 
+def test_in_another_python(tmp_path: Path) -> None:
+    """The run there is the run: what it prints, SIGTERM, the exit status."""
+    folder = tmp_path / "run"
+    keys = [*RUN, f"backend_python={sys.executable}", "max_steps=200", "sft_steps=5", f"output_dir={folder}"]
+    with subprocess.Popen([*OUTDO, "train", *keys], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        while not (folder / "metrics.jsonl").is_file():
+            assert run.poll() is None
+            time.sleep(0.05)
+        run.send_signal(signal.SIGTERM)
+        printed, _ = run.communicate(timeout=60)
+    assert run.returncode == 143 and printed.count("resume with: outdo train --resume") == 1, printed
+    assert read_manifest(folder).status == "stopped"
+
+
+def test_objects_stay_in_their_process(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="callbacks"):
+        launch(context_of(Path("tiny"), tmp_path / "run", Record(), backend_python=sys.executable))
+
+
 def test_another_trainer_does_not_resume_it(run: Path) -> None:
     words = [*OUTDO, "train", "--resume", str(run), "--force", "backend=outdo", "max_steps=20"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

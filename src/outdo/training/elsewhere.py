@@ -19,6 +19,7 @@ from outdo.bridges.backend import BACKENDS
 from outdo.errors import EngineError, RecipeError
 from outdo.recipe.schema import Recipe
 from outdo.runs.writer import default_folder
+from outdo.training.callbacks import find_callbacks
 from outdo.training.context import Result, RunContext
 from outdo.training.start import finished_result
 
@@ -60,6 +61,7 @@ def _refuse_objects(context: RunContext) -> None:
         "rewards": context.reward_objects,
         "tools": context.tools,
         "an environment": context.environment,
+        "callbacks": len(context.callbacks) > len(find_callbacks(context.recipe)),
     }
     if given := [name for name, value in objects.items() if value]:
         raise RecipeError(
