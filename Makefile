@@ -52,12 +52,12 @@ verifiers: .venv-verifiers/.done
 
 # Other trainers, each in an environment of its own: TRL, and Unsloth, which needs older versions of it.
 bridges: .venv-trl/.done .venv-unsloth/.done
-	OMP_NUM_THREADS=1 .venv-trl/bin/python -m pytest tests/bridges
+	OMP_NUM_THREADS=1 .venv-trl/bin/python -m pytest -n 2 --dist loadfile tests/bridges
 	OMP_NUM_THREADS=1 .venv-unsloth/bin/python -m pytest tests/bridges/test_unsloth_backend.py
 
 .venv-trl/.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/pip install --quiet --editable '.[trl,plot]' pytest trl==1.16.0 --constraint constraints.txt
+	.venv-trl/bin/pip install --quiet --editable '.[trl,plot]' pytest pytest-xdist trl==1.16.0 --constraint constraints.txt
 	touch $@
 
 # Without what only a GPU uses, which is gigabytes: torchvision, xformers, a torch of its own.

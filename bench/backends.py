@@ -1,8 +1,8 @@
 """One recipe by several trainers, from the same warm-up: `python -m bench.backends RECIPE.yaml [key=value …]`.
 
-The warm-up is done once, by outdo. Every trainer then runs the same recipe from that model, one after the other, in a process
-of its own. Seconds of a step, its parts, memory and held-out success are those of the run folders; the picture has their
-curves over each other.
+The warm-up is done once, by outdo. Every trainer then runs the same recipe from that model, one after the other, each
+in a process of its own. Seconds of a step, its parts, memory and held-out success are those of the run folders; the
+picture has their curves over each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generates recipes.md, graders.md, playbook.md and the tables in runs.md and backends.md from the code: `make docs`."""
+"""Generates recipes.md, graders.md, playbook.md, and tables in runs.md and backends.md from the code: `make docs`."""
 
 from __future__ import annotations
 
