@@ -187,6 +187,7 @@ class Sample:
     advantage: float
     support: Support = ()
     mask: Mask = ()  # empty: every token is trained on
+    chosen: Mask = ()  # trained tokens that the loss treats apart (algo/choose.py); empty: none were chosen
 
     @property
     def num_trained(self) -> int:

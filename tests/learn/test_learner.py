@@ -43,6 +43,10 @@ def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
     return grpo_loss(logprobs_BT, logprobs_BT.detach(), advantages_B, mask_BT, max_completion_length=8, **keys)[0]
 
 
+def level_of(loss_type: str) -> dict[str, object]:
+    return {} if "token" in LOSSES[loss_type].levels else {"importance_sampling_level": "sequence"}
+
+
 @pytest.mark.parametrize("loss_type", sorted(LOSSES))
 def test_packed_gradients_equal_those_of_plain_forwards(policy: Policy, loss_type: str) -> None:
     ours = gradients_after(policy, {"loss_type": loss_type})
