@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outdo.errors import InputError
-
 Rewards = Sequence[float | None] | Tensor
 MAX_REWARD = torch.finfo(torch.float32).max  # advantages are returned in float32; its square fits in double
 
@@ -65,12 +63,12 @@ def maxrl_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4, earne
 
     With rewards of 0 and 1 the mean is the pass rate: the gradient is that of log(pass rate) instead of the pass rate.
     `earned`: the rewards before a penalty was subtracted; their mean is then the divisor, and nothing is divided where
-    it is 0. Raises InputError for a negative reward.
+    it is 0. Raises ValueError for a negative reward.
     """
     r_PG, judged_PG = _as_groups(rewards, group_size)
     paid_PG = r_PG if earned is None else _as_groups(earned, group_size)[0]
     if bool((paid_PG < 0).any()):
-        raise InputError(
+        raise ValueError(
             f"advantage_estimator=maxrl divides by a group's mean reward, and there is a reward of {paid_PG.min():g}: "
             "use rewards that are 0 or more, or another estimator"
         )

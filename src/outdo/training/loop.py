@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from outdo.algo.prepare import prepare, with_advantages
-from outdo.errors import NumericsError
+from outdo.errors import NumericsError, RecipeError
 from outdo.metrics.measure import Clock, Metrics, measure
 from outdo.recipe.schema import Recipe
 from outdo.types import Group, Learner, Prompt, RolloutSource
@@ -44,9 +44,7 @@ def run_loop(
     for step in range(start, recipe.max_steps):
         clock = Clock()
         rollouts = source.next(step)
-        how = recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(rollouts.groups)
-        weights = [weights_of(group.prompt) for group in rollouts.groups] if weights_of else None
-        groups = with_advantages(rollouts.groups, *how, recipe.adv_eps, recipe.adv_std, weights)
+        groups = _with_advantages(recipe, learner, rollouts.groups, weights_of)
         batch = prepare(groups, recipe.mask_truncated_completions)
         with uninterruptible():  # weights, positions and rows change together
             try:
@@ -60,3 +58,14 @@ def run_loop(
             events.step(step, measure(rollouts.sampled, groups, stats, clock, audit_reward), groups)
         if not events.step_end(step + 1):
             return
+
+
+def _with_advantages(
+    recipe: Recipe, learner: Learner, groups: Sequence[Group], weights_of: WeightsOf | None
+) -> list[Group]:
+    how = recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(groups), recipe.adv_eps, recipe.adv_std
+    weights = [weights_of(group.prompt) for group in groups] if weights_of else None
+    try:
+        return with_advantages(groups, *how, weights)
+    except ValueError as error:  # rewards that the estimator cannot use
+        raise RecipeError(str(error)) from None
