@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from outdo.algo.choose import Tokens, covariances, largest_covariance, top_entropy, within_covariance
@@ -35,6 +36,23 @@ def test_settings_have_the_recipes_defaults():
     recipe = Recipe()
     assert Settings.of(recipe) == Settings()
     assert {key for loss in LOSSES.values() for key in loss.reads or ()} <= set(Settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_no_value_is_read(loss_type):
+    """On a GPU, reading one would wait for all work under way. A fake tensor has none, and says so."""
+    level = {} if "token" in LOSSES[loss_type].levels else {"importance_sampling_level": "sequence"}
+    keys = {"use_bias_correction_kl": True, "off_policy_mask_threshold": 0.1, "top_entropy_quantile": 0.5, **level}
+    keys |= {"loss_type": loss_type, "beta": 0.1, "entropy_coef": 0.1, "max_completion_length": 8}
+    keys |= {"num_tokens": 12, "num_sequences": 3, "num_chosen": 4}
+    with FakeTensorMode():
+        names = "ref_logprobs_BT", "weights_BT", "sampler_logprobs_BT", "entropy_BT"
+        tensors = {name: torch.randn(3, 4) for name in names} | {"chosen_BT": torch.ones(3, 4, dtype=torch.bool)}
+        new = torch.randn(3, 4, requires_grad=True)
+        loss, _ = grpo_loss(new, torch.randn(3, 4), torch.randn(3), torch.ones(3, 4), **tensors, **keys)
+        loss.backward()
+        with pytest.raises(RuntimeError):
+            loss.item()
 
 
 # --- SAPO
