@@ -62,7 +62,7 @@ class Inputs:
     advantages_B1: Tensor
     mask_BT: Tensor
     settings: Settings
-    sampler_log_ratio_BT: Tensor  # to the sampler's own log-probabilities, where those are not the old ones
+    sampler_logprobs_BT: Tensor | None = None  # the sampler's own, where those are not the old ones
     weights_BT: Tensor | None = None  # importance weights between learner and sampler
     chosen_BT: Tensor | None = None  # tokens treated apart, or with `top_entropy_quantile` those that are trained on
 
@@ -72,6 +72,13 @@ class Inputs:
         if self.settings.importance_sampling_level == "sequence":
             return sequence_log_ratio(self.log_ratio_BT, self.mask_BT)
         return self.log_ratio_BT
+
+    @property
+    def sampler_log_ratio_BT(self) -> Tensor:
+        """To the sampler's own log-probabilities."""
+        if self.sampler_logprobs_BT is None:
+            return self.log_ratio_BT
+        return torch.where(self.mask_BT.bool(), self.logprobs_BT - self.sampler_logprobs_BT.detach(), 0.0)
 
 
 def ratio_clip(x: Inputs) -> Surrogate:
@@ -161,57 +168,50 @@ class Variant:
         return self.reduce in (reduce.per_token, reduce.by_constant)
 
 
-_OWN_CHOICE = {"top_entropy_quantile": "it chooses tokens by their covariance itself"}
-_OWN_REGION = {
+_CHOICE = {"top_entropy_quantile": "it chooses tokens by their covariance itself"}
+_WEIGHT = "it weighs tokens by the ratio to the sampler itself, at most clip_ratio_c"
+_REGION = {
     "top_entropy_quantile": "it chooses tokens by their divergence itself",
     "off_policy_mask_threshold": "it masks tokens by their divergence itself",
-    "importance_sampling": "it weighs tokens by the ratio to the sampler itself, at most clip_ratio_c",
-    "importance_sampling_cap": "it weighs tokens by the ratio to the sampler itself, at most clip_ratio_c",
+    "importance_sampling": _WEIGHT,
+    "importance_sampling_cap": _WEIGHT,
 }
 _SAPO = (LEVEL, "sapo_temperature_pos", "sapo_temperature_neg")
 _VESPO = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
+_DPPO = (*EPSILONS, "divergence_type", "clip_ratio_c")
 _CLIP_COV = (*EPSILONS, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")
-_TOKEN = ("token",)
+_KL_COV = ("kl_cov_ratio", "ppo_kl_coef")
+_TOKEN, _ANSWER = ("token",), ("sequence",)
+_WEIGHTS, _CHOSEN = ("weights",), ("chosen",)
 
 LOSSES: dict[str, Variant] = {
-    # Shao et al. 2024, DeepSeekMath
-    "grpo": Variant(ratio_clip, reduce.per_sequence, reads=CLIP),
-    # token mean over the update's own answers
-    "bnpo": Variant(ratio_clip, reduce.per_token, reads=CLIP),
-    # Yu et al. 2025
-    "dapo": Variant(ratio_clip, reduce.per_token, "step", reads=CLIP),
-    # Liu et al. 2025
-    "dr_grpo": Variant(ratio_clip, reduce.by_constant, reads=CLIP),
-    # Zheng et al. 2025
-    "gspo": Variant(sequence_clip, reduce.per_sequence, reads=CLIP),
-    # MiniMax-M1, 2025
-    "cispo": Variant(cispo_weight, reduce.per_token, "step", reads=("epsilon_high", LEVEL)),
-    # Gao et al. 2025, arXiv 2511.20347
-    "sapo": Variant(sapo_gate, reduce.per_sequence, reads=_SAPO),
+    "grpo": Variant(ratio_clip, reduce.per_sequence, reads=CLIP),  # Shao et al. 2024, DeepSeekMath
+    "bnpo": Variant(ratio_clip, reduce.per_token, reads=CLIP),  # token mean over the update's own answers
+    "dapo": Variant(ratio_clip, reduce.per_token, "step", CLIP),  # Yu et al. 2025
+    "dr_grpo": Variant(ratio_clip, reduce.by_constant, reads=CLIP),  # Liu et al. 2025
+    "gspo": Variant(sequence_clip, reduce.per_sequence, reads=CLIP),  # Zheng et al. 2025
+    "luspo": Variant(ratio_clip, reduce.per_answer_sum, reads=CLIP, levels=_ANSWER),  # arXiv 2602.05261
+    "cispo": Variant(cispo_weight, reduce.per_token, "step", ("epsilon_high", LEVEL)),  # MiniMax-M1, 2025
+    "sapo": Variant(sapo_gate, reduce.per_sequence, reads=_SAPO),  # Gao et al. 2025, arXiv 2511.20347
     # arXiv 2602.10693
-    "vespo": Variant(vespo_weight, reduce.per_token, "step", reads=_VESPO, levels=_TOKEN, applies=("weights",)),
-    # arXiv 2602.05261
-    "luspo": Variant(ratio_clip, reduce.per_answer_sum, reads=CLIP, levels=("sequence",)),
+    "vespo": Variant(vespo_weight, reduce.per_token, "step", _VESPO, _TOKEN, applies=_WEIGHTS),
     # Zhao et al. 2025, arXiv 2507.20673
-    "gmpo": Variant(geometric_clip, reduce.per_sequence, reads=EPSILONS, levels=_TOKEN, applies=("chosen",)),
+    "gmpo": Variant(geometric_clip, reduce.per_sequence, reads=EPSILONS, levels=_TOKEN, applies=_CHOSEN),
     # Qi et al. 2026, arXiv 2602.04879
-    "dppo": Variant(
-        *(divergence_clip, reduce.per_token, "step", (*EPSILONS, "divergence_type", "clip_ratio_c"), _TOKEN),
-        excludes=_OWN_REGION,
-        applies=("weights",),
-    ),
+    "dppo": Variant(divergence_clip, reduce.per_token, "step", _DPPO, _TOKEN, _REGION, _WEIGHTS),
     # Cui et al. 2025, arXiv 2505.22617
     "clip_cov": Variant(
-        *(covariance_clip, reduce.per_token, "update", _CLIP_COV, _TOKEN),
-        excludes=_OWN_CHOICE,
-        applies=("chosen",),
-        choose=choose_within,
+        covariance_clip, reduce.per_token, "update", _CLIP_COV, _TOKEN, _CHOICE, _CHOSEN, choose=choose_within
     ),
     "kl_cov": Variant(
-        *(covariance_penalty, reduce.per_token, "update", ("kl_cov_ratio", "ppo_kl_coef"), _TOKEN),
-        excludes=_OWN_CHOICE,
-        applies=("chosen",),
-        choose=choose_largest,
+        covariance_penalty,
+        reduce.per_token,
+        "update",
+        _KL_COV,
+        _TOKEN,
+        _CHOICE,
+        _CHOSEN,
+        choose_largest,
         moves_all=True,
     ),
 }
@@ -256,14 +256,10 @@ def grpo_loss(
     keep_BT = mask_BT.bool()
     mask_BT = keep_BT.to(logprobs_BT.dtype)
     # Zeroing the difference, not the product, keeps a NaN or infinity under the mask out of the gradient too.
-    log_ratio_BT = sampler_log_ratio_BT = torch.where(keep_BT, logprobs_BT - old_logprobs_BT.detach(), 0.0)
-    if sampler_logprobs_BT is not None:
-        sampler_log_ratio_BT = torch.where(keep_BT, logprobs_BT - sampler_logprobs_BT.detach(), 0.0)
+    log_ratio_BT = torch.where(keep_BT, logprobs_BT - old_logprobs_BT.detach(), 0.0)
     logprobs_BT = torch.where(keep_BT, logprobs_BT, 0.0)
-    x = Inputs(
-        *(logprobs_BT, log_ratio_BT, advantages_B.unsqueeze(-1), mask_BT, own),
-        *(sampler_log_ratio_BT, weights_BT, chosen_BT),
-    )
+    at = logprobs_BT, log_ratio_BT, advantages_B.unsqueeze(-1), mask_BT, own
+    x = Inputs(*at, sampler_logprobs_BT, weights_BT, chosen_BT)
     loss_BT, surrogate = _policy_term(x, LOSSES[loss_type])
     kl_BT = torch.zeros_like(mask_BT)
     if ref_logprobs_BT is not None:
