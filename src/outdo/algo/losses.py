@@ -140,7 +140,7 @@ def choose_within(tokens: Tokens, s: Settings, seed: int) -> Tensor:
     return choose.within_covariance(tokens, *bounds, s.epsilon, s.high, seed)
 
 
-def choose_largest(tokens: Tokens, s: Settings, seed: int) -> Tensor:
+def choose_top(tokens: Tokens, s: Settings, seed: int) -> Tensor:
     return choose.largest_covariance(tokens, s.kl_cov_ratio)
 
 
@@ -204,15 +204,7 @@ LOSSES: dict[str, Variant] = {
         covariance_clip, reduce.per_token, "update", _CLIP_COV, _TOKEN, _CHOICE, _CHOSEN, choose=choose_within
     ),
     "kl_cov": Variant(
-        covariance_penalty,
-        reduce.per_token,
-        "update",
-        _KL_COV,
-        _TOKEN,
-        _CHOICE,
-        _CHOSEN,
-        choose_largest,
-        moves_all=True,
+        covariance_penalty, reduce.per_token, "update", _KL_COV, _TOKEN, _CHOICE, _CHOSEN, choose_top, moves_all=True
     ),
 }
 

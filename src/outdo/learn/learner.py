@@ -276,12 +276,14 @@ class LocalLearner(BaseLearner):
         share = shares_of(prompt_ids, samples, self.world.size)[self.world.rank]
 
         def measure() -> np.ndarray:
-            parts = [torch.zeros(2, 0, device=self.policy.device)]
+            parts, masks = [], []
             for rows in self._micro_batches(prompt_ids, share):
                 packed = pack(prompt_ids, rows, self.policy.device)
-                both = torch.stack(self._logprobs(self.policy, packed, self.temperature))
-                parts.append(both[:, packed.mask_BT].float())
-            return torch.cat(parts, 1).cpu().numpy()
+                parts.append(torch.stack(self._logprobs(self.policy, packed, self.temperature)).float())
+                lens_B = np.array([row.num_trained for row in rows])
+                masks.append(np.arange(lens_B.max()) < lens_B[:, None])
+            read = [part.cpu().numpy()[:, mask] for part, mask in zip(parts, masks, strict=True)]
+            return np.concatenate([np.zeros((2, 0), np.float32), *read], 1)
 
         values = np.concatenate(self.world.gather(measure, "measuring entropy"), 1)
         return torch.from_numpy(values[0]), torch.from_numpy(values[1])
