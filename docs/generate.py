@@ -1,4 +1,4 @@
-"""Generates recipes.md, graders.md, playbook.md and the table in runs.md from the code: `make docs`."""
+"""Generates recipes.md, graders.md, playbook.md and the tables in runs.md and backends.md from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+from outdo.bridges import keys
 from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
@@ -139,8 +140,37 @@ def with_signals(text: str) -> str:
     return f"{head}## The signals\n\n{as_table()}\n## {after}"
 
 
+def with_backend_keys(text: str) -> str:
+    """backends.md with the tables of keys under their headings."""
+    defaults = Recipe.model_fields
+    refused = [
+        f"| `{key}` | {', '.join(map(_quoted, values))} | {why} |"
+        for key, (values, why) in keys.ONLY.items()
+        if why
+    ]
+    different = [f"| `{key}` | {why.format(**WORDS)} |" for key, (_, why) in keys.DIFFERENT.items()]
+    passed = [f"`{key}`" for key in (*keys.SAME, *keys.TRANSLATED) if key in defaults]
+    parts = {
+        "Refused unless they have this value": ["| key | value | why |", "| --- | --- | --- |", *refused],
+        "Named with both meanings": ["| key | |", "| --- | --- |", *different],
+        "Passed on": [", ".join(passed) + "."],
+    }
+    for heading, lines in parts.items():
+        before, rest = text.split(f"### {heading}\n", 1)
+        level, after = ("### ", rest.split("\n### ", 1)[1]) if "\n### " in rest else ("## ", rest.split("\n## ", 1)[1])
+        text = f"{before}### {heading}\n\n" + "\n".join(lines) + f"\n\n{level}{after}"
+    return text
+
+
+def _quoted(value: object) -> str:
+    return f"`{format_value(value) or repr('')}`"
+
+
+WORDS = {"name": "TRL", "updates": "those of all batches", "answers": "as many"}
+
 if __name__ == "__main__":
     (HERE / "recipes.md").write_text(page())
     (HERE / "graders.md").write_text(graders_page())
     (HERE / "playbook.md").write_text(playbook.page())
+    (HERE / "backends.md").write_text(with_backend_keys((HERE / "backends.md").read_text()))
     (HERE / "runs.md").write_text(with_signals((HERE / "runs.md").read_text()))

@@ -29,6 +29,7 @@ REGISTRIES = {  # recipe key: module:mapping
     "sampler": "outdo.rollout:ENGINES",
     "optim": "outdo.learn.optimizers:OPTIMIZERS",
     "tool_format": "outdo.models.tool_formats:FORMATS",
+    "backend": "outdo.bridges.backend:BACKENDS",
 }
 GROUP_NAMES = {"report_to": ("all",), "tool_format": ("auto",)}  # names that stand for several entries
 
@@ -171,6 +172,10 @@ class Recipe(BaseModel):
     parallel_offload: Literal["none", "optimizer", "parameters"] = "none"  # kept in the host's memory between updates
     parallel_timeout: float = Field(1800, gt=0)  # seconds that a process waits for the others before the run ends
     parallel_pretend: str = ""  # plan for a cluster that is not here, with --dry-run: 8xH100, 2x8xH200
+    # --- another trainer on the same recipe, into the same run folder (docs/backends.md)
+    backend: str = "outdo"  # who trains: outdo, or trl or unsloth, which are packages of their own
+    backend_python: str | None = None  # the Python of an environment that has them; default: this one
+    backend_args: dict[str, Any] = {}  # further settings of TRL's GRPOConfig: backend_args.use_vllm=true
     # --- SFT: the warm-up before GRPO, and `outdo sft`; also written `sft: {epochs: 3}`
     sft_steps: int = Field(0, ge=0, le=10**9)  # updates, or …
     sft_epochs: float = Field(0, ge=0)  # … passes over finite data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -76,7 +78,7 @@ def _start(run: Run) -> list[Evaluation]:
         run.learner = learner
         if was_warmed_up:
             run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
-    before = _evaluate_first(run)
+    before = evaluate_first(run)
     with run.uninterruptible():
         run.save()
     return before
@@ -100,10 +102,10 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)
     run.evaluate_if_due()  # where it was interrupted before that
-    return run.world.first(lambda: run.evaluator.recorded(0)) or _evaluate_first(run)
+    return run.world.first(lambda: run.evaluator.recorded(0)) or evaluate_first(run)
 
 
-def _evaluate_first(run: Run) -> list[Evaluation]:
+def evaluate_first(run: TrainingRun[Any]) -> list[Evaluation]:
     if run.evaluator.splits:
         run.reporter.begin("before GRPO: held-out problems")
     before = run.evaluate(0)
@@ -112,7 +114,7 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
     return before
 
 
-def _report_difficulty(run: Run, before: Evaluation) -> None:
+def _report_difficulty(run: TrainingRun[Any], before: Evaluation) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
     passes, rewards = before.pass_at, run.context.rewards
     if before.split in run.evaluator.unreachable:
