@@ -265,6 +265,11 @@ DIFFERENCES = (
         "per token, beyond rounding error (`importance_sampling: auto`)",
         "always with vLLM, per answer unless set",
     ),
+    (
+        "`importance_sampling: mask` with a cap of C",
+        "drops ratios below 1/C too",
+        "only above C, unless `vllm_importance_sampling_clip_min` is set",
+    ),
     ("`use_bias_correction_kl`", "off", "on"),
     ("`loss_type: luspo` with ratios per token", "refused", "a warning"),
     ("`loss_type: vespo` with ratios per answer", "refused", "a warning"),
