@@ -59,7 +59,8 @@ below 1 are shares of `max_steps`, and `max_grad_norm: 0` does not clip.
 Keys that are not in the file have our defaults, which are not always theirs, and the run says so: `loss_type` is
 `grpo` here and `dapo` in TRL; `lr_scheduler_type` is `constant` here and `linear` in transformers; `adv_std` is
 `population` here, and TRL divides by the sample's standard deviation (`adv_std: sample`), plus the same `adv_eps` of
-1e-4.
+1e-4; where `beta` is above 0, `use_bias_correction_kl` is false here and true in TRL. With the same keys the numbers
+are the same: [results/trl_numbers.md](results/trl_numbers.md).
 
 `deepspeed` (a path or a mapping), `fsdp` and `fsdp_config` become `parallel_sharding`, `parallel_offload` and keys for
 clipping, precision, batch and optimizer; [parallel.md](parallel.md#configurations-of-other-launchers) has the table."""

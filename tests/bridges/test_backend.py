@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 
 from outdo.bridges import backend
-from outdo.bridges.keys import ONLY, OURS, SAME, TRANSLATED, config_of, differences, refuse_args, updates_per_step
+from outdo.bridges.keys import (
+    ONLY,
+    OURS,
+    SAME,
+    TRANSLATED,
+    config_of,
+    differences,
+    refuse_args,
+    refuse_keys,
+    updates_per_step,
+)
 from outdo.errors import RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
@@ -51,6 +61,14 @@ def test_batches(keys: dict[str, int], per_generation: int, accumulation: int, s
     assert fields["steps_per_generation"] == per_generation
     assert fields["gradient_accumulation_steps"] == accumulation
     assert fields["max_steps"] == steps == 10 * updates_per_step(recipe)
+
+
+def test_losses_that_it_lacks_are_refused() -> None:
+    for loss in ("dppo", "clip_cov", "kl_cov", "gmpo"):
+        with pytest.raises(RecipeError, match=f"loss_type={loss}: it has grpo"):
+            refuse_keys(Recipe(loss_type=loss), "TRL")
+    refuse_keys(Recipe(loss_type="vespo", vespo_k_pos=1.0, delta=4.0, use_bias_correction_kl=True), "TRL")
+    assert config_of(Recipe(loss_type="sapo", sapo_temperature_neg=2.0))["sapo_temperature_neg"] == 2.0
 
 
 def test_gspo_is_a_level_there() -> None:

@@ -15,7 +15,10 @@ from outdo.recipe.schema import Recipe
 SAME = (
     *("max_completion_length", "num_generations", "temperature", "top_p", "top_k"),
     *("per_device_train_batch_size", "num_iterations", "gradient_checkpointing"),
-    *("epsilon", "epsilon_high", "beta", "entropy_coef", "mask_truncated_completions"),
+    *("epsilon", "epsilon_high", "delta", "importance_sampling_level", "beta", "use_bias_correction_kl"),
+    *("entropy_coef", "top_entropy_quantile", "off_policy_mask_threshold", "mask_truncated_completions"),
+    *("sapo_temperature_pos", "sapo_temperature_neg"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "optim", "seed"),
 )
 # Under another name, or in another form: GRPOConfig's fields.
@@ -34,6 +37,8 @@ TRANSLATED: dict[str, Callable[[Recipe], dict[str, Any]]] = {
     "max_turns": lambda r: {"max_tool_calling_iterations": r.max_tool_calling_iterations or r.max_turns},
     "max_tool_calling_iterations": lambda r: {},  # by max_turns
 }
+# Losses that it has; gspo under another name.
+LOSSES = ("grpo", "bnpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "vespo", "luspo")
 _LOSSES: dict[str, dict[str, Any]] = {"gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"}}
 # What we do ourselves around the trainer, by what it is.
 _OURS: dict[str, tuple[str, ...]] = {
@@ -68,26 +73,35 @@ _OURS: dict[str, tuple[str, ...]] = {
     "how the trainer is started": ("backend", "backend_python", "backend_args", "parallel_timeout"),
 }
 OURS = {key: what for what, keys in _OURS.items() for key in keys}
+_NO_LOSS = "it has no loss that reads it"
 # Values that the trainer has no equal of. Each is refused unless it is the one here.
 ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "advantage_estimator": (("grpo",), "it has the advantages of GRPO only"),
     "adv_eps": ((1e-4,), "it always adds 1e-4"),
     "adv_std": (("population", "sample"), ""),
     "agent": ((None,), "it plays no agents; use tools or environment_factory"),
+    "clip_cov_lb": ((1.0,), _NO_LOSS),
+    "clip_cov_ratio": ((0.0002,), _NO_LOSS),
+    "clip_cov_ub": ((5.0,), _NO_LOSS),
+    "clip_ratio_c": ((10.0,), _NO_LOSS),
     "curriculum_pass_rate": ((False,), "prompts are drawn before their answers are known"),
     "curriculum_steps": ((0,), "prompts are drawn before their answers are known; use stages"),
+    "divergence_type": (("binary_tv",), _NO_LOSS),
     "dynamic_sampling": ((False,), "it does not sample again"),
     "max_resample": ((2.0,), "it does not sample again"),
     "importance_sampling": (("auto", "never"), "use backend_args.vllm_importance_sampling_mode with its vLLM"),
     "importance_sampling_cap": ((None,), "use backend_args.vllm_importance_sampling_clip_max with its vLLM"),
+    "kl_cov_ratio": ((0.0002,), _NO_LOSS),
     "kl_estimator": (("k3",), "it has k3 only"),
     "kl_in_reward": ((False,), "its KL term is in the loss"),
     "kl_target": ((None,), "its beta is fixed"),
     "load_in_4bit": ((False,), "evaluations here need the weights"),
+    "multi_objective_aggregation": (("sum_then_normalize",), "it gets the weighted sum of the rewards"),
     "parallel_offload": (("none",), "this is of our own learner"),
     "parallel_pretend": (("",), "the plan is of our own learner"),
     "parallel_replicas": ((1,), "it runs in one process here"),
     "parallel_sharding": (("auto", "none"), "it runs in one process here"),
+    "ppo_kl_coef": ((0.1,), _NO_LOSS),
     "stochastic_rounding": ((False,), "this is of our own optimizer"),
     "stop": (([],), "use backend_args.generation_kwargs"),
     "temperature_end": ((None,), "its temperature is fixed"),
@@ -110,8 +124,12 @@ DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         "backward ({answers} answers), so it decides the memory",
     ),
     "mask_truncated_completions": (
-        lambda r: r.mask_truncated_completions and r.loss_type in ("grpo", "gspo"),
+        lambda r: r.mask_truncated_completions and r.loss_type in ("grpo", "gspo", "sapo", "luspo"),
         "answers that are excluded do not count in the mean over answers in outdo; they do in {name}",
+    ),
+    "top_entropy_quantile": (
+        lambda r: r.top_entropy_quantile < 1,
+        "the quantile is the update's in outdo; in {name} that of each forward and backward",
     ),
     "weight_decay": (
         lambda r: r.weight_decay > 0,
@@ -155,6 +173,8 @@ def refuse_keys(recipe: Recipe, name: str) -> None:
     for key, (values, why) in ONLY.items():
         if (value := getattr(recipe, key)) not in values:
             problems.append(f"{key}={value}: {why}")
+    if recipe.loss_type not in LOSSES:
+        problems.append(f"loss_type={recipe.loss_type}: it has {', '.join(LOSSES)}")
     answers, size = recipe.answers_per_step, recipe.per_device_train_batch_size
     if answers % recipe.answers_per_update or answers % size:
         problems.append(

@@ -11,6 +11,7 @@ from outdo.doctor.difficulty import describe_difficulty
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
+from outdo.recipe.objective import EACH_REWARD
 from outdo.rewards.choose import dense_rewards
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
@@ -40,8 +41,13 @@ def run_grpo(context: RunContext) -> Result:
         else:
             size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
             run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
-            guard, audit = run.uninterruptible, rewards.audit
-            run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=audit, uninterruptible=guard)
+            run_loop(
+                *(recipe, source, run.learner, run),
+                start=run.done,
+                audit_reward=rewards.audit,
+                weights_of=rewards.weights_of if recipe.multi_objective_aggregation == EACH_REWARD else None,
+                uninterruptible=run.uninterruptible,
+            )
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")
         after = run.evaluate(run.total)
