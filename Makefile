@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup sandbox browser test test-slow verifiers faults drills lint format graph docs figures pictures clean
+.PHONY: run setup sandbox browser test test-slow verifiers bridges faults drills lint format graph docs figures pictures clean
 run: $(VENV)/.done-run
 	$(BIN)/outdo train
 
@@ -50,6 +50,26 @@ verifiers: .venv-verifiers/.done
 	.venv-verifiers/bin/pip install --quiet --editable '.[verifiers,serve]' pytest uv --constraint .venv-verifiers/constraints.txt
 	touch $@
 
+# Other trainers, each in an environment of its own: TRL, and Unsloth, which needs older versions of it.
+bridges: .venv-trl/.done .venv-unsloth/.done
+	OMP_NUM_THREADS=1 .venv-trl/bin/python -m pytest -n 2 --dist loadfile tests/bridges
+	OMP_NUM_THREADS=1 .venv-unsloth/bin/python -m pytest tests/bridges/test_unsloth_backend.py
+
+.venv-trl/.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/pip install --quiet --editable '.[trl,plot]' pytest pytest-xdist trl==1.16.0 --constraint constraints.txt
+	touch $@
+
+# Without what only a GPU uses, which is gigabytes: torchvision, xformers, a torch of its own.
+.venv-unsloth/.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-unsloth
+	grep -vE '^(transformers|datasets|huggingface_hub|certifi|dill|multiprocess|fsspec)==' constraints.txt > .venv-unsloth/constraints.txt
+	.venv-unsloth/bin/pip install --quiet --editable . 'trl[peft]==1.15.0' 'transformers<=5.17' 'datasets<5' pytest \
+	tyro nest-asyncio sentencepiece hf_transfer cut_cross_entropy msgspec einops psutil wheel pillow \
+	--constraint .venv-unsloth/constraints.txt
+	.venv-unsloth/bin/pip install --quiet --no-deps unsloth==2026.10.9 unsloth_zoo==2026.10.9 bitsandbytes torchao
+	touch $@
+
 # Runs that are killed, starved of disk and fed nonsense, the long ones too.
 faults: setup
 	$(BIN)/python -m pytest tests/faults -m "slow" -s
@@ -84,4 +104,4 @@ pictures: setup browser
 	$(BIN)/python docs/pictures.py
 
 clean:
-	rm -rf $(VENV) .venv-verifiers .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-verifiers .venv-trl .venv-unsloth .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Generates recipes.md, graders.md, playbook.md and the tables in runs.md and foreign.md from the code: `make docs`."""
+"""Generates recipes.md, graders.md, playbook.md, and tables in runs.md, backends.md and foreign.md: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
+from outdo.bridges import keys
 from outdo.doctor import playbook
 from outdo.metrics.catalogue import as_table
 from outdo.recipe import foreign
@@ -59,7 +60,8 @@ below 1 are shares of `max_steps`, and `max_grad_norm: 0` does not clip.
 Keys that are not in the file have our defaults, which are not always theirs, and the run says so: `loss_type` is
 `grpo` here and `dapo` in TRL; `lr_scheduler_type` is `constant` here and `linear` in transformers; `adv_std` is
 `population` here, and TRL divides by the sample's standard deviation (`adv_std: sample`), plus the same `adv_eps` of
-1e-4.
+1e-4; where `beta` is above 0, `use_bias_correction_kl` is false here and true in TRL. With the same keys the numbers
+are the same: [results/trl_numbers.md](results/trl_numbers.md).
 
 `deepspeed` (a path or a mapping), `fsdp` and `fsdp_config` become `parallel_sharding`, `parallel_offload` and keys for
 clipping, precision, batch and optimizer; [parallel.md](parallel.md#configurations-of-other-launchers) has the table."""
@@ -144,9 +146,36 @@ def with_signals(text: str) -> str:
     return f"{head}## The signals\n\n{as_table()}\n## {after}"
 
 
+def with_backend_keys(text: str) -> str:
+    """backends.md with the tables of keys under their headings."""
+    defaults = Recipe.model_fields
+    refused = [
+        f"| `{key}` | {', '.join(map(_quoted, values))} | {why} |" for key, (values, why) in keys.ONLY.items() if why
+    ]
+    different = [f"| `{key}` | {why.format(**WORDS)} |" for key, (_, why) in keys.DIFFERENT.items()]
+    passed = [f"`{key}`" for key in (*keys.SAME, *keys.TRANSLATED) if key in defaults]
+    parts = {
+        "Refused unless they have this value": ["| key | value | why |", "| --- | --- | --- |", *refused],
+        "Named with both meanings": ["| key | |", "| --- | --- |", *different],
+        "Passed on": [", ".join(passed) + "."],
+    }
+    for heading, lines in parts.items():
+        before, rest = text.split(f"### {heading}\n", 1)
+        level, after = ("### ", rest.split("\n### ", 1)[1]) if "\n### " in rest else ("## ", rest.split("\n## ", 1)[1])
+        text = f"{before}### {heading}\n\n" + "\n".join(lines) + f"\n\n{level}{after}"
+    return text
+
+
+def _quoted(value: object) -> str:
+    return f"`{format_value(value) or repr('')}`"
+
+
+WORDS = {"name": "TRL", "updates": "those of all batches", "answers": "as many"}
+
 if __name__ == "__main__":
     (HERE / "recipes.md").write_text(page())
     (HERE / "graders.md").write_text(graders_page())
     (HERE / "playbook.md").write_text(playbook.page())
+    (HERE / "backends.md").write_text(with_backend_keys((HERE / "backends.md").read_text()))
     (HERE / "runs.md").write_text(with_signals((HERE / "runs.md").read_text()))
     (HERE / "foreign.md").write_text(with_names((HERE / "foreign.md").read_text()))

@@ -173,6 +173,12 @@ def test_a_mix_of_rewards_and_a_gate_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keys", [{"loss_type": name} for name in ("bnpo", "dapo", "dr_grpo", "gspo", "cispo")] + [
     {"advantage_estimator": "rloo"},
     {"advantage_estimator": "reinforce_plus_plus"},
+    {"advantage_estimator": "maxrl"},
+    {"multi_objective_aggregation": "normalize_then_sum"},
+    *({"loss_type": name, "num_iterations": 2} for name in ("sapo", "vespo", "gmpo", "dppo", "clip_cov", "kl_cov")),
+    {"loss_type": "luspo", "importance_sampling_level": "sequence", "delta": 4.0},
+    {"top_entropy_quantile": 0.2, "off_policy_mask_threshold": 0.1},
+    {"beta": 0.1, "use_bias_correction_kl": True, "num_iterations": 2},
     {"beta": 0.1, "kl_in_reward": True},
     {"entropy_coef": 0.01},
     {"importance_sampling_cap": 2.0},

@@ -187,6 +187,7 @@ class Sample:
     advantage: float
     support: Support = ()
     mask: Mask = ()  # empty: every token is trained on
+    chosen: Mask = ()  # trained tokens that the loss treats apart (algo/choose.py); empty: none were chosen
 
     @property
     def num_trained(self) -> int:
@@ -288,8 +289,7 @@ class RequestStream(Protocol):
         """How many are in flight at most."""
 
     def take(self, wait: bool) -> Sequence[Request] | None:
-        """The requests that have come since the last call; with `wait`, one at least unless it takes long. None: no
-        more will come."""
+        """The requests since the last call; with `wait`, one at least unless it takes long. None: no more will come."""
 
     def settle(self) -> None:
         """Waits until nobody is about to send a request. An engine whose numbers depend on which answers run side by

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from outdo.algo.advantage import ESTIMATORS, group_advantages, reinforce_pp_advantages, rloo_advantages
+from outdo.algo.advantage import (
+    ESTIMATORS,
+    gdpo_advantages,
+    group_advantages,
+    maxrl_advantages,
+    reinforce_pp_advantages,
+    rloo_advantages,
+)
 
 EVERY_ESTIMATOR = pytest.mark.parametrize("estimate", ESTIMATORS.values(), ids=ESTIMATORS.keys())
 
@@ -219,3 +226,50 @@ def test_a_reward_that_is_not_finite_is_named(estimate, bad):
 def test_an_unknown_scale_is_refused():
     with pytest.raises(ValueError, match=r"scale='groups'.*group, batch, none"):
         group_advantages([0, 1], 2, scale="groups")
+
+
+def test_maxrl_divides_by_the_mean():
+    # Pass rates 1/4 and 3/4: a right answer to the harder prompt counts 9 times one to the easier.
+    advantages = maxrl_advantages([1, 0, 0, 0, 1, 1, 1, 0], 4, eps=0.0).tolist()
+    assert advantages == near([3, -1, -1, -1, 1 / 3, 1 / 3, 1 / 3, -1])
+    assert maxrl_advantages([0.5, 1.0], 2).tolist() == near([-0.25 / 0.7501, 0.25 / 0.7501])
+    assert maxrl_advantages([1, None, 0, 0], 4, eps=0.0).tolist() == near([2, 0, -1, -1])
+
+
+def test_maxrl_has_the_gradient_of_the_log_of_the_pass_rate():
+    """Of a coin p, over all groups of 6: the mean of A d log p(answer) is the series of d log p up to (1 - p)^4."""
+    p, size = 0.3, 6
+    expected = 0.0
+    for right in range(1, size + 1):
+        chance = math.comb(size, right) * p**right * (1 - p) ** (size - right)
+        advantages = maxrl_advantages([1.0] * right + [0.0] * (size - right), size, eps=0.0).tolist()
+        scores = [1 / p] * right + [-1 / (1 - p)] * (size - right)  # d log chance of the answer / d p
+        expected += chance * sum(a * s for a, s in zip(advantages, scores, strict=True)) / size
+    assert expected == pytest.approx(sum((1 - p) ** k for k in range(size - 1)))  # 1 / p is the sum without an end
+
+
+def test_maxrl_penalties_are_divided_by_the_earned_mean():
+    assert maxrl_advantages([0.5, 0.25], 2, 0.0, earned=[1.0, 0.0]).tolist() == near([0.25, -0.25])
+    assert maxrl_advantages([-0.5, -0.25], 2, 0.0, earned=[0.0, 0.0]).tolist() == near([-0.125, 0.125])
+
+
+def test_maxrl_refuses_negative_rewards():
+    with pytest.raises(ValueError, match=r"a reward of -1\b"):
+        maxrl_advantages([1.0, -1.0], 2)
+
+
+def test_gdpo_normalises_each_reward_by_itself():
+    """1 0 and 100 0 both become 1 -1; with weights 1 and 0.5 the sums are 0.5 -0.5 and 1.5 -1.5: variance 1.25."""
+    parts = [(1.0, [1, 0, 1, 0]), (0.5, [0, 100, 100, 0])]
+    advantages = gdpo_advantages(parts, [True] * 4, 2, eps=0.0).tolist()
+    assert advantages == near([x / math.sqrt(1.25) for x in (0.5, -0.5, 1.5, -1.5)])
+
+
+def test_gdpo_without_the_broken_and_the_silent():
+    """The third answer is broken: the others are of a group of two. A reward that is silent adds nothing."""
+    parts = [(1.0, [1, 0, 5, 1, 1, 0]), (1.0, [None, 0, 0, 0, 2, None])]
+    judged = [True, True, False, True, True, True]
+    root = math.sqrt(0.5)
+    sums = [1, -1, 0, root - 1, root + 1, -2 * root]
+    std = math.sqrt(sum(x**2 for x in (1, -1, root - 1, root + 1, -2 * root)) / 5)
+    assert gdpo_advantages(parts, judged, 3, eps=0.0).tolist() == near([x / std for x in sums])

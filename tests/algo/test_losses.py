@@ -1,4 +1,7 @@
-"""The losses against a second implementation: loops over plain floats, gradients worked out on paper."""
+"""The losses against a second implementation: loops over plain floats, gradients worked out on paper.
+
+`test_gates.py` has those that need more than the ratio of a token or of an answer.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -10,6 +13,8 @@ from torch.testing import assert_close
 from outdo.algo.losses import LOSSES, grpo_loss
 
 TOKEN_CLIP = ("grpo", "bnpo", "dapo", "dr_grpo")
+RATIO_LOSSES = (*TOKEN_CLIP, "gspo", "cispo", "luspo")
+EVERY_RATIO_LOSS = pytest.mark.parametrize("loss_type", RATIO_LOSSES)
 EVERY_LOSS = pytest.mark.parametrize("loss_type", LOSSES)
 LIMIT = 9  # max_completion_length
 LENGTHS = (3, 1, 5, 2, 0, 4)
@@ -41,7 +46,7 @@ def surrogate(loss_type, row, t, advantage, low, high):
         weight = min(ratio, 5.0 if high is None else high)
         by[t] = -weight * advantage
         return -weight * advantage * new[t], by, ratio, weight < ratio and advantage > 0
-    if loss_type == "gspo":
+    if loss_type in ("gspo", "luspo"):
         ratio = math.exp(sum(a - b for a, b in zip(new, old, strict=True)) / len(new))
         share = [1 / len(new)] * len(new)
     else:
@@ -69,6 +74,7 @@ def plain_loss(batch, loss_type, low=0.2, high=None, beta=0.0, estimator="k3", e
                 "grpo": 1 / (length * num_rows),
                 "gspo": 1 / (length * num_rows),
                 "dr_grpo": 1 / (num_rows * LIMIT),
+                "luspo": 1 / num_rows,
             }
             part = share.get(loss_type, 1 / num_tokens)
             value, by, ratio, clipped = surrogate(loss_type, (new, old), t, batch["advantages"][i].item(), low, high)
@@ -97,7 +103,15 @@ def made_batch(seed=0, spread=0.4, lengths=LENGTHS):
         "mask": torch.arange(max(lengths)) < torch.tensor(lengths)[:, None],
         "weights": torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.5,
         "entropy": torch.rand(*shape, generator=generator, dtype=torch.float64),
+        "chosen": torch.rand(*shape, generator=generator) > 0.6,
     }
+
+
+def own_keys(loss_type, batch):
+    """What a loss cannot do without."""
+    variant = LOSSES[loss_type]
+    level = {} if "token" in variant.levels else {"importance_sampling_level": "sequence"}
+    return {"chosen_BT": batch["chosen"] if variant.choose else None, **level}
 
 
 def run(batch, loss_type, weights=False, ref=True, entropy_coef=0.0, **options):
@@ -114,6 +128,7 @@ def run(batch, loss_type, weights=False, ref=True, entropy_coef=0.0, **options):
         weights_BT=batch["weights"] if weights else None,
         entropy_BT=batch["entropy"] if entropy_coef else None,
         entropy_coef=entropy_coef,
+        **own_keys(loss_type, batch),
         **options,
     )
     loss.backward()
@@ -124,7 +139,7 @@ def part_of(batch, rows):
     return {key: value[rows] for key, value in batch.items()}
 
 
-@EVERY_LOSS
+@EVERY_RATIO_LOSS
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize(("low", "high"), [(0.2, None), (0.2, 0.28), (0.05, 1.5), (10.0, 10.0)])
 def test_loss_gradient_and_stats_equal_the_definition(loss_type, estimator, low, high):
@@ -148,7 +163,7 @@ def test_the_made_batch_reaches_every_regime():
     assert run(batch, "cispo", epsilon_high=1.1)[2]["clipfrac"] > 0
 
 
-@EVERY_LOSS
+@EVERY_RATIO_LOSS
 def test_weights_multiply_the_policy_term_alone(loss_type):
     batch = made_batch(seed=5)
     expected = plain_loss(batch, loss_type, beta=0.5)
@@ -246,7 +261,10 @@ def test_old_log_probabilities_get_no_gradient(loss_type):
     batch = made_batch()
     new, old = (batch[key].clone().requires_grad_(True) for key in ("new", "old"))
     loss, stats = grpo_loss(
-        new, old, batch["advantages"], batch["mask"], loss_type=loss_type, max_completion_length=LIMIT
+        *(new, old, batch["advantages"], batch["mask"]),
+        loss_type=loss_type,
+        max_completion_length=LIMIT,
+        **own_keys(loss_type, batch),
     )
     loss.backward()
     assert old.grad is None
@@ -258,11 +276,12 @@ def test_on_policy_every_loss_is_reinforce(loss_type):
     """Passing the new log-probabilities as the old ones: the gradient of a token is -A times its share of the mean."""
     batch = made_batch(lengths=(3, 3))
     new = batch["new"].clone().requires_grad_(True)
+    keys = own_keys(loss_type, {**batch, "chosen": torch.zeros_like(batch["mask"])})
     loss, stats = grpo_loss(
-        new, new, batch["advantages"], batch["mask"], loss_type=loss_type, max_completion_length=LIMIT
+        new, new, batch["advantages"], batch["mask"], loss_type=loss_type, max_completion_length=LIMIT, **keys
     )
     loss.backward()
-    share = 1 / (2 * LIMIT) if loss_type == "dr_grpo" else 1 / 6
+    share = {"dr_grpo": 1 / (2 * LIMIT), "luspo": 1 / 2}.get(loss_type, 1 / 6)
     assert_close(new.grad, -batch["advantages"][:, None].expand(2, 3) * share)
     assert (stats["clipfrac"].item(), stats["ratio_mean"].item()) == (0.0, 1.0)
 

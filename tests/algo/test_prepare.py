@@ -1,6 +1,7 @@
 """From grades to rows: which answers are trained on, and with what advantage."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -116,3 +117,46 @@ def test_the_batch_is_as_old_as_its_oldest_answer():
 def test_non_finite_penalty_gives_a_nan_advantage():
     (made,) = with_advantages([group("a", [1.0, 0.0, 5.0])], scale="none", penalties=[[0.0, 0.0, math.inf]])
     assert made.advantages[:2] == (0.5, -0.5) and math.isnan(made.advantages[2])
+
+
+def paid(name, *parts):
+    """A group whose answers have these parts; None is a broken answer."""
+    grades = tuple(
+        Grade(None, "broken") if one is None else Grade(sum(v for v in one.values() if v is not None), "right", one)
+        for one in parts
+    )
+    return replace(group(name, [0.0] * len(parts)), grades=grades)
+
+
+def test_each_reward_by_itself():
+    """Both rewards become 1 -1; weights of 2 and 0.5 make 2.5 -2.5, and 1.5 -1.5 where they disagree. One of weight 0
+    is not counted."""
+    groups = [
+        paid("a", {"x": 1.0, "y": 10.0, "seen": 7.0}, {"x": 0.0, "y": 0.0, "seen": 0.0}),
+        paid("b", {"x": 1.0, "y": 0.0, "seen": 0.0}, {"x": 0.0, "y": 1.0, "seen": 0.0}),
+    ]
+    own = {"x": 2.0, "y": 0.5, "seen": 0.0}
+    std = math.sqrt((2.5**2 + 1.5**2) / 2)
+    made = with_advantages(groups, eps=0.0, weights=[own, own])
+    assert [one.advantages for one in made] == [
+        pytest.approx((2.5 / std, -2.5 / std)),
+        pytest.approx((1.5 / std, -1.5 / std)),
+    ]
+
+
+def test_rewards_of_a_mixture():
+    """Each task pays rewards of its own; one name may have two weights, and what is not paid is not counted."""
+    groups = [paid("a", {"x": 1.0}, {"x": 0.0}), paid("b", {"x": 5.0, "y": 0.0}, {"x": 0.0, "y": 1.0})]
+    made = with_advantages(groups, eps=0.0, weights=[{"x": 1.0}, {"x": 3.0, "y": 1.0}])
+    std = math.sqrt((1 + 4) / 2)
+    assert made[0].advantages == pytest.approx((1 / std, -1 / std))
+    assert made[1].advantages == pytest.approx((2 / std, -2 / std))
+
+
+def test_broken_answers_stay_out_of_each_reward():
+    groups = [paid("a", {"x": 1.0}, {"x": 0.0}, None), paid("b", {"x": 3.0}, {"x": None}, {"x": 1.0})]
+    made = with_advantages(groups, eps=0.0, weights=[{"x": 1.0}] * 2)
+    std = math.sqrt(4 / 5)
+    assert made[0].advantages == pytest.approx((1 / std, -1 / std, 0.0))
+    assert made[1].advantages == pytest.approx((1 / std, 0.0, -1 / std))
+    assert len(prepare(made).samples) == 5

@@ -177,14 +177,14 @@ def test_a_trl_file_is_read_as_it_is(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("sync_ref_model: true", "the reference is"),
-        ("importance_sampling_level: sequence", "loss_type=gspo"),
+        ("importance_sampling_level: answer", "sequence"),
         ("repetition_penalty: 1.2", "repetition"),
         ("optim: lion_8bit", "adamw_8bit"),
         ("hub_token: hf_secret", "HF_TOKEN"),
         ("metric_for_best_model: eval_loss", "success_rate"),
         ("trust_remote_code: true", "never run"),
         ("model_revision: v2", "download that revision"),
-        ("delta: 4.0", "epsilon_high"),
+        ("delta: 1.1", "epsilon_high"),
         ("soft_punish_cache: 100", "max_completion_length"),
         ("num_generation: 4", "'num_generations'"),
         ("datasets: [{path: some/data}]", "dataset_mixture"),
@@ -197,6 +197,43 @@ def test_what_would_change_the_learning_is_refused_with_another_way(tmp_path: Pa
     with pytest.raises(RecipeError, match=words) as caught:
         load_recipe(tmp_path / "trl.yaml")
     assert key in str(caught.value) and "secret" not in str(caught.value)
+
+
+OBJECTIVE = """
+loss_type: grpo
+importance_sampling_level: sequence
+delta: 4.0
+top_entropy_quantile: 0.2
+off_policy_mask_threshold: 0.5
+use_bias_correction_kl: true
+multi_objective_aggregation: normalize_then_sum
+sapo_temperature_neg: 1.05
+vespo_k_pos: 2.0
+beta: 0.001
+"""
+
+
+def test_the_objective_of_trl_is_read_as_it_is(tmp_path: Path) -> None:
+    """Under the same names, with nothing to say of them."""
+    kept = [line for line in TRL.splitlines() if line.partition(":")[0] not in OBJECTIVE]
+    (tmp_path / "trl.yaml").write_text("\n".join(kept) + OBJECTIVE)
+    said: list[str] = []
+    recipe = load_recipe(tmp_path / "trl.yaml", notify=said.append)
+    for line in OBJECTIVE.strip().splitlines():
+        key, value = line.split(": ")
+        assert str(getattr(recipe, key)).lower() == value
+        assert not [one for one in said if key in one]
+
+
+def test_the_kl_of_trl_is_named_where_it_is_not_set(tmp_path: Path) -> None:
+    said: list[str] = []
+    for beta in ("0.0", "0.04"):
+        (tmp_path / "trl.yaml").write_text(TRL.replace("beta: 0.0", f"beta: {beta}"))
+        load_recipe(tmp_path / "trl.yaml", notify=said.append)
+    assert ["use_bias_correction_kl=False (TRL: true)" in line for line in said if "another default" in line] == [
+        False,
+        True,
+    ]
 
 
 def test_numbers_without_a_point_and_functions_with_dots_are_understood(tmp_path: Path) -> None:

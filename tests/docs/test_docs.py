@@ -114,6 +114,8 @@ def test_the_generated_pages_are_up_to_date() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text()
     assert text == generate.page(), "run `make docs`"
     assert (ROOT / "docs" / "graders.md").read_text() == generate.graders_page(), "run `make docs`"
+    backends = (ROOT / "docs" / "backends.md").read_text()
+    assert backends == generate.with_backend_keys(backends), "run `make docs`"
     assert (ROOT / "docs" / "playbook.md").read_text() == generate.playbook.page(), "run `make docs`"
     names = (ROOT / "docs" / "foreign.md").read_text()
     assert names == generate.with_names(names), "run `make docs`"

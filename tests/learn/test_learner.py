@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from outdo.errors import NumericsError
 from outdo.learn.learner import LocalLearner
 from outdo.learn.logprobs import token_logprobs
 from outdo.learn.packing import forward, pack, unpack
+from outdo.learn.reference import FrozenCopy
 from outdo.learn.update import tokens_of
 from outdo.models.load import Policy, load_policy
 from outdo.types import Batch, Sample, SampleParams
@@ -43,21 +45,100 @@ def plain_loss(policy: Policy, **keys: object) -> torch.Tensor:
     return grpo_loss(logprobs_BT, logprobs_BT.detach(), advantages_B, mask_BT, max_completion_length=8, **keys)[0]
 
 
-@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def keys_of(loss_type: str) -> dict[str, object]:
+    """The loss, and what it cannot do without. Of few tokens, a share of some must be chosen."""
+    level = {} if "token" in LOSSES[loss_type].levels else {"importance_sampling_level": "sequence"}
+    share = {"clip_cov": {"clip_cov_ratio": 0.3, "clip_cov_lb": 0.05}, "kl_cov": {"kl_cov_ratio": 0.3}}
+    return {"loss_type": loss_type, **level, **share.get(loss_type, {})}
+
+
+CHOOSING = [name for name, loss in LOSSES.items() if loss.choose]
+
+
+@pytest.mark.parametrize("loss_type", sorted(set(LOSSES) - set(CHOOSING)))
 def test_packed_gradients_equal_those_of_plain_forwards(policy: Policy, loss_type: str) -> None:
-    ours = gradients_after(policy, {"loss_type": loss_type})
+    keys = keys_of(loss_type)
+    ours = gradients_after(policy, keys)
     policy.model.zero_grad()
-    plain_loss(policy, loss_type=loss_type).backward()
+    sampler_BT = None
+    if loss_type == "dppo":  # its ratio is to the sampler
+        sampler_BT = pack(batch().prompt_ids, batch().samples, policy.device).sampler_logprobs_BT
+    plain_loss(policy, **keys, sampler_logprobs_BT=sampler_BT).backward()
     assert_same(ours, [p.grad for p in policy.model.parameters()])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("loss_type", sorted(LOSSES))
 def test_micro_batches_leave_gradients_unchanged(policy: Policy, loss_type: str) -> None:
-    keys: dict[str, object] = {"loss_type": loss_type, "beta": 0.1, "entropy_coef": 0.01}
+    keys: dict[str, object] = {**keys_of(loss_type), "beta": 0.1, "entropy_coef": 0.01}
     whole = gradients_after(policy, keys)
     assert max(float(g.abs().max()) for g in whole) > 1e-4
     for tokens in (1, 20, 40):
         assert_same(whole, gradients_after(policy, {**keys, "tokens_per_micro_batch": tokens}))
+
+
+MASKS = {
+    "entropy": {"top_entropy_quantile": 0.3, "entropy_coef": 0.01},
+    "staleness": {"off_policy_mask_threshold": 0.01, "epsilon": 5.0},
+    "unbiased KL": {"beta": 0.1, "use_bias_correction_kl": True},
+    "clip_cov": keys_of("clip_cov"),
+    "kl_cov": keys_of("kl_cov"),
+}
+
+
+@pytest.mark.parametrize("keys", MASKS.values(), ids=MASKS)
+def test_micro_batches_of_later_updates(policy: Policy, keys: dict[str, object]) -> None:
+    """Away from the policy that sampled: what is chosen by, is measured over the update, and then carried. It changes
+    the gradient."""
+    gradients = []
+    own = {key: value for key, value in keys.items() if key in ("beta", "epsilon", "entropy_coef")}
+    for more in (keys | {"tokens_per_micro_batch": 1}, keys | {"tokens_per_micro_batch": 20}, keys, own):
+        learner = LocalLearner(policy, recipe(max_grad_norm=1e9, **more))
+        learner.version = 1  # the batch is of version 0
+        if isinstance(learner.reference, FrozenCopy):
+            learner.reference.policy = load_policy("tiny", device="cpu", seed=4)
+        caught: list[torch.Tensor] = []
+        weights = learner.masters.weights
+        learner.optimizer.step = lambda *a, c=caught, w=weights: c.extend(one.grad.clone() for one in w)  # type: ignore
+        learner.update(batch(), 1)
+        gradients.append(caught)
+    one, twenty, whole, plain = gradients
+    assert_same(whole, one)
+    assert_same(whole, twenty)
+    assert max(float((a - b).abs().max()) for a, b in zip(whole, plain, strict=True)) > 1e-5
+
+
+def test_the_tokens_of_highest_entropy_are_those_of_the_update(policy: Policy) -> None:
+    learner, b = LocalLearner(policy, recipe(top_entropy_quantile=0.25, tokens_per_micro_batch=10)), batch()
+    seen: list[Sample] = []
+    learner._gradient = lambda ids, rows, *a: seen.extend(rows) or torch.ones(2)  # type: ignore
+    learner.update(b, 0)
+    packed = pack(b.prompt_ids, b.samples, policy.device)
+    entropies = token_logprobs(forward(policy, packed), policy.head, packed.targets_M, 1.0)[1].detach().numpy()
+    flags = np.array([flag for sample in seen for flag in sample.chosen])
+    # First tokens of one prompt have the same entropy: those at the quantile are all kept.
+    assert 6 <= flags.sum() <= 8 and len(flags) == 22
+    assert entropies[flags].min() > entropies[~flags].max()
+
+
+def test_nothing_is_chosen_unless_set(policy: Policy) -> None:
+    learner = LocalLearner(policy, recipe())
+    learner._measured_tokens = lambda *a: pytest.fail("measured")  # type: ignore
+    seen: list[Sample] = []
+    learner._gradient = lambda ids, rows, *a: seen.extend(rows) or torch.ones(2)  # type: ignore
+    learner.update(batch(), 0)
+    assert seen and not any(sample.chosen for sample in seen)
+    assert pack(batch().prompt_ids, seen, policy.device).chosen_BT is None
+
+
+def test_a_penalty_reaches_answers_without_an_advantage(policy: Policy) -> None:
+    """KL-Cov may choose tokens of answers whose advantage is 0."""
+    rows = tuple(replace(row, advantage=0.0 if i % 2 else row.advantage) for i, row in enumerate(batch().samples))
+    trained: list[int] = []
+    for keys in ({"loss_type": "kl_cov"}, {}):
+        learner = LocalLearner(policy, recipe(**keys))
+        learner._gradient = lambda ids, rows, *a: trained.append(len(rows)) or torch.ones(2)  # type: ignore
+        learner.update(replace(batch(), samples=rows), 0)
+    assert trained == [8, 4]
 
 
 @pytest.mark.parametrize(("tokens", "sizes"), [(1, [1] * 8), (10, [2, 1, 1, 1, 1, 1, 1]), (20, [4, 4]), (10**6, [8])])

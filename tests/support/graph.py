@@ -21,7 +21,7 @@ LAYERS = (
     ("metrics", "tasks"),
     ("rewards", "learn", "envs"),
     ("rollout",),
-    ("serve", "doctor", "evals"),
+    ("serve", "doctor", "evals", "bridges"),
     ("report",),
     ("training",),
     ("api",),

@@ -43,8 +43,17 @@ class Case:
     sft: bool = False
 
 
+LOSS_KEYS: dict[str, dict[str, Any]] = {  # beside its name
+    "luspo": {"importance_sampling_level": "sequence"},
+    "clip_cov": {"clip_cov_ratio": 0.2, "clip_cov_lb": 0.05},
+    "kl_cov": {"kl_cov_ratio": 0.2},
+}
+LATER = {"steps_per_generation": 4, "num_iterations": 2}
 CASES: dict[str, Case] = {
-    **{f"loss {name}": Case(keys={"loss_type": name}) for name in sorted(LOSSES)},
+    **{f"loss {name}": Case(keys={"loss_type": name, **LOSS_KEYS.get(name, {})}) for name in sorted(LOSSES)},
+    **{f"{name}, later": Case(keys={"loss_type": name, **LATER, **LOSS_KEYS[name]}) for name in ("clip_cov", "kl_cov")},
+    "top entropy": Case(keys={"top_entropy_quantile": 0.3, "entropy_coef": 0.01, **LATER}),
+    "stale answers": Case(keys={"off_policy_mask_threshold": 0.01, **LATER}),
     **{f"family {name}": Case(name) for name in ("Qwen2", "Qwen3", "Gemma2")},
     "KL": Case(keys={"beta": 0.1, "entropy_coef": 0.01}),
     "KL in the reward": Case(keys={"beta": 0.1, "kl_in_reward": True}),

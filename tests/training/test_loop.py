@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outdo.errors import BrokenGraders, NumericsError
+from outdo.errors import BrokenGraders, NumericsError, RecipeError
 from outdo.models.load import Policy
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
@@ -79,6 +79,32 @@ def test_update_by_hand() -> None:
     assert events.rows[0]["reward_mean"] == 0.5 and events.rows[0]["informative"] == 1.0
     assert events.rows[0]["tokens"] == 6 and events.rows[0]["loss"] == pytest.approx(-by_hand, rel=1e-3)
     assert all(one.advantages == pytest.approx((1.0, -1.0), abs=1e-3) for one in events.groups[0])
+
+
+def test_each_reward_by_itself_in_the_loop() -> None:
+    """Two rewards that disagree: one pays 1 for a seven, the other 100 for none, with a weight of 0.5."""
+
+    def pays_others(completions: list[str], **columns: object) -> list[float]:
+        return [0.0 if "7" in text.split() else 100.0 for text in completions]
+
+    recipe, events = recipe_of(multi_objective_aggregation="normalize_then_sum", max_steps=1), Recorded()
+    rewards = find_rewards(["paid", "other"], [1.0, 0.5], "paid", 4, {"paid": pays_sevens, "other": pays_others})
+    sampler = ScriptedSampler(lambda prompt, version: [(7, 3), (4,)])
+    for weights_of, expected in ((rewards.weights_of, 1.0), (None, -1.0)):  # 1 - 0.5 is above 0, 1 - 50 is below
+        source = SyncSource(recipe, Curriculum(task(), recipe), sampler, rewards)
+        run_loop(recipe, source, NumberLearner(), events, weights_of=weights_of)
+        assert events.groups[-1][0].advantages == pytest.approx((expected, -expected), abs=1e-3)
+
+
+def test_rewards_that_the_estimator_cannot_use() -> None:
+    recipe = recipe_of(advantage_estimator="maxrl")
+    sampler = ScriptedSampler(lambda prompt, version: [(7,), (4,)])
+
+    def negative(completions: list[str], **columns: object) -> list[float]:
+        return [-1.0 for _ in completions]
+
+    with pytest.raises(RecipeError, match="maxrl"):
+        run_loop(recipe, source_of(recipe, sampler, negative), NumberLearner(), Recorded())
 
 
 def test_every_step_samples_from_the_weights_before_it() -> None:

@@ -58,6 +58,49 @@ def reinforce_pp_advantages(
     return _as_given(_scaled(centred_1N, r_PG, judged_PG, earned, True, correction, eps), rewards)
 
 
+def maxrl_advantages(rewards: Rewards, group_size: int, eps: float = 1e-4, earned: Rewards | None = None) -> Tensor:
+    """MaxRL: `(r - mean) / (mean + eps)` inside each group, for rewards that are not negative.
+
+    With rewards of 0 and 1 the mean is the pass rate: the gradient is that of log(pass rate) instead of the pass rate.
+    `earned`: the rewards before a penalty was subtracted; their mean is then the divisor, and nothing is divided where
+    it is 0. Raises ValueError for a negative reward.
+    """
+    r_PG, judged_PG = _as_groups(rewards, group_size)
+    paid_PG = r_PG if earned is None else _as_groups(earned, group_size)[0]
+    if bool((paid_PG < 0).any()):
+        raise ValueError(
+            f"advantage_estimator=maxrl divides by a group's mean reward, and there is a reward of {paid_PG.min():g}: "
+            "use rewards that are 0 or more, or another estimator"
+        )
+    mean_P1 = (paid_PG * judged_PG).sum(1, keepdim=True) / judged_PG.sum(1, keepdim=True).clamp(min=1)
+    centred_PG = _centred(r_PG, judged_PG)
+    by_P1 = mean_P1 + eps if earned is None else torch.where(mean_P1 > 0, mean_P1 + eps, 1.0)
+    return _as_given(torch.where(centred_PG == 0, 0.0, centred_PG / by_P1), rewards)
+
+
+def gdpo_advantages(
+    parts: Sequence[tuple[float, Sequence[float | None]]],
+    judged: Sequence[bool],
+    group_size: int,
+    eps: float = 1e-4,
+    correction: int = 0,
+) -> Tensor:
+    """GDPO: each reward normalised inside its group, then weighted and summed, then normalised over the batch.
+
+    So a reward with a small spread counts as much as one with a large one. `parts` are the rewards, each with its
+    weight and in the order of the answers. A reward that says nothing of an answer (None) is left out of its group's
+    statistics and of that answer's sum; an unjudged answer gets 0 and is excluded from all statistics.
+    """
+    total_N = torch.zeros(len(judged), dtype=torch.float64)
+    for weight, values in parts:
+        given = [value if is_judged else None for value, is_judged in zip(values, judged, strict=True)]
+        r_PG, known_PG = _as_groups(given, group_size)
+        scaled_PG = _scaled(_centred(r_PG, known_PG), r_PG, known_PG, None, False, correction, eps)
+        total_N += weight * scaled_PG.flatten()
+    sums = [value if is_judged else None for value, is_judged in zip(total_N.tolist(), judged, strict=True)]
+    return reinforce_pp_advantages(sums, group_size, eps, correction)
+
+
 def _grpo(r: Rewards, size: int, scale: str = "group", earned: Rewards | None = None, **divisor: Any) -> Tensor:
     return group_advantages(r, size, scale, earned=earned, **divisor)
 
@@ -70,9 +113,18 @@ def _reinforce_pp(r: Rewards, size: int, scale: str = "", earned: Rewards | None
     return reinforce_pp_advantages(r, size, earned=earned, **divisor)
 
 
+def _maxrl(r: Rewards, size: int, scale: str = "", earned: Rewards | None = None, **divisor: Any) -> Tensor:
+    return maxrl_advantages(r, size, divisor.get("eps", 1e-4), earned)
+
+
 # Recipe key `advantage_estimator`. Each takes (rewards, group_size, scale, earned), and the divisor's eps and
 # correction by name; only grpo uses the scale.
-ESTIMATORS: dict[str, Callable[..., Tensor]] = {"grpo": _grpo, "rloo": _rloo, "reinforce_plus_plus": _reinforce_pp}
+ESTIMATORS: dict[str, Callable[..., Tensor]] = {
+    "grpo": _grpo,
+    "rloo": _rloo,
+    "reinforce_plus_plus": _reinforce_pp,
+    "maxrl": _maxrl,  # Tajwar et al. 2026, arXiv 2602.02710
+}
 CORRECTIONS = {"population": 0, "sample": 1}  # recipe key `adv_std`
 
 

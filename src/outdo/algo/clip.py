@@ -15,20 +15,27 @@ class Surrogate:
     """Token losses, and which tokens the clip left without a gradient."""
 
     loss_BT: Tensor
-    ratio_BT: Tensor  # [B, 1] if there is one ratio per answer
+    ratio_BT: Tensor  # before any clip, with its gradient; [B, 1] if there is one ratio per answer
     clipped_BT: Tensor
 
 
-def clipped_ratio(log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float) -> Surrogate:
+def clipped_ratio(
+    log_ratio: Tensor, advantages_B1: Tensor, epsilon: float, epsilon_high: float, delta: float | None = None
+) -> Surrogate:
     """PPO's pessimistic `-min(ratio A, clip(ratio, 1 - epsilon, 1 + epsilon_high) A)`.
 
-    A > 0 clips only above, A < 0 only below. A clipped token's gradient is exactly 0.
+    A > 0 clips only above, A < 0 only below, and with `delta` also above that. A clipped token's gradient is exactly 0.
     """
+    if delta is not None and delta <= 1.0 + epsilon_high:
+        raise ValueError(f"delta={delta} bounds the ratio where A < 0: it must be above 1 + {epsilon_high}")
     ratio = log_ratio.exp()
     clipped = ((advantages_B1 > 0) & (ratio > 1.0 + epsilon_high)) | ((advantages_B1 < 0) & (ratio < 1.0 - epsilon))
+    bound = ratio.detach().clamp(1.0 - epsilon, 1.0 + epsilon_high)
+    if delta is not None:
+        beyond = (advantages_B1 < 0) & (ratio > delta)
+        clipped, bound = clipped | beyond, torch.where(beyond, delta, bound)
     # The clipped branch must not touch exp: an infinite ratio times a gradient of 0 is NaN.
     stopped = clipped | (advantages_B1 == 0)
-    bound = ratio.detach().clamp(1.0 - epsilon, 1.0 + epsilon_high)
     loss = -advantages_B1 * torch.where(stopped, bound, torch.where(stopped, 0.0, log_ratio).exp())
     return Surrogate(loss, ratio, clipped)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from outdo.algo.advantage import CORRECTIONS, ESTIMATORS
+from torch import Tensor
+
+from outdo.algo.advantage import CORRECTIONS, ESTIMATORS, gdpo_advantages
 from outdo.types import Batch, Group, Sample, Trajectory
 
 
@@ -19,11 +21,13 @@ def with_advantages(
     penalties: Sequence[Sequence[float]] | None = None,
     eps: float = 1e-4,
     std: str = "population",
+    weights: Sequence[Mapping[str, float]] | None = None,
 ) -> list[Group]:
     """The same groups with their advantages. `penalties`, one per answer, are subtracted from the rewards first; the
     divisor is the spread of the rewards alone: their `std`, population or sample, plus `eps`.
 
-    An answer with a non-finite penalty gets the advantage NaN, so that its update is skipped.
+    `weights`, those of the rewards of each group by name, normalise each reward by itself (GDPO) in place of the
+    estimator. An answer with a non-finite penalty gets the advantage NaN, so that its update is skipped.
     """
     if not groups:
         return []
@@ -34,11 +38,35 @@ def with_advantages(
     penalised = [None if r is None or not math.isfinite(p) else r - p for r, p in zip(rewards, flat, strict=True)]
     group_size = sizes.pop()
     divisor = {"eps": eps, "correction": CORRECTIONS[std]}
-    estimated = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None, **divisor)
+    if weights is None:
+        estimated = ESTIMATORS[estimator](penalised, group_size, scale, rewards if penalties else None, **divisor)
+    else:
+        estimated = _of_each_reward(groups, weights, group_size, divisor)
     advantages = estimated.tolist()
     advantages = [a if math.isfinite(p) else math.nan for a, p in zip(advantages, flat, strict=True)]
     values = iter(advantages)
     return [replace(group, advantages=tuple(islice(values, group_size))) for group in groups]
+
+
+def _of_each_reward(
+    groups: Sequence[Group], weights: Sequence[Mapping[str, float]], size: int, divisor: Mapping[str, Any]
+) -> Tensor:
+    """GDPO's advantages. Tasks of a mixture may pay different rewards, or one with different weights: each pair of a
+    name and a weight is a reward, which says nothing of the answers to other tasks."""
+    names = dict.fromkeys((name, weight) for own in weights for name, weight in own.items() if weight)
+    parts = [
+        (
+            weight,
+            [
+                grade.parts.get(name) if own.get(name) == weight else None
+                for group, own in zip(groups, weights, strict=True)
+                for grade in group.grades
+            ],
+        )
+        for name, weight in names
+    ]
+    judged = [reward is not None for group in groups for reward in group.rewards]
+    return gdpo_advantages(parts, judged, size, **divisor)
 
 
 class Owned(NamedTuple):

@@ -14,8 +14,9 @@ class Totals:
     """The counts of the whole batch, of which the tensors may be a part."""
 
     num_sequences: int
-    num_tokens: int
+    num_tokens: float
     max_completion_length: int | None = None
+    num_chosen: int | None = None  # tokens that `top_entropy_quantile` keeps
 
 
 def per_sequence(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
@@ -27,6 +28,11 @@ def per_sequence(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
 def per_token(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
     """Mean over all tokens: every token weighs the same (DAPO, BNPO, CISPO)."""
     return (x_BT * mask_BT).sum() / max(totals.num_tokens, 1)
+
+
+def per_answer_sum(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:
+    """Sum over each answer's tokens, then the mean over answers: a long answer weighs more (LUSPO)."""
+    return (x_BT * mask_BT).sum() / max(totals.num_sequences, 1)
 
 
 def by_constant(x_BT: Tensor, mask_BT: Tensor, totals: Totals) -> Tensor:

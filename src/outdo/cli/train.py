@@ -64,7 +64,8 @@ def train(
 
     with exit_on_signal(), _dashboard(dash, context.resume or context.recipe.output_dir, out):
         result = launch(context)
-    _report(result, out)
+    if not context.recipe.backend_python:  # else the run has printed it there
+        _report(result, out)
 
 
 @app.command(context_settings=ANY_KEY)

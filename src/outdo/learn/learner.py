@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outdo.algo.clip import masked_weights, truncated_weights
 from outdo.algo.divergence import ESTIMATORS, adapt_beta, k3_kl
-from outdo.algo.losses import LOSSES, grpo_loss
+from outdo.algo.losses import LOSSES, Settings, grpo_loss
 from outdo.algo.prepare import Owned, samples_of
 from outdo.algo.schedules import rate_at
 from outdo.learn import memory
+from outdo.learn.choice import chooses_tokens, with_choice
 from outdo.learn.optimizers import set_rate
 from outdo.learn.packing import Packed, pack, shares_of
 from outdo.learn.reference import reference_of
@@ -36,7 +39,7 @@ ROUNDING = 1e-3  # mismatch_kl up to which sampler and learner differ by roundin
 MAX_LOG_RATIO = 20.0  # beyond it, its exponential overflows
 DEFAULT_CAP = 2.0  # of the importance ratio
 # Keys of the recipe that `grpo_loss` takes under the same names.
-LOSS_KEYS = ("epsilon", "epsilon_high", "loss_type", "max_completion_length", "kl_estimator", "entropy_coef")
+LOSS_KEYS = ("loss_type", "max_completion_length", "kl_estimator", "entropy_coef", *Settings.__dataclass_fields__)
 
 
 class LocalLearner(BaseLearner):
@@ -88,8 +91,9 @@ class LocalLearner(BaseLearner):
         on_policy = batch.version == self.version
         for epoch in range(recipe.num_iterations):
             torch.manual_seed(seed_of("dropout", recipe.seed, step, epoch) % 2**63)  # for models with dropout
-            for samples in self._updates(batch, seed_of(recipe.seed, step, epoch)):
-                self._one_update(batch, samples, on_policy, sums, updates)
+            for index, samples in enumerate(self._updates(batch, seed_of(recipe.seed, step, epoch))):
+                seed = seed_of("chosen tokens", recipe.seed, step, epoch, index)
+                self._one_update(batch, samples, on_policy, sums, updates, seed)
                 on_policy = False
         self.version, self.num_applied = step + 1, 0
         totals = sums.read_all(self.world) | updates.read()
@@ -161,7 +165,10 @@ class LocalLearner(BaseLearner):
         if self.policy.device.type != "cuda":
             return
         length = self.recipe.max_completion_length
-        rows = [Sample(0, (self.policy.pad_id,) * length, (0.0,) * length, 1.0)] * max(1, self.tokens_at_once // length)
+        row = Sample(0, (self.policy.pad_id,) * length, (0.0,) * length, 1.0)
+        if chooses_tokens(self.recipe):
+            row = replace(row, chosen=(True,) * length)
+        rows = [row] * max(1, self.tokens_at_once // length)
         batch = Batch(((self.policy.pad_id,) * 16,), tuple(rows), version=0)
         torch.cuda.reset_peak_memory_stats(self.policy.device)
         totals = {"num_sequences": len(rows), "num_tokens": len(rows) * length}
@@ -195,15 +202,21 @@ class LocalLearner(BaseLearner):
     def _num_updates(self, batch: Batch) -> int:
         return max(1, min(self.recipe.updates_per_step, batch.num_groups))
 
-    def _one_update(self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums, updates: Sums) -> None:
+    def _one_update(
+        self, batch: Batch, samples: list[Sample], on_policy: bool, sums: Sums, updates: Sums, seed: int
+    ) -> None:
         """`sums` are over this process's tokens, `updates` over the updates of all."""
-        recipe = self.recipe
-        num_tokens = sum(sample.num_trained for sample in samples)
-        if LOSSES[recipe.loss_type].tokens_of == "step":
-            num_tokens = max(1, batch.num_tokens // self._num_updates(batch))
-        totals = {"num_sequences": len(samples), "num_tokens": num_tokens}
+        recipe, variant = self.recipe, LOSSES[self.recipe.loss_type]
+        num_tokens: float = sum(sample.num_trained for sample in samples)
+        if variant.tokens_of == "step":
+            num_tokens = batch.num_tokens / self._num_updates(batch)
         is_finite = all(math.isfinite(sample.advantage + sum(sample.logprobs)) for sample in samples)
-        if not (self.has_kl_term or recipe.entropy_coef):  # the others have no gradient; the denominators stay
+        measure = partial(self._measured_tokens, batch.prompt_ids, samples)
+        samples = with_choice(recipe, samples, measure, on_policy, seed)
+        totals = {"num_sequences": len(samples), "num_tokens": num_tokens}
+        totals["num_chosen"] = sum(sum(sample.chosen) for sample in samples)
+        if not (self.has_kl_term or recipe.entropy_coef or variant.moves_all):
+            # the others have no gradient; the denominators stay
             samples = [sample for sample in samples if sample.advantage]
         loss_of = partial(self._loss, on_policy=on_policy, totals=totals)
         norm, total = self._gradient(batch.prompt_ids, samples, loss_of, sums).tolist()
@@ -218,7 +231,7 @@ class LocalLearner(BaseLearner):
         remedy = f"learning_rate (now {recipe.learning_rate:g}) or max_grad_norm (now {recipe.max_grad_norm:g})"
         self._count_skipped(is_finite, "loss, gradient or log-probability", remedy)
 
-    def _loss(self, packed: Packed, on_policy: bool, totals: dict[str, int]) -> tuple[Tensor, Stats]:
+    def _loss(self, packed: Packed, on_policy: bool, totals: Mapping[str, float]) -> tuple[Tensor, Stats]:
         """The loss of a micro-batch, and statistics summed over its tokens."""
         recipe = self.recipe
         ref_BT = self._ref_logprobs(packed) if self.has_kl_term else None
@@ -238,7 +251,7 @@ class LocalLearner(BaseLearner):
             log_ratio_BT = (logprobs_BT.detach() - sampler_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             sums["moved"] = (k3_kl(torch.zeros_like(log_ratio_BT), log_ratio_BT) * packed.mask_BT).sum()
             sums["moved_tokens"] = tokens
-        settings: dict[str, Any] = {key: getattr(recipe, key) for key in LOSS_KEYS} | totals
+        settings: dict[str, Any] = {key: getattr(recipe, key) for key in LOSS_KEYS} | dict(totals)
         loss, stats = grpo_loss(
             logprobs_BT,
             logprobs_BT.detach() if on_policy else sampler_BT,
@@ -247,11 +260,33 @@ class LocalLearner(BaseLearner):
             ref_logprobs_BT=ref_BT,
             beta=0.0 if recipe.kl_in_reward else self.beta,
             weights_BT=weights_BT,
+            sampler_logprobs_BT=sampler_BT,
+            chosen_BT=packed.chosen_BT,
             entropy_BT=entropy_BT,
             **settings,
         )
         sums["entropy"] = (entropy_BT.detach() * packed.mask_BT).sum()
         return loss, sums | {key: value * tokens for key, value in stats.items()}
+
+    @torch.no_grad()
+    def _measured_tokens(self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of all tokens, under the weights as they are now, on the CPU. Each process
+        measures its share, and reads it once."""
+        self.policy.set_training(False)
+        share = shares_of(prompt_ids, samples, self.world.size)[self.world.rank]
+
+        def measure() -> np.ndarray:
+            parts, masks = [], []
+            for rows in self._micro_batches(prompt_ids, share):
+                packed = pack(prompt_ids, rows, self.policy.device)
+                parts.append(torch.stack(self._logprobs(self.policy, packed, self.temperature)).float())
+                lens_B = np.array([row.num_trained for row in rows])
+                masks.append(np.arange(lens_B.max()) < lens_B[:, None])
+            read = [part.cpu().numpy()[:, mask] for part, mask in zip(parts, masks, strict=True)]
+            return np.concatenate([np.zeros((2, 0), np.float32), *read], 1)
+
+        values = np.concatenate(self.world.gather(measure, "measuring entropy"), 1)
+        return torch.from_numpy(values[0]), torch.from_numpy(values[1])
 
     def _measures_kl(self, step: int) -> bool:
         """Whether KL is measured at this step for its own sake: every `kl_steps` steps, and at the last."""

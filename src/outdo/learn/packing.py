@@ -40,6 +40,7 @@ class Packed:
     sampler_logprobs_BT: Tensor
     advantages_B: Tensor
     support_MK: Tensor | None  # the tokens that could be sampled, padded with -1; None: all
+    chosen_BT: Tensor | None = None  # tokens that the loss treats apart; None: it treats all alike
 
 
 def pack(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device: torch.device) -> Packed:
@@ -68,6 +69,7 @@ def pack(prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], device:
         sampler_logprobs_BT=sent(sampler_BT, device),
         advantages_B=sent(np.array([sample.advantage for sample in samples], np.float32), device),
         support_MK=_support(samples, device),
+        chosen_BT=_chosen(samples, mask_BT, device),
     )
 
 
@@ -159,6 +161,14 @@ def _trained(samples: Sequence[Sample]) -> np.ndarray | None:
     if not any(sample.mask for sample in samples):
         return None
     return np.concatenate([np.array(sample.mask or (True,) * len(sample.token_ids), bool) for sample in samples])
+
+
+def _chosen(samples: Sequence[Sample], mask_BT: np.ndarray, device: torch.device) -> Tensor | None:
+    if not any(sample.chosen for sample in samples):
+        return None
+    chosen_BT = np.zeros(mask_BT.shape, bool)
+    chosen_BT[mask_BT] = np.concatenate([np.array(sample.chosen, bool) for sample in samples])
+    return sent(chosen_BT, device)
 
 
 def _support(samples: Sequence[Sample], device: torch.device) -> Tensor | None:

@@ -113,7 +113,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "dtype alone decides the precision": ("half_precision_backend", "tf32", "bnb_4bit_quant_storage"),
     "load_in_4bit stores the scales unquantized": ("use_bnb_nested_quant",),
-    "they are parameters of loss_type=sapo, which is not supported": ("sapo_temperature_neg", "sapo_temperature_pos"),
     "progress is a live table in a terminal, and lines elsewhere": ("disable_tqdm", "debug"),
     "no model card is written": ("tags", "model_card"),
 }
@@ -145,13 +144,11 @@ ONLY: dict[str, tuple[Any, str]] = {
     "cosine_min_value_wrong": (-1.0, _COSINE),
     "cosine_max_len": (None, "`cosine` counts tokens up to max_completion_length"),
     "disable_dropout": (False, "set the dropout in the model's config.json to 0"),
-    "delta": (None, "epsilon_high bounds the ratio from above"),
     "fp16": (False, "use bf16=true (dtype=bfloat16) or float32"),
     "generation_kwargs": ({}, "use the keys temperature, top_p, top_k, min_p and stop"),
     "hub_token": (None, _TOKEN),
     "push_to_hub_token": (None, _TOKEN),
     "push_to_hub_organization": (None, "use hub_model_id=OWNER/NAME"),
-    "importance_sampling_level": ("token", "use loss_type=gspo for ratios per answer"),
     "label_smoothing_factor": (0.0, "labels are not smoothed"),
     "load_in_8bit": (False, "use load_in_4bit=true"),
     "lora_modules_to_save": (None, "only the adapter is trained; without use_peft, all weights are"),
@@ -160,10 +157,8 @@ ONLY: dict[str, tuple[Any, str]] = {
     "max_completion_len": (None, "`overlong` counts tokens up to max_completion_length"),
     "model_init_kwargs": ({}, "use the keys dtype and device"),
     "model_revision": ("main", "download that revision, and give its folder as model_name_or_path"),
-    "multi_objective_aggregation": ("sum_then_normalize", "rewards are summed, then normalized within their group"),
     "neftune_noise_alpha": (None, "no noise is added to the embeddings"),
     "repetition_max_penalty": (-1.0, "`repetition` pays down to -1; scale it with reward_weights"),
-    "off_policy_mask_threshold": (None, "use importance_sampling=mask"),
     "parallelism_config": (None, "a layer is never split between processes; use parallel.sharding"),
     "optim_target_modules": (None, "all weights have the same optimizer"),
     "optim_args": (None, "use the keys adam_beta1, adam_beta2 and weight_decay"),
@@ -172,9 +167,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "shuffle_dataset": (True, "prompts are always shuffled by the seed"),
     "soft_punish_cache": (None, "`overlong` falls over the last fifth of max_completion_length"),
     "sync_ref_model": (False, "the reference is always the starting model"),
-    "top_entropy_quantile": (1.0, "all tokens are trained on"),
     "trust_remote_code": (False, "code from a model or data set is never run"),
-    "use_bias_correction_kl": (False, "use kl_estimator"),
     "use_dora": (False, "the adapter is LoRA"),
     "use_rslora": (False, "the adapter is scaled by lora_alpha / lora_r"),
     "vllm_guided_decoding_regex": (None, _CONSTRAINED),
@@ -225,6 +218,7 @@ _NULL_IS_DEFAULT |= {"num_generations", "optim", "reward_funcs", "reward_weights
 _NULL_IS_DEFAULT |= {"eval_strategy", "save_strategy", "load_best_model_at_end", "push_to_hub"}
 # Keys of ours with another default in TRL, which a file of TRL's that leaves them out means.
 THEIR_DEFAULTS = {"loss_type": "dapo", "lr_scheduler_type": "linear", "adv_std": "sample"}
+THEIR_KL = {"use_bias_correction_kl": "true"}  # likewise, where there is a KL term
 
 
 def translate_keys(
@@ -282,7 +276,8 @@ def is_foreign(data: Mapping[str, Any], our_keys: Mapping[str, Any]) -> bool:
 
 def their_defaults(data: Mapping[str, Any]) -> str:
     """What a file of another trainer's gets where it leaves out a key whose default is another there."""
-    lacking = {key: theirs for key, theirs in THEIR_DEFAULTS.items() if key not in data}
+    theirs_all = THEIR_DEFAULTS | (THEIR_KL if data.get("beta") else {})
+    lacking = {key: theirs for key, theirs in theirs_all.items() if key not in data}
     return ", ".join(f"{key}={{{key}}} (TRL: {theirs})" for key, theirs in lacking.items())
 
 

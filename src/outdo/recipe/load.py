@@ -15,6 +15,7 @@ from outdo.recipe import plugins
 from outdo.recipe.batches import fitting_batch, refuse_batches
 from outdo.recipe.foreign import INSTEAD, SYNONYMS, is_foreign, their_defaults, translate_keys
 from outdo.recipe.launchers import refuse_launcher_file
+from outdo.recipe.objective import describe_objective, refuse_objective
 from outdo.recipe.parse import parse_overrides, read_yaml
 from outdo.recipe.schema import GROUPS, MIXTURE, SINGLE_TASK_KEYS, Recipe
 from outdo.recipe.trust import CODE_KEYS
@@ -61,6 +62,8 @@ def load_recipe(
     except ValidationError as error:
         raise RecipeError("\n".join(_describe_error(e) for e in error.errors())) from None
     _refuse_contradictions(recipe)
+    for line in describe_objective(recipe):
+        notify(line)
     if path is not None and is_foreign(file, Recipe.model_fields) and (other := their_defaults(merged)):
         notify(f"{path}: not set in it, and another default in TRL: {other.format(**recipe.model_dump())}")
     return recipe
@@ -137,6 +140,7 @@ def _refuse_contradictions(r: Recipe) -> None:
     _refuse_rounding_of_float32(r)
     _refuse_no_evaluation(r)
     refuse_batches(r)
+    refuse_objective(r)
     if r.reward_weights and len(r.reward_weights) != len(r.reward_funcs):
         counts = f"{len(r.reward_weights)} entries and reward_funcs {len(r.reward_funcs)}"
         raise RecipeError(f"reward_weights has {counts}: give one weight per reward function")

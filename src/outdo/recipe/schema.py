@@ -29,6 +29,7 @@ REGISTRIES = {  # recipe key: module:mapping
     "sampler": "outdo.rollout:ENGINES",
     "optim": "outdo.learn.optimizers:OPTIMIZERS",
     "tool_format": "outdo.models.tool_formats:FORMATS",
+    "backend": "outdo.bridges.backend:BACKENDS",
 }
 GROUP_NAMES = {"report_to": ("all",), "tool_format": ("auto",)}  # names that stand for several entries
 
@@ -119,6 +120,8 @@ class Recipe(BaseModel):
     adv_eps: float = Field(1e-4, ge=0)  # added to that standard deviation
     epsilon: float = Field(0.2, gt=0, le=10)  # the ratio is clipped below 1 - epsilon …
     epsilon_high: float | None = Field(None, gt=0, le=10)  # … and above 1 + this; default: epsilon. cispo: its cap
+    delta: float | None = Field(None, gt=1)  # where the advantage is negative, clipped above this too (dual clip): 4
+    importance_sampling_level: Literal["token", "sequence"] = "token"  # one ratio per token, or per answer as in GSPO
     beta: float = Field(0.0, ge=0)  # weight of the KL to the frozen starting model; 0: measured at most (kl_steps)
     kl_steps: int | None = Field(None, ge=0)  # with beta 0, measure KL every so many steps; 0: never; default: if cheap
     kl_estimator: str = "k3"
@@ -126,11 +129,30 @@ class Recipe(BaseModel):
     kl_target: float | None = Field(None, gt=0)  # adapt beta to keep the KL here
     kl_limit: float | None = Field(1.0, gt=0)  # kl_guard acts at three measured steps in a row above it; null: never
     kl_guard: Literal["stop", "lower_rate", "raise_beta"] = "stop"  # halt, halve learning_rate, or double beta
+    use_bias_correction_kl: bool = False  # multiply the KL term by the ratio, so that its gradient is unbiased
     entropy_coef: float = Field(0.0, ge=0)  # weight of an entropy bonus
+    top_entropy_quantile: float = Field(1.0, ge=0, le=1)  # train on this share of the tokens: those of highest entropy
+    off_policy_mask_threshold: float | None = Field(None, gt=0)  # drop worse answers whose KL to the sampler is above
     # weight tokens by the ratio of learner to sampler
     importance_sampling: Literal["auto", "truncate", "mask", "never"] = "auto"  # auto: only beyond rounding error
     importance_sampling_cap: float | None = Field(None, gt=0)  # truncate or mask past it; default: 2; auto: truncate
     mask_truncated_completions: bool = False  # exclude answers cut at the length limit from the loss
+    # sum_then_normalize: the weighted sum is normalised; normalize_then_sum: each reward by itself (GDPO)
+    multi_objective_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+    # --- parameters of some losses (docs/method.md)
+    sapo_temperature_pos: float = Field(1.0, gt=0)  # sapo: how fast the gate closes where the advantage is positive …
+    sapo_temperature_neg: float = Field(1.05, gt=0)  # … and where it is not
+    vespo_k_pos: float = Field(2.0, ge=0)  # vespo: an answer weighs w^k exp(lambda (1 - w)) by its importance weight w
+    vespo_lambda_pos: float = Field(3.0, ge=0)  # … with these where the advantage is positive or 0 …
+    vespo_k_neg: float = Field(3.0, ge=0)  # … and with these where it is negative
+    vespo_lambda_neg: float = Field(2.0, ge=0)
+    divergence_type: Literal["binary_tv", "binary_kl"] = "binary_tv"  # dppo: what the epsilons bound
+    clip_ratio_c: float = Field(10.0, gt=1)  # dppo: cap of the ratio between policy and sampler
+    clip_cov_ratio: float = Field(0.0002, gt=0, le=1)  # clip_cov: share of the tokens without a gradient, at random …
+    clip_cov_lb: float = 1.0  # … among those with a covariance above this …
+    clip_cov_ub: float = 5.0  # … and below this
+    kl_cov_ratio: float = Field(0.0002, gt=0, le=1)  # kl_cov: share of the tokens with a penalty …
+    ppo_kl_coef: float = Field(0.1, gt=0)  # … of this times |log ratio|
     # --- the optimizer
     optim: str = "adamw_torch_fused"  # of GRPO and SFT; 8 bit: a quarter of AdamW's memory, pip install 'outdo[8bit]'
     stochastic_rounding: bool = False  # train bfloat16 weights themselves, rounded at random: no float32 copies of them
@@ -150,6 +172,10 @@ class Recipe(BaseModel):
     parallel_offload: Literal["none", "optimizer", "parameters"] = "none"  # kept in the host's memory between updates
     parallel_timeout: float = Field(1800, gt=0)  # seconds that a process waits for the others before the run ends
     parallel_pretend: str = ""  # plan for a cluster that is not here, with --dry-run: 8xH100, 2x8xH200
+    # --- another trainer on the same recipe, into the same run folder (docs/backends.md)
+    backend: str = "outdo"  # who trains: outdo, or trl or unsloth, which are packages of their own
+    backend_python: str | None = None  # the Python of an environment that has them; default: this one
+    backend_args: dict[str, Any] = {}  # further settings of TRL's GRPOConfig: backend_args.use_vllm=true
     # --- SFT: the warm-up before GRPO, and `outdo sft`; also written `sft: {epochs: 3}`
     sft_steps: int = Field(0, ge=0, le=10**9)  # updates, or …
     sft_epochs: float = Field(0, ge=0)  # … passes over finite data

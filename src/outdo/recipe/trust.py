@@ -32,6 +32,7 @@ CODE_KEYS = (*REWARD_KEYS, "callbacks", "tools", "environment_factory", "agent",
 TOOLS_OF_PATHS = ("search",)  # built-in tools that are written with a path, `search:docs/`: that is no code
 JUDGE = "llm_judge"  # a reward that sends answers to a server
 JUDGE_KEYS = ("base_url", "api_key_env", "cache_dir")  # where they are sent, which key goes with them, what is written
+BACKEND_KEYS = ("backend_python", "backend_args")  # a program that is started, and addresses among its settings
 MAX_BYTES = 8 << 20  # of a file that is hashed, and of a record
 MAX_RECORDS = 2000
 
@@ -81,6 +82,8 @@ def _refs(recipe: Mapping[str, Any]) -> Iterator[CodeRef]:
             yield CodeRef(key, str(value))
         elif key == "push_to_hub" and value not in (False, None):
             yield CodeRef(key, "true")
+        elif key.partition(".")[0] in BACKEND_KEYS and value:
+            yield CodeRef(key, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
         elif key in ("stages", "dataset_mixture") and isinstance(value, (list, tuple, Mapping)):
             for inner in value.values() if isinstance(value, Mapping) else value:
                 yield from _refs(inner) if isinstance(inner, Mapping) else ()

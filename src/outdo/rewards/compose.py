@@ -103,6 +103,10 @@ class Rewards:
         part = self.by_part.get(prompt.meta.get(PART, ""))
         return replace(part, step=self.step, num_steps=self.num_steps, cache=self.cache) if part else self
 
+    def weights_of(self, prompt: Prompt) -> dict[str, float]:
+        """Of each reward for answers to this prompt, by name."""
+        return {part.name: part.weight for part in self.of(prompt).parts}
+
     @property
     def groups_in_flight(self) -> int:
         """How many groups are graded in parallel: more where rewards mostly wait for a server."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from outdo.bridges.backend import refuse_backend
 from outdo.errors import RecipeError
 from outdo.evals.held_out import Evaluation
 from outdo.recipe.launchers import with_launcher
@@ -177,6 +178,8 @@ def make_context(
     objects = {reward_name(f): f for f in rewards_given or () if not isinstance(f, str)}
     kind = _kind(kind, resolved, manifest)
     _refuse_for_kind(kind, resolved, given)
+    if kind in ("grpo", "stages"):
+        refuse_backend(resolved)
     task = task or given.task(resolved)
     built, rewards = build_task(kind, resolved, task, objects)
     refuse_on_tiny(resolved, built)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -9,6 +11,7 @@ from outdo.doctor.difficulty import describe_difficulty
 from outdo.errors import RunError
 from outdo.evals.held_out import Evaluation
 from outdo.learn.learner import LocalLearner
+from outdo.recipe.objective import EACH_REWARD
 from outdo.rewards.choose import dense_rewards
 from outdo.rollout.source import SyncSource
 from outdo.runs import checkpoint
@@ -38,8 +41,13 @@ def run_grpo(context: RunContext) -> Result:
         else:
             size = f"{recipe.prompts_per_step} prompts x {recipe.num_generations} answers"
             run.begin(f"GRPO: {recipe.max_steps} steps of {size}")
-            guard, audit = run.uninterruptible, rewards.audit
-            run_loop(recipe, source, run.learner, run, start=run.done, audit_reward=audit, uninterruptible=guard)
+            run_loop(
+                *(recipe, source, run.learner, run),
+                start=run.done,
+                audit_reward=rewards.audit,
+                weights_of=rewards.weights_of if recipe.multi_objective_aggregation == EACH_REWARD else None,
+                uninterruptible=run.uninterruptible,
+            )
         if run.evaluator.splits or run.evaluator.final_splits:
             run.reporter.begin("after GRPO: held-out problems")
         after = run.evaluate(run.total)
@@ -70,7 +78,7 @@ def _start(run: Run) -> list[Evaluation]:
         run.learner = learner
         if was_warmed_up:
             run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
-    before = _evaluate_first(run)
+    before = evaluate_first(run)
     with run.uninterruptible():
         run.save()
     return before
@@ -94,10 +102,10 @@ def _resume(run: Run, source: SyncSource, point: ResumePoint) -> list[Evaluation
         source.load_state(point.state["curriculum"])
         source.read_pending(point.folder / PENDING)
     run.evaluate_if_due()  # where it was interrupted before that
-    return run.world.first(lambda: run.evaluator.recorded(0)) or _evaluate_first(run)
+    return run.world.first(lambda: run.evaluator.recorded(0)) or evaluate_first(run)
 
 
-def _evaluate_first(run: Run) -> list[Evaluation]:
+def evaluate_first(run: TrainingRun[Any]) -> list[Evaluation]:
     if run.evaluator.splits:
         run.reporter.begin("before GRPO: held-out problems")
     before = run.evaluate(0)
@@ -106,7 +114,7 @@ def _evaluate_first(run: Run) -> list[Evaluation]:
     return before
 
 
-def _report_difficulty(run: Run, before: Evaluation) -> None:
+def _report_difficulty(run: TrainingRun[Any], before: Evaluation) -> None:
     """Reports when GRPO has nothing to start from, and which groups would have spread."""
     passes, rewards = before.pass_at, run.context.rewards
     if before.split in run.evaluator.unreachable:

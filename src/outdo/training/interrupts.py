@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
-from outdo.parallel.world import get_world
+from outdo.parallel.world import World, get_world
 
 PASSED_ON = 5.0  # seconds in which a launcher sends a signal that the processes may have got already
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -73,7 +73,7 @@ class _Listener:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Where several processes train: inside, a signal is raised at once, since the others are told."""
+        """Inside, a signal is raised at once: of several processes the others are told."""
         self.depth -= 1
         try:
             self._raise_pending()
@@ -88,9 +88,10 @@ class _Listener:
 
 
 @contextmanager
-def listen() -> Iterator[Uninterruptible]:
-    """Handles the signals while inside. Off the main thread Python cannot: there it changes nothing."""
-    world = get_world()
+def listen(world: World | None = None) -> Iterator[Uninterruptible]:
+    """Handles the signals while inside. Off the main thread Python cannot: there it changes nothing. In a part that is
+    not to be interrupted, `world.interruptible` is where it may be all the same."""
+    world = world or get_world()
     listener = _Listener(world.is_shared)
     if threading.current_thread() is not threading.main_thread():
         yield listener.uninterruptible

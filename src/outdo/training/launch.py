@@ -12,6 +12,7 @@ from outdo.parallel.world import joined
 from outdo.training import resume
 from outdo.training.cluster_plan import refuse_pretended
 from outdo.training.context import Result, RunContext
+from outdo.training.elsewhere import run_elsewhere
 from outdo.training.stages import RUNNERS, run_stages
 from outdo.training.trackers import select_trackers
 
@@ -21,6 +22,8 @@ KINDS: dict[str, Callable[[RunContext], Result]] = {**RUNNERS, "stages": run_sta
 def launch(context: RunContext) -> Result:
     """Starts the run, or resumes one. Raises a subclass of OutdoError; an interrupt, once the run is saved."""
     refuse_pretended(context.recipe)
+    if context.recipe.backend_python and context.kind in ("grpo", "stages"):
+        return run_elsewhere(context)
     select_trackers(context.recipe.report_to)  # a tracker that is not installed is refused now
     keep_memory()
     with joined(context.recipe.parallel_timeout, context.recipe.device) as world:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from outdo.algo.prepare import prepare, with_advantages
-from outdo.errors import NumericsError
+from outdo.errors import NumericsError, RecipeError
 from outdo.metrics.measure import Clock, Metrics, measure
 from outdo.recipe.schema import Recipe
-from outdo.types import Group, Learner, RolloutSource
+from outdo.types import Group, Learner, Prompt, RolloutSource
+
+WeightsOf = Callable[[Prompt], Mapping[str, float]]
 
 
 class Events(Protocol):
@@ -34,14 +36,15 @@ def run_loop(
     *,
     start: int = 0,
     audit_reward: str = "",
+    weights_of: WeightsOf | None = None,
     uninterruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """The steps of a run from `start` on. `audit_reward` names a reward that is measured and never trained on."""
+    """The steps of a run from `start` on. `audit_reward` names a reward that is measured and never trained on;
+    `weights_of` a prompt are those of its rewards, where each is normalised by itself."""
     for step in range(start, recipe.max_steps):
         clock = Clock()
         rollouts = source.next(step)
-        how = recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(rollouts.groups)
-        groups = with_advantages(rollouts.groups, *how, recipe.adv_eps, recipe.adv_std)
+        groups = _with_advantages(recipe, learner, rollouts.groups, weights_of)
         batch = prepare(groups, recipe.mask_truncated_completions)
         with uninterruptible():  # weights, positions and rows change together
             try:
@@ -55,3 +58,14 @@ def run_loop(
             events.step(step, measure(rollouts.sampled, groups, stats, clock, audit_reward), groups)
         if not events.step_end(step + 1):
             return
+
+
+def _with_advantages(
+    recipe: Recipe, learner: Learner, groups: Sequence[Group], weights_of: WeightsOf | None
+) -> list[Group]:
+    how = recipe.advantage_estimator, recipe.scale_rewards, learner.penalties(groups), recipe.adv_eps, recipe.adv_std
+    weights = [weights_of(group.prompt) for group in groups] if weights_of else None
+    try:
+        return with_advantages(groups, *how, weights)
+    except ValueError as error:  # rewards that the estimator cannot use
+        raise RecipeError(str(error)) from None

@@ -15,7 +15,7 @@ from outdo.errors import RecipeError, RunError, TaskError
 from outdo.recipe import plugins
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Reward, Rewards
-from outdo.runs import checkpoint
+from outdo.runs import checkpoint, layout
 from outdo.runs.files import is_locked, restore_replaced
 from outdo.runs.manifest import Manifest, holds_run, read_manifest
 from outdo.runs.reader import run_folders
@@ -124,6 +124,11 @@ def check(
     run: RunWriter, recipe: Recipe, data: str, rewards: Mapping[str, str], versions: Mapping[str, str], force: bool
 ) -> list[str]:
     """What has changed since the run was started. Raises RecipeError where it matters, unless forced."""
+    if (trainer := run.manifest.recipe.get("backend", recipe.backend)) != recipe.backend:
+        raise RecipeError(
+            f"{run.folder} was trained by backend={trainer}, whose optimizer backend={recipe.backend} cannot continue: "
+            f"start a new run from its model, model_name_or_path={run.folder / layout.MODEL}"
+        )
     matters = changes(run.manifest.recipe, recipe.model_dump(mode="json"))
     if run.manifest.data not in (None, data):
         matters.append("the data set has changed")

@@ -270,7 +270,8 @@ class TrainingRun(Generic[L]):
         if self.world.watch:
             self.world.watch.on_lost = lambda why: self._end_alone(ProcessLost(why))
         try:
-            with interrupts.listen() as self.uninterruptible, frozen_objects():  # also while the last lines are written
+            # also while the last lines are written
+            with interrupts.listen(self.world) as self.uninterruptible, frozen_objects():
                 try:
                     yield
                 except KeyboardInterrupt as error:

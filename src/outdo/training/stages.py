@@ -31,15 +31,15 @@ from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.writer import RunWriter, default_folder
+from outdo.training.backend import train_grpo
 from outdo.training.context import Kind, PriorEvals, Result, RunContext, StageResult
 from outdo.training.given import Given
-from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.resume import changes, refuse_changes
 from outdo.training.sft import run_sft
 from outdo.training.start import finished_result, open_writer, remember_run
 
-RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": run_grpo, "harvest": run_harvest}
+RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": train_grpo, "harvest": run_harvest}
 STARTS = ("first", "previous")  # the recipe's own model, or that of the stage before
 TRL = {  # names that TRL's SFT has
     "num_train_epochs": "sft_epochs",

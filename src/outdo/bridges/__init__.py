@@ -1,0 +1,1 @@
+"""Other trainers: the same recipe trained by TRL or Unsloth."""
