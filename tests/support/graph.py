@@ -25,6 +25,7 @@ LAYERS = (
     ("report",),
     ("training",),
     ("api",),
+    ("bridges",),
     ("sweeps", "drills", "dash"),
     ("cli",),
 )
