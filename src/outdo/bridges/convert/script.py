@@ -132,6 +132,8 @@ class _Script:
     def _reward(self, one: Carried) -> str:
         """The function that TRL calls."""
         body = self._of_each(one) if one.one else self._of_lists(one)
+        if "verdicts" in one.parameters:
+            body = [*_wrapped("judged = ", self._truth()), "verdicts = [grade.verdict for grade in judged]", *body]
         doc = [f'    """{_docstring(one.doc)}"""'] if one.doc else []
         head = f"def {self.name_of(one)}(prompts, completions, completion_ids, **columns):"
         return "\n".join([head, *doc, *(f"    {line}" for line in body)])
@@ -150,9 +152,7 @@ class _Script:
             "trainer_state": 'columns["trainer_state"]',
             "missing": "[None] * len(completions)",
         }
-        if "verdicts" in one.parameters:
-            given["verdicts"] = f"[grade.verdict for grade in {self._truth()}]"
-        return given
+        return given | ({"verdicts": "verdicts"} if "verdicts" in one.parameters else {})
 
     def _truth(self) -> str:
         """The call of the grader that decides success."""
@@ -172,7 +172,7 @@ class _Script:
         if one.builtin and one.name in reward_source.OF_GROUPS:
             names = [name for name in one.parameters if name in given]
             listed = ", ".join(f"{name}={given[name]}" for name in names)
-            return [f"return by_group({one.module}.{one.function}, prompts, {listed})"]
+            return _wrapped("return ", f"by_group({one.module}.{one.function}, prompts, {listed})")
         call = call_of(one, given, columns, f"{one.module}.")
         if one.gives_grades:
             return [*_wrapped("grades = ", call), "return [grade.reward for grade in grades]"]

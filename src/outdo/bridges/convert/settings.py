@@ -137,7 +137,7 @@ def _schedule(name: str, rate: float, floor: float, warmup: int) -> Iterator[tup
         yield "lr_scheduler_type", "constant_with_warmup" if warmup else "constant"
     else:
         yield "lr_scheduler_type", "cosine" if name.startswith("cosine") else name
-    yield "warmup_steps", warmup
+    yield "warmup_steps", max(0, warmup - 1)  # theirs begins at 0, one update before ours, and ends where ours does
 
 
 def _run(plan: Plan) -> Iterator[tuple[str, Any]]:
@@ -180,7 +180,7 @@ def sft_settings(plan: Plan) -> dict[str, Any]:
         **_precision(r),
         "max_steps": steps,
         "per_device_train_batch_size": r.sft_batch_size,
-        "shuffle_dataset": False,
+        "train_sampling_strategy": "sequential",
         "completion_only_loss": True,
         "max_length": r.sft_max_length,
         "optim": OPTIMIZERS.get(r.optim, r.optim),
@@ -220,10 +220,12 @@ def note_differences(plan: Plan) -> None:
         plan.notes.append(f"adv_eps={r.adv_eps:g}: it is fixed at {ADV_EPS:g} there")
     if r.loss_type == "bnpo" and r.answers_per_update > r.per_device_train_batch_size:
         plan.notes.append("bnpo: TRL takes the mean over the tokens of each micro-batch, not of the whole update")
+    if r.mask_truncated_completions and r.loss_type in ("grpo", "gspo", "dr_grpo"):
+        plan.notes.append("answers that are masked because they were cut still count as answers in TRL's mean")
     if plan.updates > 1 and r.updates_per_step > 1:
         plan.notes.append("a step has several updates, and TRL shuffles answers between them, which splits groups")
     if r.warmup:
-        plan.notes.append("the warm-up of the learning rate starts at 0 there, and one update above it here")
+        plan.notes.append("the first update of the warm-up has the learning rate 0 there")
     if r.optim == "adamw_bf16":
         plan.notes.append("optim=adamw_bf16: adamw_torch there, whose state is float32")
     if r.weight_decay:
