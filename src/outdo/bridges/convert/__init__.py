@@ -8,6 +8,7 @@ from pathlib import Path
 
 from outdo.bridges.convert.files import Files, name_of
 from outdo.bridges.convert.plan import Plan, make_plan
+from outdo.bridges.convert.rft import rft_files
 from outdo.bridges.convert.script import trl_files, unsloth_files
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
@@ -16,6 +17,7 @@ Target = Callable[[Plan, bool], Files]  # a plan, and whether what decides the t
 TARGETS: Mapping[str, Target] = {  # the names of --to
     "trl": trl_files,
     "unsloth": unsloth_files,
+    "rft": rft_files,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from outdo.bridges.convert.plan import Plan, one_line
 from outdo.bridges.convert.source import Standalone, standalone
 from outdo.recipe import plugins
-from outdo.rewards.arguments import ANSWER_NAMES
+from outdo.rewards.arguments import ANSWER_NAMES, PLAYED
 from outdo.rewards.calls import is_async
 from outdo.rewards.compose import Reward
 
@@ -114,7 +114,7 @@ def _why_not(part: Reward, plan: Plan, can_give: Collection[str], one_file: bool
     if is_async(part.function):
         return "it is async: write it as a plain function"
     parameters = list(inspect.signature(part.function).parameters)
-    lacking = [name for name in parameters if name in (*OF_TOKENS, "verdicts") and name not in can_give]
+    lacking = [name for name in parameters if name in (*OF_TOKENS, "verdicts", "trainer_state", *PLAYED) and name not in can_give]
     if part.grader and (lacking or (part.name in OF_GROUPS and "groups" not in can_give)):
         return "it needs the tokens of an answer, or its group, which rewards are not given there"
     if lacking:

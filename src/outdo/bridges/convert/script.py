@@ -13,7 +13,7 @@ from outdo.bridges.convert.rewards import Carried, Sources, call_of, carry_rewar
 from outdo.bridges.convert.settings import grpo_settings, lora_settings, sft_settings
 
 TRL, UNSLOTH = "trl>=1.16", "unsloth"
-CAN_GIVE = ("completion_ids", "finish", "verdicts", "groups")
+CAN_GIVE = ("completion_ids", "finish", "verdicts", "trainer_state", "groups")
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]  # Unsloth's own list
 WIDTH = 100
 PROMPT_ROOM = 1024  # tokens of a prompt, where the recipe has no limit
