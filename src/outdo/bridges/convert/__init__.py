@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outdo.bridges.convert.files import Files, name_of
+from outdo.bridges.convert.open_r1 import open_r1_files
 from outdo.bridges.convert.plan import Plan, make_plan
 from outdo.bridges.convert.rft import rft_files
 from outdo.bridges.convert.script import trl_files, unsloth_files
+from outdo.bridges.convert.verl import verl_files
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 
@@ -17,6 +19,8 @@ Target = Callable[[Plan, bool], Files]  # a plan, and whether what decides the t
 TARGETS: Mapping[str, Target] = {  # the names of --to
     "trl": trl_files,
     "unsloth": unsloth_files,
+    "open-r1": open_r1_files,
+    "verl": verl_files,
     "rft": rft_files,
 }
 
@@ -37,7 +41,7 @@ def convert(
     if target not in TARGETS:
         meant = did_you_mean(target, TARGETS)
         raise RecipeError(f"--to {target}: it is one of {', '.join(TARGETS)}{meant}")
-    plan = make_plan(recipe, name or "the default recipe")
+    plan = make_plan(recipe, name or "keys of the command line")
     files = TARGETS[target](plan, allow_missing)
     folder = out or Path(f"{name_of(plan)}-{target}")
     if folder.suffix and folder.suffix == Path(files.main).suffix and not folder.is_dir():

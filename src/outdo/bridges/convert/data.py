@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from outdo.recipe.schema import Recipe
@@ -31,7 +32,7 @@ class Data:
     in_order: bool  # the training prompts are those of a run, in its order; else each is there once
     as_json: frozenset[str]  # columns whose values are of several types, or nested: written as JSON texts
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for prompt in (*self.train, *self.test) for name in columns_of(prompt)))
 

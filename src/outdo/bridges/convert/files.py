@@ -27,6 +27,9 @@ class Files:
     binaries: dict[str, Callable[[Path], None]] = field(default_factory=dict)
 
     def rename_main(self, name: str) -> None:
+        """Gives the main file the name that --out has. Raises RecipeError where another file has it."""
+        if name != self.main and name in (*self.texts, *self.copies):
+            raise RecipeError(f"--out {name}: another file of this conversion has that name; take another name")
         self.texts[name] = self.texts.pop(self.main)
         self.main = name
 
@@ -43,6 +46,7 @@ class Files:
             for name, write in (*self.binaries.items(), *self.folders.items()):
                 write(folder / name)
             for name, text in self.texts.items():
+                (folder / name).parent.mkdir(exist_ok=True)
                 write_atomic(folder / name, text)
         except OSError as error:
             raise RecipeError(f"--out {folder}: cannot be written: {error.strerror or error}") from error
@@ -64,7 +68,15 @@ def model_files(plan: Plan, files: Files) -> str:
         return f'str(HERE / "{MODEL_FOLDER}")'
     if name.endswith(".gguf") or name == "smollm2":
         plan.lost.append(f"the model {name}: write it as a folder: outdo export {name} --out ./model, and name that")
+    if Path(name).is_dir() and not _has_template(Path(name)):
+        plan.lost.append(f"the prompts: {name} has no chat template, so they are plain text here: add one to its tokenizer")
     return repr(str(Path(name).resolve()) if Path(name).is_dir() else name)
+
+
+def _has_template(folder: Path) -> bool:
+    config = folder / "tokenizer_config.json"
+    in_config = config.is_file() and "chat_template" in config.read_text(encoding="utf-8", errors="replace")
+    return in_config or any(folder.glob("chat_template*"))
 
 
 def _save_tiny(folder: Path, seed: int) -> None:

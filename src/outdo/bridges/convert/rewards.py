@@ -192,7 +192,7 @@ def _carried(part: Reward, module: str, function: str, as_messages: bool) -> Car
         args=part.args,
         doc=one_line((part.function.__doc__ or "").strip().partition("\n")[0]),
         builtin=bool(part.grader),
-        as_messages=as_messages,
+        as_messages=as_messages and part.form != "one",
     )
 
 

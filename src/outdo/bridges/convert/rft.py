@@ -168,12 +168,15 @@ def _note(plan: Plan) -> None:
         "compute_multiplier and learning_rate_multiplier are relative to values that OpenAI does not publish: auto"
     )
     plan.notes.append("a grader sees the answer without its reasoning: rewards for think tags pay nothing there")
+    first = next(plan.task.prompts("train", r.seed)).messages[0]["role"]
+    if first != "system" and any(part.grader and part.grader.judges for part in plan.rewards.parts):
+        plan.notes.append("no prompt names the form of an answer, which our graders read: set system_prompt, if yours lack it")
     plan.notes.append("an answer that cannot be judged gets 0 there; here it is broken, and left out of its group")
 
 
 def _start(plan: Plan) -> str:
     lines = [
-        f"Reinforcement fine-tuning at OpenAI, from {plan.name}: written by outdo convert.",
+        f"Reinforcement fine-tuning at OpenAI: written by outdo convert from {plan.name}.",
         "pip install openai, set OPENAI_API_KEY, then run it: python start.py. It uploads the data and costs money.",
         *(["", *plan.header] if plan.header else []),
     ]

@@ -91,7 +91,7 @@ class _Script:
         extras = [name for name, used in (("peft", self.recipe.use_peft), ("bitsandbytes", self._is_4bit)) if used]
         extras += list(self.sources.graders.packages) if self.sources.graders else []
         lines = [
-            f"GRPO with {'Unsloth and TRL' if self.unsloth else 'TRL'}, from {self.plan.name}: written by outdo convert.",
+            f"GRPO with {'Unsloth and TRL' if self.unsloth else 'TRL'}: written by outdo convert from {self.plan.name}.",
             f"pip install {' '.join([repr(package), *extras])}, then run it where it is: python train.py",
             *(["", *self.plan.header] if self.plan.header else []),
         ]
