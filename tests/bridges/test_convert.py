@@ -18,7 +18,7 @@ import yaml
 
 from bridges.verl_keys import KEYS
 from outdo.bridges.convert import TARGETS, convert
-from outdo.bridges.convert.settings import LOSSES, NOTED, ONLY_HERE, SAME_NAME
+from outdo.bridges.convert.settings import LOSSES, NOTED, ONLY_HERE
 from outdo.bridges.convert.verl import UNSUPPORTED
 from outdo.errors import OutdoError, RecipeError
 from outdo.recipe.load import load_recipe
@@ -26,8 +26,15 @@ from outdo.recipe.schema import Recipe
 from support.basics import ROOT
 
 HOSTILE = [
-    *('"""; import os; os.system("touch hacked")\n"""', "it's {braces} %s {{x}} ${HOME} $(touch hacked) `touch hacked`"),
-    *("\\\n# coding: x\r\nline\x0bfeed\u2028sep\u0000nul", "'''\ntouch hacked\n'''", "<answer>42</answer>\n#### 42 " * 3),
+    *(
+        '"""; import os; os.system("touch hacked")\n"""',
+        "it's {braces} %s {{x}} ${HOME} $(touch hacked) `touch hacked`",
+    ),
+    *(
+        "\\\n# coding: x\r\nline\x0bfeed\u2028sep\u0000nul",
+        "'''\ntouch hacked\n'''",
+        "<answer>42</answer>\n#### 42 " * 3,
+    ),
 ]
 FINITE = ["max_steps=2", "num_generations=2", "per_device_train_batch_size=4", "model_name_or_path=some/model"]
 
@@ -61,7 +68,13 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def trl(*keys: str) -> dict[str, Any]:
-    convert(load_recipe(None, ["sft_steps=0", "max_steps=2", "eval_size=2", *keys]), "trl", Path("out"), allow_missing=True, force=True)
+    convert(
+        load_recipe(None, ["sft_steps=0", "max_steps=2", "eval_size=2", *keys]),
+        "trl",
+        Path("out"),
+        allow_missing=True,
+        force=True,
+    )
     return arguments(Path("out"))
 
 
@@ -95,10 +108,16 @@ def test_a_step_of_theirs_has_as_many_answers_as_ours() -> None:
     for size, times, step in ((8, 1, 8), (8, 4, 64), (4, 2, 16), (128, 4, 128)):
         r = load_recipe(
             None,
-            [f"per_device_train_batch_size={size}", f"gradient_accumulation_steps={times}", f"generation_batch_size={step}"],
+            [
+                f"per_device_train_batch_size={size}",
+                f"gradient_accumulation_steps={times}",
+                f"generation_batch_size={step}",
+            ],
         )
-        given = trl(*(f"{key}={getattr(r, key)}" for key in ("per_device_train_batch_size", "gradient_accumulation_steps")),
-                    f"generation_batch_size={step}")
+        given = trl(
+            *(f"{key}={getattr(r, key)}" for key in ("per_device_train_batch_size", "gradient_accumulation_steps")),
+            f"generation_batch_size={step}",
+        )
         micro = given["per_device_train_batch_size"]
         assert micro * given["steps_per_generation"] == r.answers_per_step
         assert micro * given["gradient_accumulation_steps"] * r.updates_per_step == r.answers_per_step
@@ -107,7 +126,10 @@ def test_a_step_of_theirs_has_as_many_answers_as_ours() -> None:
 def test_an_adapter() -> None:
     trl("use_peft=true", "lora_r=4", "load_in_4bit=true")
     assert arguments(Path("out"), "LoraConfig") == {
-        "r": 4, "lora_alpha": 32.0, "lora_dropout": 0.0, "target_modules": "all-linear",
+        "r": 4,
+        "lora_alpha": 32.0,
+        "lora_dropout": 0.0,
+        "target_modules": "all-linear",
     }
     assert arguments(Path("out"), "BitsAndBytesConfig")["load_in_4bit"] is True
 
@@ -217,7 +239,9 @@ def one(response, ground_truth, question):
 def test_a_file_of_the_user_and_its_neighbour() -> None:
     Path("trl.py").write_text(OWN)  # a name that would hide the trainer
     Path("helper.py").write_text("def bonus():\n    return 2.0\n")
-    data = rows("d.jsonl", *({"messages": [{"role": "user", "content": f"{i}?"}], "answer": "7", "level": i} for i in range(9)))
+    data = rows(
+        "d.jsonl", *({"messages": [{"role": "user", "content": f"{i}?"}], "answer": "7", "level": i} for i in range(9))
+    )
     convert(load_recipe(None, [data, "reward_funcs=trl.py:many,trl.py:one", *FINITE]), "trl", Path("out"))
     assert sorted(path.name for path in Path("out").glob("*.py")) == ["helper.py", "my_trl.py", "train.py"]
     module = module_of(Path("out"))
@@ -260,20 +284,33 @@ def test_columns_of_several_types_come_back_as_they_were() -> None:
     data = rows("d.jsonl", *({"prompt": f"{i}?", "answer": "7", "mixed": one} for i, one in enumerate(answers)))
     Path("own.py").write_text("def same(completions, mixed, **columns):\n    return mixed\n")
     convert(load_recipe(None, [data, "reward_funcs=own.py:same", "eval_fraction=0.01", *FINITE]), "trl", Path("out"))
-    read = [json.loads(line) for path in ("train", "test") if Path(f"out/{path}.jsonl").exists()
-            for line in Path(f"out/{path}.jsonl").open()]
+    read = [
+        json.loads(line)
+        for path in ("train", "test")
+        if Path(f"out/{path}.jsonl").exists()
+        for line in Path(f"out/{path}.jsonl").read_text().splitlines()
+    ]
     assert all(isinstance(row["mixed"], str) for row in read)
-    given = module_of(Path("out")).same([None] * len(read), [[{"content": ""}]] * len(read), None,
-                                        mixed=[row["mixed"] for row in read], answer=["7"] * len(read))
+    given = module_of(Path("out")).same(
+        [None] * len(read),
+        [[{"content": ""}]] * len(read),
+        None,
+        mixed=[row["mixed"] for row in read],
+        answer=["7"] * len(read),
+    )
     assert sorted(map(repr, given)) == sorted(map(repr, answers))
 
 
 # Data stays data
 
+
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_hostile_data(target: str, tmp_path: Path) -> None:
     """Prompts, golds, columns, names and prompts of the system reach the files as values, or not at all."""
-    given = [{"prompt": f"{text} {i}", "answer": text, "col'umn\n": text, "labels": [text]} for i, text in enumerate(HOSTILE * 3)]
+    given = [
+        {"prompt": f"{text} {i}", "answer": text, "col'umn\n": text, "labels": [text]}
+        for i, text in enumerate(HOSTILE * 3)
+    ]
     data = rows("d.jsonl", *given)
     recipe = load_recipe(None, [data, "reward_funcs=exact", *FINITE]).model_copy(
         update={"system_prompt": HOSTILE[0], "run_name": HOSTILE[1], "report_to": []}
@@ -289,11 +326,13 @@ def test_hostile_data(target: str, tmp_path: Path) -> None:
     assert {text for text in contents if text != HOSTILE[0]} == {row["prompt"] for row in given}
     for path in Path("out").glob("*.py"):
         tree = ast.parse(path.read_text())
-        assert "hacked" not in {n.value for n in ast.walk(tree) if isinstance(n, ast.Call) for n in n.args if isinstance(n, ast.Constant)}
+        assert "hacked" not in {
+            n.value for n in ast.walk(tree) if isinstance(n, ast.Call) for n in n.args if isinstance(n, ast.Constant)
+        }
     if (shell := Path("out/train.sh")).exists():
         subprocess.run(["bash", "-n", shell], check=True)
         fake = tmp_path / "python3"
-        fake.write_text("#!/bin/sh\nfor a; do echo \"$a\"; done\n")
+        fake.write_text('#!/bin/sh\nfor a; do echo "$a"; done\n')
         fake.chmod(0o755)
         env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
         said = subprocess.run(["bash", shell], env=env, capture_output=True, text=True, check=True).stdout
@@ -305,8 +344,16 @@ def test_hostile_data(target: str, tmp_path: Path) -> None:
 
 # The other targets' keys
 
+
 def test_verl_names_keys_that_exist() -> None:
-    keys = ["max_steps=2", "use_peft=true", "beta=0.1", "kl_in_reward=true", "loss_type=dr_grpo", "lr_scheduler_type=cosine"]
+    keys = [
+        "max_steps=2",
+        "use_peft=true",
+        "beta=0.1",
+        "kl_in_reward=true",
+        "loss_type=dr_grpo",
+        "lr_scheduler_type=cosine",
+    ]
     convert(load_recipe(None, ["sft_steps=0", *keys]), "verl", Path("out"))
     words = shlex.split((Path("out") / "train.sh").read_text(), comments=True)
     given = dict(word.split("=", 1) for word in words if "." in word.partition("=")[0] and "=" in word)
@@ -327,8 +374,12 @@ def test_verl_scores_an_answer() -> None:
     assert spec and spec.loader
     module = sys.modules["reward"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    score = module.compute_score(row["data_source"], "<think>6*7</think><answer>42 apples</answer>",
-                                 row["reward_model"]["ground_truth"], row["extra_info"])
+    score = module.compute_score(
+        row["data_source"],
+        "<think>6*7</think><answer>42 apples</answer>",
+        row["reward_model"]["ground_truth"],
+        row["extra_info"],
+    )
     assert score == {"score": 1.5, "numeric": 1.0, "format": 1.0}
     assert module.compute_score("", "<answer>41</answer>", "42", row["extra_info"])["score"] == 0.0
 
@@ -354,8 +405,16 @@ def test_the_keys_are_trls() -> None:
         convert(load_recipe(None, [data, f"reward_funcs={rewards}", "warmup_steps=2", *FINITE]), target, Path(target))
         if target == "open-r1":
             given = yaml.safe_load(Path("open-r1/recipe.yaml").read_text())
-            own = {"system_prompt", "reward_funcs", "dataset_prompt_column", *(k for k in given if k.startswith("cosine_"))}
-            fields = {**trl_package.ScriptArguments.__dataclass_fields__, **trl_package.ModelConfig.__dataclass_fields__}
+            own = {
+                "system_prompt",
+                "reward_funcs",
+                "dataset_prompt_column",
+                *(k for k in given if k.startswith("cosine_")),
+            }
+            fields = {
+                **trl_package.ScriptArguments.__dataclass_fields__,
+                **trl_package.ModelConfig.__dataclass_fields__,
+            }
             given = {key: value for key, value in given.items() if key not in own and key not in fields}
         else:
             given = arguments(Path(target))

@@ -19,7 +19,9 @@ from outdo.rewards.registry import GRADERS
 from outdo.rewards.rft import load, validate
 from outdo.types import Grade
 
-QUESTION = [{"role": "user", "content": "How many apples does Ann have? Options: (A) Paris (B) Rome\nAnswer in <answer>."}]
+QUESTION = [
+    {"role": "user", "content": "How many apples does Ann have? Options: (A) Paris (B) Rome\nAnswer in <answer>."}
+]
 TEXTS = [
     *("", "42", "42", "<answer>42</answer>", "#### 42", "\\boxed{42}", "<answer>42.0</answer>", "<answer>$42</answer>"),
     *("<answer>42 apples</answer>", "<answer>42 pears</answer>", "<answer>42 km</answer>", "<answer>1,042</answer>"),
@@ -33,7 +35,7 @@ TEXTS = [
     *("<answer>forty-two</answer>", "<answer>42 (forty-two)</answer>", "<answer>−42</answer>", "<answer>٤٢</answer>"),
 ]
 ROWS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("numeric",), {"answer": "42"}),
+    "numeric": {"answer": "42"},
     "gsm8k": {"answer": "6*7=42\n#### 42"},
     "exact": {"answer": "Paris"},
     "label": {"answer": "A", "labels": ["A", "B"]},
@@ -57,7 +59,7 @@ def numbers(grades: list[Any]) -> list[Any]:
 def imported(text: str, name: str) -> ModuleType:
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom) and "outdo" in str(n.module)]
     module = sys.modules[name] = ModuleType(name)
-    exec(compile("from __future__ import annotations\n" + text, name, "exec"), vars(module))  # noqa: S102
+    exec(compile("from __future__ import annotations\n" + text, name, "exec"), vars(module))
     return module
 
 
@@ -83,14 +85,26 @@ def test_all_graders_in_one_file() -> None:
     assert len(set(copied.names.values())) == len(copied.names)
     for name, key in zip(CARRIED, keys, strict=True):
         row = {column: [value] * len(TEXTS) for column, value in ROWS.get(name, {"answer": "42"}).items()}
-        given = {"completions": TEXTS, "messages": [QUESTION] * len(TEXTS), **row, **TOKENS, "max_completion_length": 50}
+        given = {
+            "completions": TEXTS,
+            "messages": [QUESTION] * len(TEXTS),
+            **row,
+            **TOKENS,
+            "max_completion_length": 50,
+        }
         assert numbers(getattr(module, copied.names[key])(**given)) == numbers(GRADERS[name].function(**given)), name
 
 
 # OpenAI's graders, read by our reader and run in the real sandbox
 
 FORMS = {
-    "answer": {"numeric": "42", "exact": "Paris", "label": "A", "tool_call": ROWS["tool_call"]["answer"], "format": "x"},
+    "answer": {
+        "numeric": "42",
+        "exact": "Paris",
+        "label": "A",
+        "tool_call": ROWS["tool_call"]["answer"],
+        "format": "x",
+    },
 }
 
 

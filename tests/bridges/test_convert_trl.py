@@ -63,7 +63,9 @@ def groups_of(step: dict[str, Any], recipe: Recipe, policy: Policy, prompts: lis
     ]
 
 
-def trained_here(folder: Path, recipe: Recipe, recorded: dict[str, Any]) -> tuple[Policy, list[Group], dict[str, float]]:
+def trained_here(
+    folder: Path, recipe: Recipe, recorded: dict[str, Any]
+) -> tuple[Policy, list[Group], dict[str, float]]:
     """One step of ours on the answers that TRL sampled, from the same weights."""
     task = task_of(recipe)
     policy = load_policy(str(folder / recorded["start"]), device="cpu", dtype=recipe.dtype)
@@ -79,7 +81,13 @@ def trained_here(folder: Path, recipe: Recipe, recorded: dict[str, Any]) -> tupl
     learner = LocalLearner(policy, recipe)
     scored = learner.logprobs(groups)
     groups = [
-        Group(g.prompt, g.prompt_ids, tuple(_with(t, lp) for t, lp in zip(g.trajectories, of, strict=True)), g.grades, g.advantages)
+        Group(
+            g.prompt,
+            g.prompt_ids,
+            tuple(_with(t, lp) for t, lp in zip(g.trajectories, of, strict=True)),
+            g.grades,
+            g.advantages,
+        )
         for g, of in zip(groups, scored, strict=True)
     ]
     return policy, groups, learner.update(prepare(groups, recipe.mask_truncated_completions), 0)
@@ -105,7 +113,13 @@ def test_the_first_step_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """Two updates on the same answers: rewards, advantages, loss, gradient norm, KL and the weights after them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
-    words = [*SAME, "num_iterations=2", "reward_funcs=numeric,own.py:digits,length", "reward_weights=[1,0.5,0.2]", *keys]
+    words = [
+        *SAME,
+        "num_iterations=2",
+        "reward_funcs=numeric,own.py:digits,length",
+        "reward_weights=[1,0.5,0.2]",
+        *keys,
+    ]
     recipe = load_recipe(None, words)
     convert(recipe, "trl", tmp_path / "out")
     recorded = run_script(tmp_path / "out")
@@ -127,7 +141,9 @@ def test_the_first_step_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def weights_differ(folder: Path, policy: Policy) -> float:
     """The most that a weight of a saved model differs from a policy's."""
     ours = dict(policy.model.named_parameters())
-    return max(float((ours[name] - weight).abs().max()) for name, weight in load_file(folder / "model.safetensors").items())
+    return max(
+        float((ours[name] - weight).abs().max()) for name, weight in load_file(folder / "model.safetensors").items()
+    )
 
 
 def test_the_warm_up_is_ours(tmp_path: Path) -> None:

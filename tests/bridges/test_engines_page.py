@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from bridges.verl_keys import KEYS
-from outdo.bridges.convert.rft import _job
-from outdo.bridges.convert.plan import make_plan
 from outdo.bridges.convert.data import data_of
+from outdo.bridges.convert.plan import make_plan
+from outdo.bridges.convert.rft import _job
 from outdo.metrics.catalogue import CATALOGUE
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
@@ -22,7 +22,13 @@ PAGE = (ROOT / "docs" / "engines.md").read_text()
 NAME = re.compile(r"`([^`]+)`")
 SIGNALS = {name for signal in CATALOGUE for name in signal.names}
 OUTSIDE = {"Prompt", "answer", "outdo eval"}  # of outdo, and neither a key nor a signal
-TRAINER = {"prompt", "train_dataset", "eval_dataset", "reward_funcs", "peft_config"}  # arguments of GRPOTrainer, a column
+TRAINER = {
+    "prompt",
+    "train_dataset",
+    "eval_dataset",
+    "reward_funcs",
+    "peft_config",
+}  # arguments of GRPOTrainer, a column
 VERL_ROW = {"prompt", "reward_model", "extra_info"}
 
 

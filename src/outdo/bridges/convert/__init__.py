@@ -35,7 +35,13 @@ class Converted:
 
 
 def convert(
-    recipe: Recipe, target: str, out: Path | None = None, name: str = "", *, allow_missing: bool = False, force: bool = False
+    recipe: Recipe,
+    target: str,
+    out: Path | None = None,
+    name: str = "",
+    *,
+    allow_missing: bool = False,
+    force: bool = False,
 ) -> Converted:
     """Writes the files of a target. Raises RecipeError, TaskError and GraderError, before anything is written."""
     if target not in TARGETS:

@@ -18,7 +18,7 @@ MODEL_FOLDER = "model"
 
 @dataclass
 class Files:
-    """The files of one conversion by their names in its folder. `main` is the one that a person starts or reads first."""
+    """The files of one conversion by their names in its folder. `main` is the one to start with."""
 
     main: str
     texts: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Files:
         self.main = name
 
     def write(self, folder: Path, force: bool) -> list[Path]:
-        """Writes all of them, the main one first in what is returned. Raises RecipeError where one is there already."""
+        """Writes all of them, the main one first in what is returned. Raises RecipeError where one exists."""
         names = [self.main, *(n for n in (*self.texts, *self.copies, *self.binaries, *self.folders) if n != self.main)]
         if folder.exists() and not folder.is_dir():
             raise RecipeError(f"--out {folder}: is a file; name a folder")
@@ -61,7 +61,7 @@ def name_of(plan: Plan) -> str:
 
 
 def model_files(plan: Plan, files: Files) -> str:
-    """The expression of the model's place in a script. The model that a run makes from nothing is written as a folder."""
+    """The expression of the model's place in a script. One that a run makes from nothing is written as a folder."""
     name = plan.recipe.model_name_or_path
     if name == TINY:
         files.folders[MODEL_FOLDER] = lambda folder: _save_tiny(folder, plan.recipe.seed)
@@ -69,7 +69,9 @@ def model_files(plan: Plan, files: Files) -> str:
     if name.endswith(".gguf") or name == "smollm2":
         plan.lost.append(f"the model {name}: write it as a folder: outdo export {name} --out ./model, and name that")
     if Path(name).is_dir() and not _has_template(Path(name)):
-        plan.lost.append(f"the prompts: {name} has no chat template, so they are plain text here: add one to its tokenizer")
+        plan.lost.append(
+            f"the prompts: {name} has no chat template, so they are plain text here: add one to its tokenizer"
+        )
     return repr(str(Path(name).resolve()) if Path(name).is_dir() else name)
 
 

@@ -64,7 +64,6 @@ class Sources:
     origins: dict[str, Path] = field(default_factory=dict)  # by module, the user's file
 
 
-
 def carry_rewards(plan: Plan, can_give: Collection[str], one_file: bool = False) -> Sources:
     """The rewards with a weight, as far as the target can call them; what cannot be carried is noted as lost.
 
@@ -114,7 +113,11 @@ def _why_not(part: Reward, plan: Plan, can_give: Collection[str], one_file: bool
     if is_async(part.function):
         return "it is async: write it as a plain function"
     parameters = list(inspect.signature(part.function).parameters)
-    lacking = [name for name in parameters if name in (*OF_TOKENS, "verdicts", "trainer_state", *PLAYED) and name not in can_give]
+    lacking = [
+        name
+        for name in parameters
+        if name in (*OF_TOKENS, "verdicts", "trainer_state", *PLAYED) and name not in can_give
+    ]
     if part.grader and (lacking or (part.name in OF_GROUPS and "groups" not in can_give)):
         return "it needs the tokens of an answer, or its group, which rewards are not given there"
     if lacking:
@@ -243,7 +246,9 @@ def call_of(one: Carried, given: Expressions, columns: Mapping[str, str], prefix
     arguments += [f"{name}={value!r}" for name, value in one.args.items()]
     if one.takes_any:
         passed = [name for name in columns if name not in one.parameters and name not in one.args]
-        arguments += [f"{name}={columns[name]}" for name in passed if name.isidentifier() and not keyword.iskeyword(name)]
+        arguments += [
+            f"{name}={columns[name]}" for name in passed if name.isidentifier() and not keyword.iskeyword(name)
+        ]
     return f"{prefix}{one.function}({', '.join(arguments)})"
 
 

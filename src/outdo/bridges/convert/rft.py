@@ -13,7 +13,6 @@ from outdo.bridges.convert.rewards import Carried, Sources, carry_rewards, grade
 from outdo.bridges.convert.single import call_for_one
 from outdo.bridges.convert.source import standalone
 from outdo.errors import RecipeError
-from outdo.recipe import plugins
 from outdo.rewards.compose import Reward
 from outdo.rewards.rft.formula import can_be_named
 from outdo.rewards.rft.read import read_spec
@@ -107,13 +106,17 @@ def _python(one: Carried, plan: Plan, data: Data, sources: Sources) -> str | Non
         part = plan.rewards.part(one.name)
         own = standalone([(part.function.__module__, part.function.__name__)])
         if missing := sorted(set(own.packages) - PACKAGES):
-            plan.lost.append(f"the reward {one.name}: it needs {', '.join(missing)}, which a python grader cannot import")
+            plan.lost.append(
+                f"the reward {one.name}: it needs {', '.join(missing)}, which a python grader cannot import"
+            )
             return None
         text, function = graders_text(own), own.names[part.function.__module__, part.function.__name__]
     else:
         path = sources.origins.get(one.module)
         if path is None:
-            plan.lost.append(f"the reward {one.name}: it is in an installed package, which a python grader cannot import")
+            plan.lost.append(
+                f"the reward {one.name}: it is in an installed package, which a python grader cannot import"
+            )
             return None
         text, function = path.read_text(encoding="utf-8"), one.function
     source = f"{text.rstrip()}\n\n\n_reward = {function}\n\n\n{_GRADE.format(**_body(one, plan, data))}"
@@ -130,14 +133,14 @@ def _body(one: Carried, plan: Plan, data: Data) -> dict[str, str]:
     return {"messages": messages, "value": value, "name": one.name}
 
 
-_GRADE = '''def grade(sample, item):
+_GRADE = """def grade(sample, item):
     message = (sample.get("choices") or [{{}}])[0].get("message") or {{}}
     text = message.get("content") or sample.get("output_text") or ""
 {messages}    reward = {value}
     if reward is None:
         raise ValueError("{name} cannot judge this row")
     return float(reward)
-'''
+"""
 
 
 def _job(plan: Plan, data: Data) -> dict[str, Any]:
@@ -161,6 +164,7 @@ def _note(plan: Plan) -> None:
     r = plan.recipe
     if r.sft_steps or r.sft_epochs:
         plan.lost.append("the SFT warm-up: the job starts from OpenAI's model: take sft_steps=0 and sft_epochs=0")
+    plan.notes.append("OpenAI is closing its fine-tuning platform: only accounts that used it before can start a job")
     plan.notes.append(f"the model is {MODEL}, and not {r.model_name_or_path}: set `model` in job.json")
     values = ", ".join(f"{key}={getattr(r, key)}" for key in MANAGED)
     plan.notes.append(f"the managed loop decides these itself, and shows no KL, entropy or advantages: {values}")
@@ -170,7 +174,9 @@ def _note(plan: Plan) -> None:
     plan.notes.append("a grader sees the answer without its reasoning: rewards for think tags pay nothing there")
     first = next(plan.task.prompts("train", r.seed)).messages[0]["role"]
     if first != "system" and any(part.grader and part.grader.judges for part in plan.rewards.parts):
-        plan.notes.append("no prompt names the form of an answer, which our graders read: set system_prompt, if yours lack it")
+        plan.notes.append(
+            "no prompt names the form of an answer, which our graders read: set system_prompt, if yours lack it"
+        )
     plan.notes.append("an answer that cannot be judged gets 0 there; here it is broken, and left out of its group")
 
 
@@ -183,7 +189,7 @@ def _start(plan: Plan) -> str:
     return f"{as_comment(lines)}\n\n\n{_START}"
 
 
-_START = '''import json
+_START = """import json
 from pathlib import Path
 
 from openai import OpenAI
@@ -206,4 +212,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-'''
+"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from outdo.bridges.convert import rewards as reward_source
@@ -39,7 +38,9 @@ def _files(plan: Plan, allow_missing: bool, unsloth: bool) -> Files:
     model = model_files(plan, files)
     examples = demonstrations(plan.recipe, plan.task)
     if any("finish" in one.parameters for one in sources.carried):
-        plan.notes.append("an answer whose last token is its end, at exactly max_completion_length, counts as cut there")
+        plan.notes.append(
+            "an answer whose last token is its end, at exactly max_completion_length, counts as cut there"
+        )
     if unsloth:
         _fit_unsloth(plan, settings)
     refuse_lost(plan, allow_missing)
@@ -88,10 +89,11 @@ class _Script:
 
     def _head(self) -> str:
         package = UNSLOTH if self.unsloth else TRL
+        trainer = "Unsloth and TRL" if self.unsloth else "TRL"
         extras = [name for name, used in (("peft", self.recipe.use_peft), ("bitsandbytes", self._is_4bit)) if used]
         extras += list(self.sources.graders.packages) if self.sources.graders else []
         lines = [
-            f"GRPO with {'Unsloth and TRL' if self.unsloth else 'TRL'}: written by outdo convert from {self.plan.name}.",
+            f"GRPO with {trainer}: written by outdo convert from {self.plan.name}.",
             f"pip install {' '.join([repr(package), *extras])}, then run it where it is: python train.py",
             *(["", *self.plan.header] if self.plan.header else []),
         ]
@@ -185,7 +187,9 @@ class _Script:
         given = {
             name: f"{expression}[i]" if name in lists else expression for name, expression in self._given(one).items()
         }
-        given |= {name: "texts(completions)[i]" for name in one.parameters if name == reward_source.answer_name(one, columns)}
+        given |= {
+            name: "texts(completions)[i]" for name in one.parameters if name == reward_source.answer_name(one, columns)
+        }
         given |= {name: "texts(prompts)[i]" for name in ("prompt", "question") if name not in columns}
         given |= {"ground_truth": columns.get("ground_truth", columns.get("answer", "None")), "missing": "None"}
         return [f"return [{call_of(one, given, columns, f'{one.module}.')} for i in range(len(completions))]"]
@@ -238,7 +242,9 @@ class _Script:
         if self._is_4bit:
             lines += ['        quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),']
         lines += ["    )", "    trainer.train()", "    trainer.save_model(args.output_dir)"]
-        lines += ["    print(trainer.evaluate())  # eval_reward: the mean reward of held-out prompts"] * bool(self.data.test)
+        lines += ["    print(trainer.evaluate())  # eval_reward: the mean reward of held-out prompts"] * bool(
+            self.data.test
+        )
         return "\n".join(lines)
 
     def _unsloth_model(self) -> list[str]:

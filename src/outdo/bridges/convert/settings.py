@@ -1,7 +1,7 @@
 """A recipe's settings as the arguments of TRL's GRPOConfig, SFTConfig and LoraConfig.
 
-Every setting with another default there is written out, so that the meaning does not depend on TRL's version. What has no
-argument there is noted in the plan.
+Every setting with another default there is written out, so that the meaning does not depend on TRL's version. What has
+no argument there is noted in the plan.
 """
 
 from __future__ import annotations
@@ -210,7 +210,9 @@ def note_differences(plan: Plan) -> None:
     for key, (unused, why) in ONLY_HERE.items():
         if getattr(r, key) != unused:
             plan.lost.append(f"{key}={getattr(r, key)}: {why}")
-    plan.notes += [f"{key}={getattr(r, key)}: {why}" for key, (unused, why) in NOTED.items() if getattr(r, key) != unused]
+    plan.notes += [
+        f"{key}={getattr(r, key)}: {why}" for key, (unused, why) in NOTED.items() if getattr(r, key) != unused
+    ]
     if r.scale_rewards != "none" and r.adv_std == "population":
         plan.notes.append(
             f"advantages are divided by the sample standard deviation there (adv_std=sample), so those of a group of "

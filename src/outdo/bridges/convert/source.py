@@ -17,7 +17,8 @@ from pathlib import Path
 
 OWN = "outdo"
 Key = tuple[str, str]  # a module, and a name in it
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, *_COMPREHENSIONS)
 
 
 @dataclass
@@ -179,14 +180,21 @@ def _locals_of(scope: ast.AST) -> set[str]:
     """The names that a function or a comprehension binds itself. A class's are reached through it, and hide nothing."""
     if isinstance(scope, ast.ClassDef):
         return set()
-    names = {arg.arg for arg in ast.walk(scope) if isinstance(arg, ast.arg)}
-    for node in ast.walk(scope):
+    names = set[str]()
+    if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        names |= {arg.arg for arg in ast.walk(scope.args) if isinstance(arg, ast.arg)}
+    inside = scope.generators if isinstance(scope, _COMPREHENSIONS) else getattr(scope, "body", [])
+    queue = list(inside) if isinstance(inside, list) else [inside]
+    while queue:
+        node = queue.pop()
+        bound = getattr(node, "name", None)  # of a function, a class, an exception, a case
+        names |= {bound} if isinstance(bound, str) else set()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node is not scope:
-            names.add(node.name)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
+        elif isinstance(node, _COMPREHENSIONS):  # `:=` in one binds outside of it
+            names |= {each.target.id for each in ast.walk(node) if isinstance(each, ast.NamedExpr)}
+        elif not isinstance(node, (*_SCOPES, ast.ClassDef)):
+            queue += ast.iter_child_nodes(node)
     return names
 
 

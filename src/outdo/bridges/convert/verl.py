@@ -31,7 +31,12 @@ LOSSES = {
 }
 KL_LOSSES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 ESTIMATORS = {name: name for name in ("grpo", "rloo", "reinforce_plus_plus")}
-SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine", "cosine_with_min_lr": "cosine"}
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
 NO_DUAL_CLIP = 1e6  # verl always has its second bound, on the ratio of tokens with a negative advantage
 BARE = re.compile(r"[A-Za-z0-9_./:@+-]+")  # what Hydra reads without quotes
 UNSUPPORTED: dict[str, tuple[Any, str]] = {
@@ -50,7 +55,7 @@ Overrides = Iterator[tuple[str, Any]]
 
 def verl_files(plan: Plan, allow_missing: bool) -> Files:
     data = data_of(plan.recipe, plan.task)
-    sources = carry_rewards(plan, (), one_file=True)
+    sources = carry_rewards(plan, ())
     files = Files(main="train.sh")
     model = model_files(plan, files)
     overrides = dict(_overrides(plan, data, f"{HERE}/{MODEL_FOLDER}" if files.folders else _path(model)))
@@ -85,8 +90,9 @@ def _overrides(plan: Plan, data: Data, model: str) -> Overrides:
     if r.use_peft:
         yield "actor_rollout_ref.model.lora_rank", r.lora_r
         yield "actor_rollout_ref.model.lora_alpha", r.lora_alpha
-        yield "actor_rollout_ref.model.target_modules", (
-            "all-linear" if r.lora_target_modules == ["all-linear"] else r.lora_target_modules
+        yield (
+            "actor_rollout_ref.model.target_modules",
+            ("all-linear" if r.lora_target_modules == ["all-linear"] else r.lora_target_modules),
         )
     yield from _sampling(r)
     yield from _objective(plan)
@@ -195,7 +201,12 @@ def _lines(plan: Plan, prompts: Any, split: str) -> str:
             "prompt": messages,
             "ability": "outdo",
             "reward_model": {"style": "rule", "ground_truth": gold if isinstance(gold, str) else json.dumps(gold)},
-            "extra_info": {"split": split, "index": index, "item": json.dumps(columns), "messages": json.dumps(messages)},
+            "extra_info": {
+                "split": split,
+                "index": index,
+                "item": json.dumps(columns),
+                "messages": json.dumps(messages),
+            },
         }
         rows.append(json.dumps(row) + "\n")
     return "".join(rows)
@@ -207,7 +218,11 @@ def _reward_file(plan: Plan, data: Data, sources: Sources) -> str:
     body = _COMPUTE.format(rewards="\n".join(lines), weights=literal({one.name: one.weight for one in sources.carried}))
     modules = dict.fromkeys(one.module for one in sources.carried if not one.builtin)
     imports = "".join(f"import {module}\n" for module in modules)
-    path = "import sys\nfrom pathlib import Path\n\nsys.path.insert(0, str(Path(__file__).resolve().parent))\n\n" if modules else ""
+    path = (
+        "import sys\nfrom pathlib import Path\n\nsys.path.insert(0, str(Path(__file__).resolve().parent))\n\n"
+        if modules
+        else ""
+    )
     stub = "" if sources.carried else _STUB
     more = f"\n\nimport json\n{path}{imports}\n\n{stub}{body}"
     if sources.graders:
@@ -221,11 +236,11 @@ def _line(one: Carried, plan: Plan, data: Data) -> str:
     return f'        "{one.name}": {call}{".reward" if one.gives_grades else ""},'
 
 
-_STUB = '''def _not_written():
+_STUB = """def _not_written():
     raise NotImplementedError("none of the recipe's rewards could be carried over: write the reward here")
 
 
-'''
+"""
 
 _COMPUTE = '''def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     """The score of one answer, as verl calls it, with each reward for its logs."""
