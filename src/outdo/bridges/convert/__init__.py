@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 
 Target = Callable[[Plan, bool], Files]  # a plan, and whether what decides the training may be missing
-TARGETS: Mapping[str, Target] = {  # the names of --to
+TARGETS: dict[str, Target] = {  # the names of --to
     "trl": trl_files,
     "unsloth": unsloth_files,
     "open-r1": open_r1_files,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outdo.bridges.convert.plan import Plan, refuse_existing
+from outdo.bridges.convert.plan import Plan, literal, refuse_existing
 from outdo.errors import RecipeError
 from outdo.models.sources import TINY
 from outdo.runs.files import write_atomic
@@ -72,7 +72,7 @@ def model_files(plan: Plan, files: Files) -> str:
         plan.lost.append(
             f"the prompts: {name} has no chat template, so they are plain text here: add one to its tokenizer"
         )
-    return repr(str(Path(name).resolve()) if Path(name).is_dir() else name)
+    return literal(str(Path(name).resolve()) if Path(name).is_dir() else name)
 
 
 def _has_template(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from outdo.errors import RecipeError
 from outdo.recipe.schema import Recipe
@@ -82,13 +83,21 @@ def as_comment(lines: Iterable[str], width: int = 116) -> str:
     """Lines as a comment of Python, YAML or the shell, wrapped."""
     out = []
     for line in lines:
-        indent = "#   " if line.startswith("- ") else "# "
         current = "#"
         for word in line.split(" ") if line else []:
             if len(current) + 1 + len(word) > width and current.strip("# "):
                 out.append(current)
-                current = indent.rstrip() + "  " * (indent != "# ")
-                current = indent[:-1]
+                current = "#  " if line.startswith("- ") else "#"
             current += " " + word
         out.append(current)
     return "\n".join(out)
+
+
+def literal(value: Any) -> str:
+    """A value as source, with double quotes. Texts of the user are quoted like all others, and nothing else."""
+    if isinstance(value, str):
+        text = repr(value)
+        return f'"{text[1:-1]}"' if text[0] == "'" and not {'"', "\\"}.intersection(value) else text
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    return f"[{', '.join(map(literal, value))}]" if isinstance(value, list) else repr(value)

@@ -7,7 +7,7 @@ from typing import Any
 from outdo.bridges.convert import rewards as reward_source
 from outdo.bridges.convert.data import Data, as_lines, data_of, demonstrations, messages_of
 from outdo.bridges.convert.files import Files, model_files, name_of
-from outdo.bridges.convert.plan import Plan, as_comment, refuse_lost
+from outdo.bridges.convert.plan import Plan, as_comment, literal, refuse_lost
 from outdo.bridges.convert.rewards import Carried, Sources, call_of, carry_rewards, unique_functions
 from outdo.bridges.convert.settings import grpo_settings, lora_settings, sft_settings
 
@@ -48,7 +48,7 @@ def _files(plan: Plan, allow_missing: bool, unsloth: bool) -> Files:
     if data.test:
         files.texts["test.jsonl"] = as_lines(_rows(data, data.test))
     if examples is not None:
-        files.texts["sft.jsonl"] = as_lines(examples)
+        files.texts["demonstrations.jsonl"] = as_lines(examples)
     if sources.graders:
         files.texts[f"{reward_source.GRADERS_FILE}.py"] = reward_source.graders_text(sources.graders)
     files.copies |= sources.files
@@ -212,7 +212,7 @@ class _Script:
                 "    trainer = SFTTrainer(",
                 f"        model={model},",
                 "        args=args,",
-                '        train_dataset=read("sft.jsonl"),',
+                '        train_dataset=read("demonstrations.jsonl"),',
                 *extra,
                 "    )",
                 "    trainer.train()",
@@ -251,7 +251,8 @@ class _Script:
         r = self.recipe
         length = (r.max_prompt_length or PROMPT_ROOM) + r.max_completion_length
         loading = {"max_seq_length": length, "load_in_4bit": r.load_in_4bit, "full_finetuning": not r.use_peft}
-        lines = [f"    model, tokenizer = FastLanguageModel.from_pretrained(str(MODEL), {_arguments(loading)})"]
+        call = f"FastLanguageModel.from_pretrained(MODEL, {_arguments(loading)})"
+        lines = [f"    {line}" for line in _wrapped("model, tokenizer = ", call)]
         if r.use_peft:
             adapter = lora_settings(r) | {"use_gradient_checkpointing": "unsloth", "random_state": r.seed}
             if adapter["target_modules"] == "all-linear":
@@ -263,16 +264,6 @@ class _Script:
 
 def _arguments(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={literal(value)}" for key, value in values.items())
-
-
-def literal(value: Any) -> str:
-    """A value as source, with double quotes. Texts of the user are quoted like all others, and nothing else."""
-    if isinstance(value, str):
-        text = repr(value)
-        return f'"{text[1:-1]}"' if text[0] == "'" and not {'"', "\\"}.intersection(value) else text
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
-    return f"[{', '.join(map(literal, value))}]" if isinstance(value, list) else repr(value)
 
 
 def _wrapped(before: str, call: str) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from outdo.bridges.convert.data import Data, columns_of, data_of, messages_of
 from outdo.bridges.convert.files import MODEL_FOLDER, Files, model_files, name_of
-from outdo.bridges.convert.plan import Plan, as_comment, refuse_lost
+from outdo.bridges.convert.plan import Plan, as_comment, literal, refuse_lost
 from outdo.bridges.convert.rewards import Carried, Sources, carry_rewards, graders_text
-from outdo.bridges.convert.script import PROMPT_ROOM, literal
+from outdo.bridges.convert.script import PROMPT_ROOM
 from outdo.bridges.convert.settings import CISPO_CAP, safety_notes
 from outdo.bridges.convert.single import call_for_one
 from outdo.recipe.schema import Recipe
