@@ -99,7 +99,8 @@ def _objective(plan: Plan, rewards: list[float]) -> Iterator[tuple[str, Any]]:
     if r.loss_type not in LOSSES:
         plan.lost.append(f"loss_type={r.loss_type}: TRL has no such loss; it has {', '.join(LOSSES)}")
     yield "loss_type", loss
-    yield "importance_sampling_level", getattr(r, "importance_sampling_level", None) or level
+    own = getattr(r, "importance_sampling_level", None)  # where the recipe has this key
+    yield "importance_sampling_level", level if level == "sequence" or not own else own
     yield "scale_rewards", r.scale_rewards
     yield "epsilon", r.epsilon
     if r.loss_type == "cispo" or r.epsilon_high is not None:
