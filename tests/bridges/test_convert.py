@@ -23,6 +23,10 @@ from outdo.bridges.convert.verl import UNSUPPORTED
 from outdo.errors import OutdoError, RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
+from outdo.rewards.choose import rewards_of
+from outdo.rewards.compose import grade_all
+from outdo.tasks.mixture import task_of
+from outdo.types import Group, Prompt, Trajectory
 from support.basics import ROOT
 
 HOSTILE = [
@@ -419,3 +423,31 @@ def test_the_keys_are_trls() -> None:
         else:
             given = arguments(Path(target))
         trl_package.GRPOConfig(**{**given, "output_dir": "x"})
+
+
+def test_rewards_of_tokens_and_groups_in_a_script() -> None:
+    """Groups are told apart by their prompts, and verdicts are those of the verifier, as in a step of ours."""
+    data = rows("d.jsonl", *({"prompt": f"{i}+1", "answer": str(i + 1)} for i in range(9)))
+    names = ["numeric", "length", "cosine", "duplicates", "overlong", "repetition"]
+    recipe = load_recipe(None, [data, f"reward_funcs={','.join(names)}", "max_completion_length=20", *FINITE])
+    convert(recipe, "trl", Path("out"))
+    module = module_of(Path("out"))
+    texts = ["<answer>1</answer>", "no no no no no no", "<answer>2</answer>", "<answer>2</answer>"]
+    prompts = [Prompt(str(i), ({"role": "user", "content": f"{i}+1"},), str(i + 1)) for i in (0, 1)]
+    answers = [
+        Trajectory.single(
+            tuple(map(ord, text[:20])), (0.0,) * len(text[:20]), text, "stop" if len(text) < 20 else "length", 0
+        )
+        for text in texts
+    ]
+    groups = [Group(prompt, (1,), tuple(answers[2 * i : 2 * i + 2])) for i, prompt in enumerate(prompts)]
+    ours = [
+        grade.parts for group in grade_all(groups, rewards_of(recipe, task_of(recipe), {})) for grade in group.grades
+    ]
+    asked = [list(prompts[i // 2].messages) for i in range(4)]
+    said = [[{"role": "assistant", "content": text}] for text in texts]
+    ids = [list(answer.token_ids) for answer in answers]
+    for name in names:
+        theirs = getattr(module, name)(asked, said, ids, answer=["1", "1", "2", "2"])
+        assert theirs == [parts[name] for parts in ours], name
+    assert len({parts["length"] for parts in ours}) > 1 and ours[2]["duplicates"] == -1.0

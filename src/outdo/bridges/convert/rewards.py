@@ -123,7 +123,7 @@ def _why_not(part: Reward, plan: Plan, can_give: Collection[str], one_file: bool
     if lacking:
         return f"its parameter {lacking[0]} is not given there"
     if "verdicts" in parameters and not _judges_itself(plan):
-        return "it needs the verdicts of a reward that cannot be carried over"
+        return f"it needs the verdicts of {plan.rewards.truth}, and only those of built-in graders are carried over"
     return "" if part.grader else _why_not_file(part.source, one_file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from outdo.bridges.convert import rewards as reward_source
@@ -267,11 +268,14 @@ def _arguments(values: dict[str, Any]) -> str:
 
 
 def _wrapped(before: str, call: str) -> list[str]:
-    """A call on one line, or with its arguments on a line of their own."""
+    """A call on one line, or with each argument on a line of its own."""
     if len(before) + len(call) <= WIDTH:
         return [before + call]
-    name, _, arguments = call.partition("(")
-    return [f"{before}{name}(", f"    {arguments[:-1]},", ")"]
+    tree = ast.parse(call, mode="eval").body
+    assert isinstance(tree, ast.Call)
+    given = [ast.get_source_segment(call, node) or "" for node in tree.args]
+    given += [f"{node.arg}={ast.get_source_segment(call, node.value)}" for node in tree.keywords]
+    return [f"{before}{ast.get_source_segment(call, tree.func)}(", *(f"    {each}," for each in given), ")"]
 
 
 def _docstring(text: str) -> str:
