@@ -20,6 +20,7 @@ _format_other = warnings.formatwarning
 try:
     # importing registers the commands
     from outdo.cli import chat, dash, doctor, drill, evaluate, export, grade, harvest, push, report, serve, sweep  # noqa: F401
+    from outdo.cli import convert as _convert  # noqa: F401
     from outdo.cli import train as _train  # noqa: F401
     from outdo.cli.app import app
     from outdo.errors import OutdoError, OutdoWarning

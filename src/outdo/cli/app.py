@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 # The order and headings of `outdo --help`; a command that is not listed comes last.
 SECTIONS = {
-    "Train": ("train", "sft", "harvest", "sweep"),
+    "Train": ("train", "sft", "harvest", "sweep", "convert"),
     "Inspect runs": ("dash", "doctor", "drill", "compare", "report", "plot"),
     "Use a model": ("eval", "chat", "serve", "export", "push"),
     "Tasks and rewards": ("tasks", "graders", "grade", "audit"),
