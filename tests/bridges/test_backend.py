@@ -78,7 +78,7 @@ def test_gspo_is_a_level_there() -> None:
 
 def test_other_meanings_are_named() -> None:
     said = {line.partition(":")[0] for line in differences(Recipe(steps_per_generation=2), "TRL")}
-    assert said == {"adv_std", "max_steps", "per_device_train_batch_size", "kl_steps"}
+    assert said == {"adv_std", "max_steps", "per_device_train_batch_size", "generation_batch_size", "kl_steps"}
     same = {line.partition(":")[0] for line in differences(Recipe(adv_std="sample", beta=0.1), "TRL")}
     assert same == {"per_device_train_batch_size"}
 

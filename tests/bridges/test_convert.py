@@ -18,8 +18,9 @@ import yaml
 
 from bridges.verl_keys import KEYS
 from outdo.bridges.convert import TARGETS, convert
-from outdo.bridges.convert.settings import LOSSES, NOTED, ONLY_HERE
+from outdo.bridges.convert.settings import NOTED, ONLY_HERE
 from outdo.bridges.convert.verl import UNSUPPORTED
+from outdo.bridges.keys import LOSSES, ONLY
 from outdo.errors import OutdoError, RecipeError
 from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
@@ -139,9 +140,9 @@ def test_an_adapter() -> None:
 
 
 def test_every_recipe_key_that_is_named_exists() -> None:
-    assert set(ONLY_HERE) | set(NOTED) | set(UNSUPPORTED) <= set(Recipe.model_fields)
-    defaults = {key: Recipe.model_fields[key].get_default() for key in (*ONLY_HERE, *NOTED, *UNSUPPORTED)}
-    assert defaults == {key: unused for table in (ONLY_HERE, NOTED, UNSUPPORTED) for key, (unused, _) in table.items()}
+    assert {*NOTED, *UNSUPPORTED, *ONLY_HERE} <= set(Recipe.model_fields)
+    defaults = {key: Recipe.model_fields[key].get_default() for key in (*NOTED, *UNSUPPORTED)}
+    assert defaults == {key: unused for table in (NOTED, UNSUPPORTED) for key, (unused, _) in table.items()}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("variant_*.yaml")), ids=lambda path: path.stem)
@@ -151,11 +152,15 @@ def test_variants(path: Path) -> None:
     try:
         convert(recipe, "trl", Path("out"))
     except RecipeError as error:
-        key = "dynamic_sampling" if recipe.dynamic_sampling else "advantage_estimator"
-        assert getattr(recipe, key) not in (False, "grpo") and f"{key}=" in str(error)
+        lost = [key for key in ONLY_HERE if getattr(recipe, key) not in ONLY[key][0]]
+        lost += ["loss_type"] if recipe.loss_type not in LOSSES else []
+        assert lost and all(f"{key}=" in str(error) for key in lost)
         assert not Path("out").exists()
     else:
-        assert arguments(Path("out"))["loss_type"] == LOSSES[recipe.loss_type][0]
+        given = arguments(Path("out"))
+        assert given["loss_type"] == ("grpo" if recipe.loss_type == "gspo" else recipe.loss_type)
+        is_whole = recipe.loss_type == "gspo" or recipe.importance_sampling_level == "sequence"
+        assert given["importance_sampling_level"] == ("sequence" if is_whole else "token")
 
 
 # What cannot be carried over

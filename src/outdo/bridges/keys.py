@@ -11,11 +11,12 @@ from typing import Any
 from outdo.errors import RecipeError, did_you_mean
 from outdo.recipe.schema import Recipe
 
+CISPO_CAP = 5.0  # ours where epsilon_high is not set; TRL's would be epsilon
 # The same name and the same meaning there.
 SAME = (
     *("max_completion_length", "num_generations", "temperature", "top_p", "top_k"),
     *("per_device_train_batch_size", "num_iterations", "gradient_checkpointing"),
-    *("epsilon", "epsilon_high", "delta", "importance_sampling_level", "beta", "use_bias_correction_kl"),
+    *("epsilon", "delta", "importance_sampling_level", "beta", "use_bias_correction_kl"),
     *("entropy_coef", "top_entropy_quantile", "off_policy_mask_threshold", "mask_truncated_completions"),
     *("sapo_temperature_pos", "sapo_temperature_neg"),
     *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
@@ -32,6 +33,9 @@ TRANSLATED: dict[str, Callable[[Recipe], dict[str, Any]]] = {
     "min_p": lambda r: {"min_p": r.min_p or None},
     "dtype": lambda r: {"bf16": r.dtype == "bfloat16"},
     "device": lambda r: {"use_cpu": r.device == "cpu"},
+    "epsilon_high": lambda r: {
+        "epsilon_high": CISPO_CAP if r.loss_type == "cispo" and r.epsilon_high is None else r.epsilon_high
+    },
     "scale_rewards": lambda r: {"scale_rewards": r.scale_rewards},
     "loss_type": lambda r: _LOSSES.get(r.loss_type, {"loss_type": r.loss_type}),
     "max_turns": lambda r: {"max_tool_calling_iterations": r.max_tool_calling_iterations or r.max_turns},
@@ -130,6 +134,14 @@ DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
     "top_entropy_quantile": (
         lambda r: r.top_entropy_quantile < 1,
         "the quantile is the update's in outdo; in {name} that of each forward and backward",
+    ),
+    "loss_type": (
+        lambda r: r.loss_type == "bnpo" and r.answers_per_update > r.per_device_train_batch_size,
+        "bnpo is the mean over the tokens of an update in outdo; in {name} of each forward and backward",
+    ),
+    "generation_batch_size": (
+        lambda r: r.updates_per_step > 1,
+        "groups stay together in the updates of a step in outdo; {name} shuffles answers between them",
     ),
     "weight_decay": (
         lambda r: r.weight_decay > 0,

@@ -10,38 +10,37 @@ from collections.abc import Iterator
 from typing import Any
 
 from outdo.bridges.convert.plan import Plan
+from outdo.bridges.keys import LOSSES, ONLY, config_of
 from outdo.learn.sft import BETAS
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards
 
 Settings = dict[str, dict[str, Any]]  # by heading, their keys and values
 
-# Our loss: TRL's, and the level of its ratios. One that is not here has no counterpart.
-LOSSES = {
-    **{name: (name, "token") for name in ("grpo", "bnpo", "dapo", "dr_grpo", "cispo", "sapo", "vespo")},
-    "gspo": ("grpo", "sequence"),
-    "luspo": ("luspo", "sequence"),
-}
 OPTIMIZERS = {"adamw": "adamw_torch", "adamw_bf16": "adamw_torch", "paged_adamw": "paged_adamw_32bit"}
-CISPO_CAP = 5.0  # ours where epsilon_high is not set; TRL's would be epsilon
 ADV_EPS = 1e-4  # theirs, fixed
-# Keys with one name and one meaning in both, where the recipe has them and changes their default.
-SAME_NAME = (
-    *("delta", "sapo_temperature_pos", "sapo_temperature_neg", "top_entropy_quantile", "off_policy_mask_threshold"),
-    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation"),
+# Keys that change the training and that TRL has no counterpart of, unless they have their default.
+ONLY_HERE = (
+    *(
+        "advantage_estimator",
+        "kl_estimator",
+        "kl_in_reward",
+        "kl_target",
+        "temperature_end",
+        "stop",
+        "dynamic_sampling",
+    ),
+    *("curriculum_steps", "curriculum_pass_rate"),
 )
-# Recipe keys that change the training and have no counterpart in TRL: the value that means "not used", and what to do.
-ONLY_HERE: dict[str, tuple[Any, str]] = {
-    "advantage_estimator": ("grpo", "GRPOTrainer has GRPO's advantages only: take advantage_estimator=grpo"),
-    "kl_estimator": ("k3", "TRL has k3 only: take kl_estimator=k3"),
-    "kl_in_reward": (False, "TRL adds KL to the loss: take kl_in_reward=false"),
-    "kl_target": (None, "beta is fixed there: leave kl_target out"),
-    "temperature_end": (None, "the temperature is fixed there: leave temperature_end out"),
-    "stop": ([], "TRL's sampler ends answers at tokens, not at texts: take stop=[]"),
-    "dynamic_sampling": (False, "groups are not sampled again there: take dynamic_sampling=false"),
-    "curriculum_steps": (0, "the data has one task: take curriculum_steps=0, or train on the easier task first"),
-    "curriculum_pass_rate": (False, "prompts are drawn alike there: take curriculum_pass_rate=false"),
-}
+OBJECTIVE = (
+    *("loss_type", "importance_sampling_level", "scale_rewards", "epsilon", "beta", "use_bias_correction_kl"),
+    *("entropy_coef", "mask_truncated_completions"),
+)  # written out, because their defaults there may be others
+# Written where the recipe sets them.
+OPTIONAL = (
+    *("epsilon_high", "delta", "sapo_temperature_pos", "sapo_temperature_neg", "top_entropy_quantile"),
+    *("off_policy_mask_threshold", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+)
 # Recipe keys that decide nothing of a healthy run, or only how it is carried out.
 NOTED: dict[str, tuple[Any, str]] = {
     "importance_sampling": ("auto", "no correction for the sampler's rounding; with use_vllm TRL has its own"),
@@ -95,25 +94,16 @@ def _sampling(r: Recipe) -> Iterator[tuple[str, Any]]:
 
 def _objective(plan: Plan, rewards: list[float]) -> Iterator[tuple[str, Any]]:
     r = plan.recipe
-    loss, level = LOSSES.get(r.loss_type, ("grpo", "token"))
+    fields, unset = config_of(r), config_of(Recipe.model_validate({}))
     if r.loss_type not in LOSSES:
         plan.lost.append(f"loss_type={r.loss_type}: TRL has no such loss; it has {', '.join(LOSSES)}")
-    yield "loss_type", loss
-    own = getattr(r, "importance_sampling_level", None)  # where the recipe has this key
-    yield "importance_sampling_level", level if level == "sequence" or not own else own
-    yield "scale_rewards", r.scale_rewards
-    yield "epsilon", r.epsilon
-    if r.loss_type == "cispo" or r.epsilon_high is not None:
-        yield "epsilon_high", CISPO_CAP if r.epsilon_high is None else r.epsilon_high
-    yield "beta", r.beta
-    yield "use_bias_correction_kl", bool(getattr(r, "use_bias_correction_kl", False))
-    yield "entropy_coef", r.entropy_coef
-    yield "mask_truncated_completions", r.mask_truncated_completions
+        fields["loss_type"] = "grpo"
+    yield from ((key, fields[key]) for key in OBJECTIVE)
     if any(weight != 1.0 for weight in rewards):
         yield "reward_weights", rewards
-    for key in SAME_NAME:
-        if key in type(r).model_fields and getattr(r, key) != type(r).model_fields[key].default:
-            yield key, getattr(r, key)
+    yield from ((key, fields[key]) for key in OPTIONAL if fields[key] != unset[key])
+    if r.multi_objective_aggregation != Recipe.model_fields["multi_objective_aggregation"].default:
+        yield "multi_objective_aggregation", r.multi_objective_aggregation
 
 
 def _optimizer(r: Recipe, updates: int) -> Iterator[tuple[str, Any]]:
@@ -208,9 +198,10 @@ def warmup_steps_of(plan: Plan) -> int:
 def note_differences(plan: Plan) -> None:
     """What has no argument in TRL, and what means something else there."""
     r = plan.recipe
-    for key, (unused, why) in ONLY_HERE.items():
-        if getattr(r, key) != unused:
-            plan.lost.append(f"{key}={getattr(r, key)}: {why}")
+    for key in ONLY_HERE:
+        values, why = ONLY[key]
+        if getattr(r, key) not in values:
+            plan.lost.append(f"{key}={getattr(r, key)}: {why}: take {key}={values[0]}")
     plan.notes += [
         f"{key}={getattr(r, key)}: {why}" for key, (unused, why) in NOTED.items() if getattr(r, key) != unused
     ]

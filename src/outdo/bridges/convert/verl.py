@@ -14,8 +14,9 @@ from outdo.bridges.convert.files import MODEL_FOLDER, Files, model_files, name_o
 from outdo.bridges.convert.plan import Plan, as_comment, literal, refuse_lost
 from outdo.bridges.convert.rewards import Carried, Sources, carry_rewards, graders_text
 from outdo.bridges.convert.script import PROMPT_ROOM
-from outdo.bridges.convert.settings import CISPO_CAP, safety_notes
+from outdo.bridges.convert.settings import safety_notes
 from outdo.bridges.convert.single import call_for_one
+from outdo.bridges.keys import CISPO_CAP
 from outdo.recipe.schema import Recipe
 
 HERE = "$HERE"  # in a value: the script's folder
