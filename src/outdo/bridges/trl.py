@@ -34,6 +34,7 @@ from outdo.models.lora import Adapter
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, grade_all, halt_if_broken
 from outdo.rollout.play import Play
+from outdo.runs.files import write_folder
 from outdo.tasks.curriculum import Curriculum
 from outdo.types import Group
 
@@ -154,7 +155,7 @@ class TRLLearner:
             else:
                 save_policy(policy, folder)
         if self.recipe.beta and not adapter and not self.job.reference.exists():
-            save_policy(policy, self.job.reference)
+            write_folder(self.job.reference, lambda place: save_policy(policy, place))
         loaded = load_model(self.recipe, folder, adapter)
         if self.recipe.beta and not adapter:
             loaded.model.config._name_or_path = str(self.job.reference)  # where TRL loads the reference from
