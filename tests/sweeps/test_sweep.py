@@ -208,4 +208,4 @@ def test_sweep_recipe_is_not_trained(tmp_path: Path, outdo: Outdo) -> None:
     done = outdo("train", str(ROOT / "recipes" / "ablation_variants.yaml"))
     assert done.returncode == 2 and "outdo sweep FILE" in done.stderr
     listed = outdo("sweep", str(ROOT / "recipes" / "ablation_variants.yaml"), "--dry-run")
-    assert listed.returncode == 0 and "24 cells" in listed.stdout and not (tmp_path / "runs").exists()
+    assert listed.returncode == 0 and "120 cells" in listed.stdout and not (tmp_path / "runs").exists()

@@ -4,10 +4,11 @@ checkpoints, callbacks and the run's folder.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from outdo.bridges.backend import Backend, find_backend
+from outdo.bridges.backend import OWN, Backend, find_backend
 from outdo.bridges.keys import differences
 from outdo.errors import EngineError, OutdoError, RecipeError, describe
 from outdo.learn.memory import is_out_of_memory
@@ -15,7 +16,7 @@ from outdo.parallel.world import get_world
 from outdo.rollout.play import EnvironmentPlay, play_of
 from outdo.tasks.curriculum import Curriculum
 from outdo.training.context import Result, RunContext
-from outdo.training.grpo import evaluate_first, run_grpo
+from outdo.training.grpo import evaluate_first
 from outdo.training.run import ResumePoint, TrainingRun
 from outdo.training.sft import warm_up
 from outdo.training.start import Opened, make_run, open_run
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
     from outdo.bridges.trl import TRLLearner
 
 Run = TrainingRun[Any]  # of a TRLLearner
+Runner = Callable[[RunContext], Result]
 
 
-def train_grpo(context: RunContext) -> Result:
-    """By outdo's own trainer, or by the one that the recipe names."""
+def runner_of(context: RunContext, runners: Mapping[str, Runner]) -> Runner:
+    """What runs it: that of its kind, or of GRPO, where the recipe names another trainer, this."""
+    return run_backend if context.kind == "grpo" and context.recipe.backend != OWN else runners[context.kind]
+
+
+def run_backend(context: RunContext) -> Result:
     backend = find_backend(context.recipe, get_world().size)
-    return run_backend(context, backend) if backend else run_grpo(context)
-
-
-def run_backend(context: RunContext, backend: Backend) -> Result:
+    assert backend, "the recipe names one"
     opened = open_run(context)
     if isinstance(opened, Result):
         return opened

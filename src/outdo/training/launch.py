@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -10,13 +9,14 @@ from functools import partial
 from outdo.host import keep_memory
 from outdo.parallel.world import joined
 from outdo.training import resume
+from outdo.training.backend import Runner, runner_of
 from outdo.training.cluster_plan import refuse_pretended
 from outdo.training.context import Result, RunContext
 from outdo.training.elsewhere import run_elsewhere
 from outdo.training.stages import RUNNERS, run_stages
 from outdo.training.trackers import select_trackers
 
-KINDS: dict[str, Callable[[RunContext], Result]] = {**RUNNERS, "stages": run_stages}
+KINDS: dict[str, Runner] = {**RUNNERS, "stages": run_stages}
 
 
 def launch(context: RunContext) -> Result:
@@ -34,4 +34,4 @@ def launch(context: RunContext) -> Result:
             if unfinished := world.first(find, "looking for an unfinished run"):
                 context = replace(context, resume=unfinished[0], manifest=unfinished[1])
         with context.given.model.as_given() if context.given.model else nullcontext():
-            return KINDS[context.kind](context)
+            return runner_of(context, KINDS)(context)

@@ -16,7 +16,7 @@ A model that an earlier stage has evaluated in the same way is not evaluated aga
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,15 +31,16 @@ from outdo.recipe.schema import Recipe
 from outdo.report.write import try_report
 from outdo.runs.manifest import holds_run, read_manifest
 from outdo.runs.writer import RunWriter, default_folder
-from outdo.training.backend import train_grpo
+from outdo.training.backend import Runner, runner_of
 from outdo.training.context import Kind, PriorEvals, Result, RunContext, StageResult
 from outdo.training.given import Given
+from outdo.training.grpo import run_grpo
 from outdo.training.harvest import run_harvest
 from outdo.training.resume import changes, refuse_changes
 from outdo.training.sft import run_sft
 from outdo.training.start import finished_result, open_writer, remember_run
 
-RUNNERS: dict[str, Callable[[RunContext], Result]] = {"sft": run_sft, "grpo": train_grpo, "harvest": run_harvest}
+RUNNERS: dict[str, Runner] = {"sft": run_sft, "grpo": run_grpo, "harvest": run_harvest}
 STARTS = ("first", "previous")  # the recipe's own model, or that of the stage before
 TRL = {  # names that TRL's SFT has
     "num_train_epochs": "sft_epochs",
@@ -185,10 +186,12 @@ def _run_one(context: RunContext, kind: Kind, recipe: Recipe, folder: Path, earl
     manifest = world.first(lambda: read_manifest(folder) if holds_run(folder) else None)
     if manifest is None:
         prior = world.first(lambda: prior_evals(recipe.model_dump(mode="json"), kind, earlier))
-        return RUNNERS[kind](context.for_stage(kind, recipe, prior))
+        stage_context = context.for_stage(kind, recipe, prior)
+        return runner_of(stage_context, RUNNERS)(stage_context)
     if manifest.status != "done":
         prior = world.first(lambda: prior_evals(manifest.recipe, kind, earlier))
-        return RUNNERS[kind](context.for_resumed_stage(folder, manifest, prior))
+        stage_context = context.for_resumed_stage(folder, manifest, prior)
+        return runner_of(stage_context, RUNNERS)(stage_context)
     context.reporter.note("  done before")
     result = world.first(lambda: finished_result(folder, recipe))
     harvest = manifest.harvest
