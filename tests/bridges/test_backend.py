@@ -28,6 +28,7 @@ from outdo.recipe.load import load_recipe
 from outdo.recipe.schema import Recipe
 from outdo.recipe.trust import code_refs
 from outdo.training.context import make_context
+from outdo.training.stages import read_stages
 
 Outdo = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -90,12 +91,18 @@ def test_other_meanings_are_named() -> None:
         ({"advantage_estimator": "rloo"}, ["advantage_estimator"]),
         ({"device": "cuda:1"}, ["device", "CUDA_VISIBLE_DEVICES"]),
         ({"tokens_per_micro_batch": 512}, ["tokens_per_micro_batch"]),
+        ({"stages": [{"stage": "grpo", "kl_estimator": "k1"}]}, ["stage 1", "kl_estimator"]),
+        ({"stages": [{"stage": "grpo", "backend_python": "x"}]}, ["stage 1", "backend_python"]),
+        ({"model_name_or_path": "x", "use_peft": True, "beta": 0.1, "sft_steps": 5}, ["beta", "adapter"]),
+        ({"optim": "adamw_bf16"}, ["adamw_bf16"]),
         ({"per_device_train_batch_size": 48, "generation_batch_size": 64}, ["64", "48"]),
     ],
 )
-def test_what_it_cannot_do(keys: dict[str, Any], named: list[str]) -> None:
+def test_what_it_cannot_do(keys: dict[str, Any], named: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_versions(monkeypatch, {"trl": "1.16.0"})
     with pytest.raises(RecipeError) as refused:
-        make_context(None, backend="trl", **keys)
+        context = make_context(None, backend="trl", **keys)
+        read_stages(context.recipe)
     assert all(word in str(refused.value) for word in named)
 
 
@@ -103,6 +110,9 @@ def test_what_it_cannot_do(keys: dict[str, Any], named: list[str]) -> None:
     ("args", "named"),
     [
         ({"temperature": 0.5}, "temperature"),
+        ({"logging_steps": 2}, "logging_steps"),
+        ({"shuffle_dataset": True}, "shuffle_dataset"),
+        ({"lr_scheduler_type": "linear"}, "lr_scheduler_type"),
         ({"output_dir": "x"}, "output_dir"),
         ({"use_vlm": True}, "use_vllm"),
         ({"trust_remote_code": True}, "trust_remote_code"),
@@ -171,7 +181,7 @@ def test_a_folders_python_is_code(tmp_path: Path) -> None:
 def test_python_that_lacks_it(tmp_path: Path, outdo: Outdo) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    for path in (bare / "bin" / "python", bare / "missing"):
+    for path in (bare / "bin" / "python", bare / "missing", "/bin/true"):
         done = outdo("train", "backend=trl", f"backend_python={path}", "max_steps=1")
         assert done.returncode == 2 and str(path) in done.stderr, done.stderr
         assert not (tmp_path / "runs").exists()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from outdo import Callback
 from outdo.algo.prepare import prepare, with_advantages
-from outdo.errors import EngineError, RecipeError
+from outdo.errors import EngineError, NumericsError, RecipeError
 from outdo.learn.learner import LocalLearner
 from outdo.metrics.measure import Metrics
 from outdo.models.load import Policy, load_policy
@@ -103,23 +103,33 @@ def test_interrupted_and_resumed_is_the_same_run(run: Path, tmp_path: Path) -> N
     assert all(torch.equal(weights[name], same[name]) for name in weights)
 
 
-def test_in_another_python(tmp_path: Path) -> None:
-    """The run there is the run: what it prints, SIGTERM, the exit status."""
-    folder = tmp_path / "run"
-    keys = [*RUN, f"backend_python={sys.executable}", "max_steps=200", "sft_steps=5", f"output_dir={folder}"]
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_in_another_python(tmp_path: Path, number: signal.Signals) -> None:
+    """The run there is the run: what it prints, signals, the exit status; and it is resumed there, with the keys that
+    are given."""
+    folder, other = tmp_path / "run", tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')  # another path of this one
+    other.chmod(0o755)
+    keys = [*RUN, f"backend_python={other}", "max_steps=200", "sft_steps=5", f"output_dir={folder}", "kl_limit=null"]
+    keys += ["lr_scheduler_type=constant"]  # so that the length may change
     with subprocess.Popen([*OUTDO, "train", *keys], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         while not (folder / "metrics.jsonl").is_file():
             assert run.poll() is None
             time.sleep(0.05)
-        run.send_signal(signal.SIGTERM)
+        run.send_signal(number)
         printed, _ = run.communicate(timeout=60)
-    assert run.returncode == 143 and printed.count("resume with: outdo train --resume") == 1, printed
+    assert run.returncode == 128 + number and printed.count("resume with: outdo train --resume") == 1, printed
     assert read_manifest(folder).status == "stopped"
+    done = len(rows(folder))
+    more = [*OUTDO, "train", "--resume", str(folder), f"max_steps={done + 1}"]
+    resumed = subprocess.run(more, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(rows(folder)) == done + 1 and resumed.stdout.count("model     ") == 1
 
 
 def test_objects_stay_in_their_process(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="callbacks"):
-        launch(context_of(Path("tiny"), tmp_path / "run", Record(), backend_python=sys.executable))
+        launch(context_of(Path("tiny"), tmp_path / "run", Record(), backend_python="/usr/bin/python3"))
 
 
 def test_another_trainer_does_not_resume_it(run: Path) -> None:
@@ -147,10 +157,53 @@ def test_a_crash_in_the_middle(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(rows(tmp_path / "run")) == 3
 
 
+class Slower(Callback):
+    def on_step(self, run: Any, step: int, metrics: Metrics, groups: Sequence[Group]) -> None:
+        if step == 1:
+            run.learner.scale_rate(1e-9)
+            self.before = _copy(run.policy)
+        self.after, self.rate = _copy(run.policy), metrics["lr"]
+
+
+def test_a_scaled_rate_holds_from_the_next_step_on(run: Path, tmp_path: Path) -> None:
+    slower = Slower()
+    launch(context_of(run / "model", tmp_path / "run", slower, max_steps=2, learning_rate=1e-3))
+    assert slower.rate == pytest.approx(1e-12)
+    assert all(torch.allclose(slower.before[name], value, rtol=0, atol=1e-8) for name, value in slower.after.items())
+
+
+def test_weights_that_diverge_halt_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl import GRPOTrainer
+
+    step = GRPOTrainer.training_step
+
+    def diverges(trainer: Any, model: Any, *args: Any) -> Any:
+        loss = step(trainer, model, *args)
+        next(model.parameters()).data[0, 0] = float("inf")
+        return loss
+
+    monkeypatch.setattr(GRPOTrainer, "training_step", diverges)
+    with pytest.raises(NumericsError) as halted:
+        launch(context_of(run / "model", tmp_path / "run", max_steps=5))
+    assert "learning_rate" in halted.value.remedy and read_manifest(tmp_path / "run").status == "stopped"
+
+
+def test_a_lost_reference_is_not_replaced(run: Path, tmp_path: Path) -> None:
+    """KL after a resume is measured from the first weights, or not at all."""
+    folder, keys = tmp_path / "run", {"beta": 0.1, "lr_scheduler_type": "constant"}
+    launch(context_of(run / "model", folder, **keys))
+    (folder / "reference" / "step-000000" / "model.safetensors").unlink()
+    more = [*OUTDO, "train", "--resume", str(folder), "max_steps=2"]
+    done = subprocess.run(more, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "reference" in done.stderr, done.stderr
+
+
 def test_settings_of_trl(run: Path, tmp_path: Path) -> None:
     """`backend_args` reach its configuration, and unknown ones are refused before anything is sampled."""
-    with pytest.raises(RecipeError, match="repetition_penalty"):
-        launch(context_of(run / "model", tmp_path / "no", backend_args={"repetition_penalti": 1.5}))
+    for args, named in (({"repetition_penalti": 1.5}, "repetition_penalty"), ({"importance": 1}, "importance")):
+        with pytest.raises(RecipeError, match=named):
+            launch(context_of(run / "model", tmp_path / "no", backend_args=args))
+        assert not (tmp_path / "no").exists()
     args = {"generation_kwargs": {"top_k": 1}}  # greedy
     answers = answers_in(launch(context_of(run / "model", tmp_path / "run", backend_args=args)))
     assert len({answer["text"] for answer in answers}) == 4  # one for each prompt

@@ -36,6 +36,7 @@ class Backend:
     title: str
     packages: dict[str, tuple[str, str]]
     loader: str
+    is_last: bool = False  # its packages must be imported after our own model is loaded
     own_args: tuple[str, ...] = ()  # of `backend_args`: those of the loader, which TRL's configuration does not have
 
     @property
@@ -70,6 +71,7 @@ BACKENDS: dict[str, Backend | None] = {
         "Unsloth",
         {"unsloth": ("2026.10", "2026.12"), "trl": ("1.15", "1.16")},
         "outdo.bridges.unsloth:load_model",
+        True,
         ("fast_inference", "gpu_memory_utilization", "max_lora_rank", "max_seq_length", "float8_kv_cache"),
     ),
 }

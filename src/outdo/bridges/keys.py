@@ -20,8 +20,9 @@ SAME = (
     *("entropy_coef", "top_entropy_quantile", "off_policy_mask_threshold", "mask_truncated_completions"),
     *("sapo_temperature_pos", "sapo_temperature_neg"),
     *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
-    *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "optim", "seed"),
+    *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "seed"),
 )
+_OPTIMIZERS = {"adamw": "adamw_torch", "paged_adamw": "paged_adamw_32bit"}  # ours by the names of transformers
 # Under another name, or in another form: GRPOConfig's fields.
 TRANSLATED: dict[str, Callable[[Recipe], dict[str, Any]]] = {
     "max_steps": lambda r: {"max_steps": r.max_steps * updates_per_step(r)},
@@ -32,7 +33,8 @@ TRANSLATED: dict[str, Callable[[Recipe], dict[str, Any]]] = {
     "steps_per_generation": lambda r: {},  # by generation_batch_size
     "min_p": lambda r: {"min_p": r.min_p or None},
     "dtype": lambda r: {"bf16": r.dtype == "bfloat16"},
-    "device": lambda r: {"use_cpu": r.device == "cpu"},
+    "device": lambda r: {"use_cpu": r.device == "cpu" or not _sees_gpu()},
+    "optim": lambda r: {"optim": _OPTIMIZERS.get(r.optim, r.optim)},
     "epsilon_high": lambda r: {
         "epsilon_high": CISPO_CAP if r.loss_type == "cispo" and r.epsilon_high is None else r.epsilon_high
     },
@@ -143,10 +145,6 @@ DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         lambda r: r.updates_per_step > 1,
         "groups stay together in the updates of a step in outdo; {name} shuffles answers between them",
     ),
-    "weight_decay": (
-        lambda r: r.weight_decay > 0,
-        "applies to all weights in outdo; {name} leaves out biases and norms",
-    ),
     "dtype": (
         lambda r: r.dtype == "bfloat16",
         "bfloat16 weights with float32 masters in outdo; float32 weights under autocast in {name}",
@@ -156,19 +154,45 @@ DIFFERENT: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         "KL is also measured where beta is 0 in outdo; {name} measures it with beta only",
     ),
 }
+# What the run around the trainer depends on.
+FIXED: dict[str, Any] = {
+    **{"save_strategy": "no", "eval_strategy": "no", "report_to": "none", "logging_steps": 1, "disable_tqdm": True},
+    **{"logging_strategy": "steps", "shuffle_dataset": False, "remove_unused_columns": False},
+    **{"lr_scheduler_type": "constant", "dataloader_pin_memory": False},
+}
 # Fields of GRPOConfig that are not settings here, and what decides instead.
 _RESERVED = {
-    **{key: f"set the recipe's own {key} instead" for key in ("output_dir", "reward_weights", "report_to")},
-    **{key: f"set the recipe's own {key} instead" for key in ("save_steps", "save_strategy", "eval_steps")},
+    **dict.fromkeys(FIXED, "the run's folder depends on it"),
+    **{
+        key: f"set the recipe's own {key} instead"
+        for key in ("output_dir", "reward_weights", "report_to", "save_steps", "save_strategy", "eval_steps")
+    },
+    **{key: f"set the recipe's own {key} instead" for key in ("lr_scheduler_type", "warmup_steps", "warmup_ratio")},
+    **{key: f"set the recipe's own {key} instead" for key in ("push_to_hub", "hub_model_id", "optim")},
+    "lr_scheduler_kwargs": "set the recipe's own min_lr_rate instead",
+    "logging_first_step": "the run's folder depends on it",
+    "sync_ref_model": "checkpoints keep the reference of the start",
     "resume_from_checkpoint": "use outdo train --resume",
     "trust_remote_code": "code from a model is never run",
     "model_init_kwargs": "the model is loaded by the recipe's dtype and device",
 }
 
 
+ADAPTER_REFERENCE = (
+    "its reference is the model without the adapter, and this adapter was trained before: set beta=0, or warm up "
+    "all weights first (outdo sft use_peft=false) and start from that model"
+)
+
+
 def updates_per_step(recipe: Recipe) -> int:
     """The trainer's updates for one batch of answers."""
     return max(1, recipe.answers_per_step // recipe.answers_per_update) * recipe.num_iterations
+
+
+def _sees_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def config_of(recipe: Recipe) -> dict[str, Any]:
@@ -192,6 +216,10 @@ def refuse_keys(recipe: Recipe, name: str) -> None:
         problems.append(
             f"{answers} answers a step cannot be split into updates of {recipe.answers_per_update}: use a multiple"
         )
+    if recipe.optim == "adamw_bf16":
+        problems.append("optim=adamw_bf16: this is of our own learner")
+    if recipe.beta and recipe.use_peft and (recipe.sft_steps or recipe.sft_epochs):
+        problems.append(f"beta={recipe.beta:g}: {ADAPTER_REFERENCE}")
     if recipe.device not in ("auto", "cpu", "cuda"):
         problems.append(f"device={recipe.device}: it takes the first GPU; choose one by CUDA_VISIBLE_DEVICES")
     if problems:

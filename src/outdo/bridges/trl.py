@@ -5,6 +5,7 @@ saved model are ours.
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
@@ -22,10 +23,11 @@ from torch import Tensor
 from outdo.algo.schedules import rate_at
 from outdo.bridges.backend import Backend, Loaded, Loader
 from outdo.bridges.environments import factory_of
-from outdo.bridges.keys import config_of, refuse_args, updates_per_step
+from outdo.bridges.keys import ADAPTER_REFERENCE, FIXED, config_of, refuse_args, updates_per_step
 from outdo.bridges.prompts import ROW, DrawnPrompts, data_set
 from outdo.bridges.rollouts import completed, groups_of
-from outdo.learn.optimizers import read_state, write_state
+from outdo.errors import NumericsError, RecipeError, RunError
+from outdo.learn.optimizers import read_state, set_rate, write_state
 from outdo.learn.score import group_logprobs
 from outdo.learn.update import MASTER
 from outdo.metrics.measure import Clock, Metrics, measure
@@ -34,7 +36,7 @@ from outdo.models.lora import Adapter
 from outdo.recipe.schema import Recipe
 from outdo.rewards.compose import Rewards, grade_all, halt_if_broken
 from outdo.rollout.play import Play
-from outdo.runs.files import write_folder
+from outdo.runs import checkpoint
 from outdo.tasks.curriculum import Curriculum
 from outdo.types import Group
 
@@ -104,23 +106,20 @@ class TRLLearner:
     # --- the trainer
 
     def _make_trainer(self) -> Any:
-        from accelerate.state import AcceleratorState
         from transformers import PrinterCallback, ProgressCallback
         from transformers.utils import logging as transformers_logging
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load_model = self.job.backend.find_loader()  # first: it may replace parts of TRL
-            from trl import GRPOConfig, GRPOTrainer
+            from trl import GRPOTrainer
 
-            AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier run in this process
             transformers_logging.set_verbosity_error()  # we print what is to be seen
-            recipe, scratch = self.recipe, tempfile.TemporaryDirectory(prefix="outdo-trl-")
-            self._scratch = scratch  # removed with this object
-            backend, fields = self.job.backend, set(GRPOConfig.__dataclass_fields__)
-            refuse_args(recipe, fields | {*backend.own_args}, backend.name)
-            config = GRPOConfig(**self._config(scratch.name))
-            model, peft_config, tokenizer = self._model(load_model, Path(scratch.name) / "start")
+            recipe = self.recipe
+            self._scratch = tempfile.TemporaryDirectory(prefix="outdo-trl-")
+            steps = (recipe.max_steps - self.start) * self.num_updates
+            config = make_config(self.job.backend, recipe, self._scratch.name, steps)
+            model, peft_config, tokenizer = self._model(load_model, Path(self._scratch.name) / "start")
             environment = factory_of(self.job.play, self.prompts, self.job.backend.title)
             rows = recipe.prompts_per_step * (recipe.max_steps - self.start)
             trainer = GRPOTrainer(
@@ -137,14 +136,6 @@ class TRLLearner:
             trainer.remove_callback(printer)
         return trainer
 
-    def _config(self, folder: str) -> dict[str, Any]:
-        steps = (self.recipe.max_steps - self.start) * self.num_updates
-        own: dict[str, Any] = {"output_dir": folder, "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}
-        own |= {"logging_steps": 1, "logging_strategy": "steps", "disable_tqdm": True, "shuffle_dataset": False}
-        own |= {"remove_unused_columns": False, "lr_scheduler_type": "constant", "dataloader_pin_memory": False}
-        args = {key: value for key, value in self.recipe.backend_args.items() if key not in self.job.backend.own_args}
-        return {**own, **config_of(self.recipe), **args, "max_steps": steps}
-
     def _model(self, load_model: Loader, folder: Path) -> Loaded:
         policy = self.policy
         adapter = policy.adapter
@@ -154,12 +145,23 @@ class TRLLearner:
                 policy.renderer.tokenizer.save_pretrained(folder)
             else:
                 save_policy(policy, folder)
-        if self.recipe.beta and not adapter and not self.job.reference.exists():
-            write_folder(self.job.reference, lambda place: save_policy(policy, place))
+        if self.recipe.beta and adapter and not self.start and any(bool(b.any()) for b in adapter.pairs[1::2]):
+            raise RecipeError(f"beta={self.recipe.beta:g}: {ADAPTER_REFERENCE}")
+        reference = self._reference() if self.recipe.beta and not adapter else None
         loaded = load_model(self.recipe, folder, adapter)
-        if self.recipe.beta and not adapter:
-            loaded.model.config._name_or_path = str(self.job.reference)  # where TRL loads the reference from
+        shutil.rmtree(folder)  # a signal that ends the process would leave it
+        if reference:
+            loaded.model.config._name_or_path = str(reference)  # where TRL loads it from
         return loaded
+
+    def _reference(self) -> Path:
+        """The folder of the run's first weights. Raises RunError where a run that is resumed has lost them."""
+        folder = self.job.reference / checkpoint.name_of(0)
+        if not self.start:
+            checkpoint.save(self.job.reference, 0, lambda place: save_policy(self.policy, place))
+        elif problem := checkpoint.corruption(folder):
+            raise RunError(f"{folder}: {problem}; without the first weights KL cannot be measured: start a new run")
+        return folder
 
     def _make_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Our learning rate at every step."""
@@ -180,7 +182,10 @@ class TRLLearner:
         """All steps that remain. Weights change together with rows: a signal is raised while answers are sampled, or
         between two steps."""
         self.events = events
-        self.trainer.train()
+        try:
+            self.trainer.train()
+        finally:
+            self._scratch.cleanup()
 
     def _generate(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         """TRL's own sampling, rewards and advantages, which are kept as groups."""
@@ -221,6 +226,13 @@ class TRLLearner:
         metrics = measure(step.groups, step.groups, learned, step.clock, self.job.rewards.audit)
         self.done += 1
         self.publish()
+        if not self.is_finite():
+            raise NumericsError(
+                f"the weights are NaN or infinite after step {self.done}: lower learning_rate (now "
+                f"{self.recipe.learning_rate:g}) or max_grad_norm (now {self.recipe.max_grad_norm:g})",
+                keys=("learning_rate", "max_grad_norm"),
+                remedy=f"--force learning_rate={self.recipe.learning_rate / 10:.2g}",
+            )
         self._rng = _rng_state()
         self.events.step(index, metrics, step.groups)
         with self.job.interruptible():
@@ -244,6 +256,7 @@ class TRLLearner:
 
     def scale_rate(self, factor: float) -> None:
         self.rate_scale *= factor
+        set_rate(self.optimizer, self._rate(self.done))  # the scheduler has set that of the next step already
 
     def scale_beta(self, factor: float) -> None:
         self.beta *= factor
@@ -315,6 +328,25 @@ class TRLLearner:
     def restore_rng(self) -> None:
         """Before the first step: sampling continues where the checkpoint was made."""
         _set_rng_state(self._rng)
+
+
+def make_config(backend: Backend, recipe: Recipe, folder: str, steps: int = 1) -> Any:
+    """TRL's configuration. Raises RecipeError for settings of `backend_args` that it does not have; TRL's own checks
+    raise what they like."""
+    from accelerate.state import AcceleratorState
+    from trl import GRPOConfig
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier run in this process
+    refuse_args(recipe, {*GRPOConfig.__dataclass_fields__, *backend.own_args}, backend.name)
+    args = {key: value for key, value in recipe.backend_args.items() if key not in backend.own_args}
+    return GRPOConfig(**{"output_dir": folder, **FIXED, **config_of(recipe), **args, "max_steps": steps})
+
+
+def refuse_config(backend: Backend, recipe: Recipe) -> None:
+    """Raises RecipeError where TRL does not take it."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make_config(backend, recipe, folder)
 
 
 def load_model(recipe: Recipe, folder: Path, adapter: Adapter | None) -> Loaded:

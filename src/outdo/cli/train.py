@@ -60,11 +60,12 @@ def train(
         if check:
             preflight(context)
         return
+    from outdo.training.elsewhere import is_elsewhere
     from outdo.training.launch import launch
 
     with exit_on_signal(), _dashboard(dash, context.resume or context.recipe.output_dir, out):
         result = launch(context)
-    if not context.recipe.backend_python:  # else the run has printed it there
+    if not is_elsewhere(context.recipe):  # else the run has printed it there
         _report(result, out)
 
 

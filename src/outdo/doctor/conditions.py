@@ -51,6 +51,10 @@ def _smaller(recipe: Mapping[str, Any], where: str, tokens: int) -> Change | Non
     """What takes less memory at once and changes no gradient, or shorter answers where nothing else remains."""
     length = int(recipe.get("max_completion_length") or 256)
     answers = _answers(recipe)
+    if recipe.get("backend", "outdo") != "outdo":  # which samples and learns in batches of its own
+        if not recipe.get("gradient_checkpointing"):
+            return set_key(recipe, "gradient_checkpointing", True)
+        return set_key(recipe, "max_completion_length", max(1, length // 2)) if length > 1 else None
     if where == IN_SAMPLING:
         rows = min(int(recipe.get("rollout_rows") or ROWS), answers)
         return set_key(recipe, "rollout_rows", max(1, rows // 4))

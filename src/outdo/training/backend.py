@@ -4,7 +4,8 @@ checkpoints, callbacks and the run's folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ def runner_of(context: RunContext, runners: Mapping[str, Runner]) -> Runner:
 def run_backend(context: RunContext) -> Result:
     backend = find_backend(context.recipe, get_world().size)
     assert backend, "the recipe names one"
+    refuse_config(backend, context)
     opened = open_run(context)
     if isinstance(opened, Result):
         return opened
@@ -57,6 +59,25 @@ def run_backend(context: RunContext) -> Result:
         after = run.evaluate(run.total)
         run.finish()
     return run.result(before, after)
+
+
+def refuse_config(backend: Backend, context: RunContext) -> None:
+    """Raises RecipeError where the trainer does not take the recipe's settings, before anything is loaded."""
+    if backend.is_last:
+        return
+    with _as_refusal(backend):
+        import_module("outdo.bridges.trl").refuse_config(backend, context.recipe)
+
+
+@contextmanager
+def _as_refusal(backend: Backend) -> Iterator[None]:
+    """What the trainer raises when it is made is said of the recipe."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OutdoError) or is_out_of_memory(error):
+            raise
+        raise RecipeError(f"{backend.name} cannot run this recipe: {describe(error, 1000)}") from error
 
 
 def _train(run: Run, backend: Backend) -> None:
@@ -124,9 +145,5 @@ def make_learner(run: TrainingRun[Any], backend: Backend, curriculum: Curriculum
         interruptible=run.world.interruptible,
         play=play,
     )
-    try:
+    with _as_refusal(backend):
         return trl.TRLLearner(job, start)
-    except Exception as error:
-        if isinstance(error, OutdoError) or is_out_of_memory(error):
-            raise
-        raise RecipeError(f"{backend.name} cannot run this recipe: {describe(error, 1000)}") from error

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from outdo.bridges.backend import OWN
 from outdo.errors import RecipeError, RunError, TaskError
 from outdo.recipe import plugins
 from outdo.recipe.schema import Recipe
@@ -33,6 +34,7 @@ FREE = {
     *("parallel_sharding", "parallel_replicas", "parallel_offload", "parallel_timeout", "parallel_pretend"),
     *("kl_steps", "kl_limit", "kl_guard", "broken_limit", "reward_audit", "reward_timeout", "audit_reward", "doctor"),
     *("report_to", "run_name", "project", "price_per_hour", "save_strategy", "eval_strategy", "load_best_model_at_end"),
+    "backend_python",
     *("metric_for_best_model", "greater_is_better", "push_to_hub", "hub_model_id", "hub_private_repo", "hub_revision"),
 }
 
@@ -124,7 +126,7 @@ def check(
     run: RunWriter, recipe: Recipe, data: str, rewards: Mapping[str, str], versions: Mapping[str, str], force: bool
 ) -> list[str]:
     """What has changed since the run was started. Raises RecipeError where it matters, unless forced."""
-    if (trainer := run.manifest.recipe.get("backend", recipe.backend)) != recipe.backend:
+    if (trainer := run.manifest.recipe.get("backend", OWN)) != recipe.backend:
         raise RecipeError(
             f"{run.folder} was trained by backend={trainer}, whose optimizer backend={recipe.backend} cannot continue: "
             f"start a new run from its model, model_name_or_path={run.folder / layout.MODEL}"

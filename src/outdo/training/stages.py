@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from outdo.bridges.backend import refuse_backend
 from outdo.errors import RecipeError, RunError
 from outdo.evals.held_out import Evaluation
 from outdo.parallel.launch import resume_command
@@ -107,13 +108,15 @@ def read_stages(recipe: Recipe) -> list[Stage]:
         start = start or ("first" if after_harvest or not stages else "previous")
         if start not in STARTS:
             raise RecipeError(f"{where}, {kind}: from={start!r} is not one of {', '.join(STARTS)}")
-        if refused := sorted({"stages", "output_dir", "resume"} & keys.keys()):
+        if refused := sorted({"stages", "output_dir", "resume", "backend_python"} & keys.keys()):
             raise RecipeError(f"{where}, {kind}: {refused[0]} belongs to the whole recipe, not to a stage")
         keys = prefixed(kind, keys)
         own_data = "sft_dataset_name" in keys
         base = common if kind == "sft" else common | {"sft_steps": 0, "sft_epochs": 0.0}  # a warm-up is a stage here
         try:
             resolved = load_recipe(None, keys, base_of=base)
+            if kind == "grpo":
+                refuse_backend(resolved)
         except RecipeError as error:
             raise RecipeError(f"{where}, {kind}: {str(error).removeprefix('command line: ')}") from None
         stages.append(Stage(f"{number:02d}-{kind}", kind, resolved, start, own_data))

@@ -222,8 +222,8 @@ def note_differences(plan: Plan) -> None:
         plan.notes.append("the first update of the warm-up has the learning rate 0 there")
     if r.optim == "adamw_bf16":
         plan.notes.append("optim=adamw_bf16: adamw_torch there, whose state is float32")
-    if r.weight_decay:
-        plan.notes.append("weight_decay: transformers leaves out biases and normalisation layers")
+    if r.use_peft and warmup_steps_of(plan):
+        plan.notes.append("the warm-up trains all weights there, and the adapter alone here")
     plan.notes += safety_notes(r, plan.rewards)
 
 

@@ -50,6 +50,12 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "mask_truncated_completions": (False, "verl trains on answers that were cut"),
     "load_in_4bit": (False, "verl trains adapters of 16-bit weights: load_in_4bit=false"),
     "min_p": (0.0, "verl's sampler has no such key: min_p=0"),
+    "importance_sampling_level": ("token", "use loss_type=gspo"),
+    "top_entropy_quantile": (1.0, "verl trains on all tokens"),
+    "off_policy_mask_threshold": (None, "verl has no such mask"),
+    "use_bias_correction_kl": (False, "verl adds KL as it is"),
+    "multi_objective_aggregation": ("sum_then_normalize", "verl gets one score"),
+    "adv_eps": (1e-4, "it is 1e-6 there"),
 }
 Overrides = Iterator[tuple[str, Any]]
 
@@ -121,10 +127,12 @@ def _objective(plan: Plan) -> Overrides:
         plan.lost.append(f"loss_type={r.loss_type}: it is one of {', '.join(LOSSES)}")
     if r.scale_rewards == "batch":
         plan.lost.append("scale_rewards=batch: verl divides by the group's standard deviation or not at all")
+    if r.advantage_estimator not in ESTIMATORS:
+        plan.lost.append(f"advantage_estimator={r.advantage_estimator}: it is one of {', '.join(ESTIMATORS)}")
     high = r.epsilon if r.epsilon_high is None else r.epsilon_high
     if r.loss_type == "cispo":
         high = (CISPO_CAP if r.epsilon_high is None else r.epsilon_high) - 1  # a distance from 1 there, the cap here
-    yield "algorithm.adv_estimator", ESTIMATORS.get(r.advantage_estimator, r.advantage_estimator)
+    yield "algorithm.adv_estimator", ESTIMATORS.get(r.advantage_estimator, "grpo")
     yield "algorithm.norm_adv_by_std_in_grpo", r.scale_rewards == "group"
     yield f"{actor}.policy_loss.loss_mode", mode
     yield f"{actor}.loss_agg_mode", aggregation
@@ -133,7 +141,7 @@ def _objective(plan: Plan) -> Overrides:
     yield f"{actor}.clip_ratio", r.epsilon
     yield f"{actor}.clip_ratio_low", r.epsilon
     yield f"{actor}.clip_ratio_high", high
-    yield f"{actor}.clip_ratio_c", NO_DUAL_CLIP
+    yield f"{actor}.clip_ratio_c", r.delta or NO_DUAL_CLIP
     yield f"{actor}.use_kl_loss", bool(r.beta and not r.kl_in_reward)
     yield f"{actor}.kl_loss_coef", r.beta
     yield f"{actor}.kl_loss_type", KL_LOSSES.get(r.kl_estimator, r.kl_estimator)
@@ -252,7 +260,7 @@ _COMPUTE = '''def compute_score(data_source, solution_str, ground_truth, extra_i
     }}
     weights = {weights}
     paid = {{name: 0.0 if reward is None else float(reward) for name, reward in rewards.items()}}
-    return {{"score": sum(weights.get(name, 1.0) * reward for name, reward in paid.items()), **paid}}
+    return {{**paid, "score": sum(weights.get(name, 1.0) * reward for name, reward in paid.items())}}
 '''
 
 
