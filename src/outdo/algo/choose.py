@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 MOST = 2**24  # values that torch.quantile takes
+ROUNDING = 1e-5  # of an entropy
 
 
 class Tokens(NamedTuple):
@@ -24,12 +25,14 @@ class Tokens(NamedTuple):
 
 
 def top_entropy(entropies_M: Tensor, share: float) -> Tensor:
-    """The tokens whose entropy is at or above the quantile 1 - `share` (Wang et al. 2025, Beyond the 80/20 rule)."""
+    """The tokens whose entropy is at or above the quantile 1 - `share` (Wang et al. 2025, Beyond the 80/20 rule).
+
+    Siblings begin with the same tokens and so have equal entropies: rounding must not choose between them."""
     if not len(entropies_M):
         return torch.zeros(0, dtype=torch.bool)
     if len(entropies_M) <= MOST:
-        return entropies_M >= torch.quantile(entropies_M, 1.0 - share)
-    return entropies_M >= entropies_M.kthvalue(1 + round((1.0 - share) * (len(entropies_M) - 1))).values
+        return entropies_M >= torch.quantile(entropies_M, 1.0 - share) - ROUNDING
+    return entropies_M >= entropies_M.kthvalue(1 + round((1.0 - share) * (len(entropies_M) - 1))).values - ROUNDING
 
 
 def covariances(tokens: Tokens) -> Tensor:
