@@ -194,7 +194,7 @@ def test_peft_and_transformers_load_it(base: Path, tmp_path: Path) -> None:
     theirs = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter")
     torch.testing.assert_close(logits(theirs.base_model.model), ours, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(logits(AutoModelForCausalLM.from_pretrained(base)), ours, atol=1e-2)
-    # and back: what PEFT wrote is read here, merged, or to go on with
+    # and back: what PEFT wrote is read here, merged, or to be trained further
     theirs.save_pretrained(tmp_path / "peft")
     again = load_policy(str(tmp_path / "peft"), device="cpu")
     assert again.adapter is None and again.source.base is not None

@@ -77,7 +77,7 @@ def _start(run: Run) -> list[Evaluation]:
         was_warmed_up, run.warm_up = run.warm_up is not None, None
         run.learner = learner
         if was_warmed_up:
-            run.save()  # so that the warm-up is not repeated, whatever becomes of the evaluation
+            run.save()  # so that the warm-up is not repeated where the evaluation fails
     before = evaluate_first(run)
     with run.uninterruptible():
         run.save()
